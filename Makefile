@@ -8,8 +8,9 @@ PEERS := build/peers/.venv
 FAST := $(addprefix tests/,common events plan spec settings test_walls.py test_floors.py) \
 	$(addprefix tests/panel/,charts terminal common test_keys.py test_private_names.py \
 	launch/test_goldens.py run/test_goldens.py)
+FOREIGN := build/foreign/.venv
 
-.PHONY: panel test test-fast tested fuzz test-gpu faults mutants matrix lint lock man docs bench bench-peers clean
+.PHONY: panel test test-fast tested fuzz test-gpu faults mutants matrix lint lock man docs bench bench-peers foreign clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -28,9 +29,11 @@ tested: $(READY)
 	@$(VENV)/bin/python -m pytest --collect-only -q >/dev/null || true
 	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
-# The property tests with other examples than before, and ten times as many.
+# The property tests with other examples than before, and ten times as many; every hostile folder
+# against every command.
 fuzz: $(READY)
 	GPU_PANEL_EXAMPLES=fuzz $(VENV)/bin/python -m pytest -n 6 -m hypothesis
+	GPU_PANEL_EXAMPLES=fuzz $(VENV)/bin/python -m pytest -n 6 tests/trust
 
 test-gpu: $(READY)
 	$(VENV)/bin/python -m pytest tests/gpu
@@ -40,6 +43,17 @@ faults: $(READY)
 
 mutants: $(READY)
 	$(VENV)/bin/python -m tests.mutants
+
+# Other people's programs with and without us: docs/testing.md. PROGRAMS="lightning trl" are some of them.
+foreign: $(READY) $(FOREIGN)/.ready
+	$(VENV)/bin/python -m tests.foreign $(PROGRAMS)
+
+# litgpt by itself: it asks for versions of other packages that it does not need to train.
+$(FOREIGN)/.ready: tests/foreign/requirements.txt
+	$(PYTHON) -m venv $(FOREIGN)
+	$(FOREIGN)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(FOREIGN)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps litgpt==0.5.13
+	@touch $@
 
 # Other Pythons and torches: docs/compatibility.md. MATRIX="ranks --only 3.9x2.2" is one of them.
 matrix: $(READY)

@@ -19,7 +19,7 @@ WRITING = {
             open_inside in overwrite_inside, write_inside in write_json_inside,
             replace in _replace
         events/digest.py: open_inside in _locked
-        events/writer.py: open_inside in __init__, open_inside in append
+        events/writer.py: KeptFile in __init__, open_inside in append
         launch/launcher.py: open_inside in supervise
         launch/notifier.py: open_inside in start
         notify/journal.py: open_inside in take
@@ -40,6 +40,7 @@ WRITING = {
         slurm/submit.py: write_inside in _submitted, write_inside in again
         spanning/asking.py: open_inside in _whole, write_inside in _manifest
         spanning/mirror.py: open_inside in take, open_inside in _begin_anew
+        spanning/owed.py: open_inside in begin, open_inside in tell, open_inside in _told
         spanning/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
@@ -50,9 +51,10 @@ WRITING = {
     "as that function, where it can't be imported": """
         observe/hook/sitecustomize.py: open in _open""",
     "a new file, under a name of our making, in a folder that was made just now or of no name": """
-        agent/code.py: open in _fill, symlink_to in _fill, touch in build
+        agent/code.py: touch in build
+        code/store.py: open in _fill, symlink_to in _fill
+        code/kept.py: symlink_to in _link_ignored
         export/to_csv.py: mkstemp in tempfile_in
-        queue/code.py: symlink_to in _link_ignored
         training/checkpoint_files.py: open in write
         training/resuming.py: TemporaryFile in _send
         worker/rank/loader_sockets.py: mkdtemp in _made
@@ -67,11 +69,11 @@ WRITING = {
         gpu_panel/launch/saved_form.py: write_json in write
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """
-        agent/code.py: open in send, write_bytes in _built, write_bytes in missing
+        agent/code.py: open in send, write_bytes in missing
+        code/store.py: write_bytes in built
         agent/incoming.py: open in take, write_bytes in offer, hardlink_to in _taken_over,
             copyfile in _taken_over, move in put
         queue/__main__.py: open in main
-        queue/places.py: write_json in _write
         queue/submit.py: write_atomic in _enter
         queue/waiter.py: open in ensure, write_json in _tell
         runs/trust.py: write_json in note_started
@@ -89,8 +91,8 @@ WRITING = {
         training/export.py: open in _in_one_step
         hosts/setup/install_there.py: touch in main, write_text in make, write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """
-        devices/leases.py: open in _take
-        box/notices.py: open in post, link in post, open in _open""",
+        devices/leases/held.py: open in make, open in alone
+        devices/leases/shared.py: open in _give_to_root""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
         hosts/setup/bring.py: ZipFile in script
@@ -123,7 +125,7 @@ def writes(call: ast.Call) -> str | None:
         name, owner = getattr(function, "id", ""), ""
     if (owner, name) == ("os", "open"):
         return None if names_in(call.args[1]) <= _READING else name
-    if name == "open_inside":
+    if name in ("open_inside", "KeptFile"):
         return name if any(n.startswith("O_") and n not in _READING
                            for a in given for n in names_in(a)) else None
     if name in _BY_MODE:

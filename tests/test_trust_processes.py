@@ -29,6 +29,8 @@ CHILD = "a child that this process has started and not yet reaped"
 ITSELF = "this process"
 
 MAY_START = {
+    "engine/gpu_engine/code/snapshot.py": TOOL,
+    "engine/gpu_engine/common/git.py": TOOL,
     "engine/gpu_engine/devices/backends/apple.py": TOOL,
     "engine/gpu_engine/devices/probe/client.py": OURS,
     "engine/gpu_engine/doctor/gather.py": TOOL,
@@ -40,18 +42,15 @@ MAY_START = {
     "engine/gpu_engine/interpreters/ask.py": CHOSEN,
     "engine/gpu_engine/interpreters/own_torch.py":
         "pip or uv, after a person has asked for torch by a key or an option",
-    "engine/gpu_engine/launch/detached.py": OURS,
-    "engine/gpu_engine/launch/environment.py": TOOL,
+    "engine/gpu_engine/launch/launcher.py": OURS,
     "engine/gpu_engine/launch/logind.py": TOOL,
     "engine/gpu_engine/launch/notifier.py": OURS,
     "engine/gpu_engine/launch/torchside.py": CHOSEN,
     "engine/gpu_engine/notify/send.py": "a command of the person's notify.toml",
-    "engine/gpu_engine/queue/code.py": TOOL,
     "engine/gpu_engine/queue/starts.py": OURS,
     "engine/gpu_engine/queue/waiter.py": OURS,
     "engine/gpu_engine/runs/event_digests.py": OURS,
     "engine/gpu_engine/slurm/commands.py": TOOL,
-    "engine/gpu_engine/spanning/code.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,
     "engine/gpu_engine/supervisor/guard.py": ITSELF,
     "tui/gpu_panel/export/exporting.py": OURS,

@@ -32,11 +32,10 @@ MAY = {
     "engine/gpu_engine/worker/check.py": "an answer to the engine, which reads it",
     "engine/gpu_engine/queue/start.py": "an answer to the queue, which reads it",
     "engine/gpu_engine/hosts/setup/install_there.py": "on a host: it is read here",
-    "engine/gpu_engine/supervisor/program.py": "its log",
+    "engine/gpu_engine/supervisor/__main__.py": "its log",
     "engine/gpu_engine/queue/__main__.py": "its log",
     "engine/gpu_engine/spanning/__main__.py": "its log",
     "tui/gpu_panel/__main__.py": "asks whether there is a stream",
-    "engine/gpu_engine/launch/detached.py": "closes them, in a process of its own",
 }
 """Files that print past it, each with the reason."""
 

@@ -212,7 +212,8 @@ def test_a_module_of_the_folder_one_stands_in_is_not_taken(as_this_machine, tmp_
 
 def test_a_package_that_only_looks_like_pynvml_is_named(as_this_machine, tmp_path: Path):
     machine = as_this_machine()
-    (tmp_path / "pynvml.py").write_text("def nvmlInit(): pass\n")
+    (tmp_path / "pynvml").mkdir()
+    (tmp_path / "pynvml" / "__init__.py").write_text("def nvmlInit(): pass\n")
     code = "from gpu_engine.devices.discover import discover; print(discover().problem)"
     env = machine.env() | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(

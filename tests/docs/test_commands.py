@@ -88,7 +88,8 @@ def test_there_are_commands_of_all_kinds():
     """Otherwise the tests below look at nothing."""
     assert len(FOUND) > 60
     assert {words[0] for _, words in FOUND} == {"gpu-engine", "gpu-panel", "make"}
-    assert {page for page, _ in FOUND} >= {"README.md", "queue.md", "sweep.md", "export.md"}
+    assert {page for page, _ in FOUND} >= {"README.md", "headless.md", "queue.md", "sweep.md",
+                                           "export.md"}
 
 
 INLINE = [(page.name, words) for page in PAGES if page.name not in MADE
@@ -119,8 +120,8 @@ def finished(home, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHELL", "/bin/bash")  # not everybody's shell can be completed in
     (tmp_path / "train.py").write_text("")
-    readme = (ROOT / "README.md").read_text()
-    tiny = re.search(r"```python\n(from dataclasses.*?)```", readme, re.DOTALL)
+    training = (ROOT / "docs" / "training.md").read_text()
+    tiny = re.search(r"```python\n(from dataclasses.*?)```", training, re.DOTALL)
     assert tiny is not None
     (tmp_path / "tiny.py").write_text(tiny[1])
     (tmp_path / "path" / "to").mkdir(parents=True)

@@ -109,7 +109,7 @@ def test_a_name_that_says_no_format_is_refused_with_those_that_do(run, tmp_path,
 
 def test_without_a_checkpoint_it_says_so(tmp_path, no_torch):
     with pytest.raises(UserError, match="no checkpoint that can be loaded"):
-        torchside.export(tmp_path, tmp_path / "x.pt", None)
+        torchside.export(tmp_path, tmp_path / "x.pt", None, python="python")
 
 
 def steps(run: runs.Run) -> list[int | None]:

@@ -190,6 +190,20 @@ def test_no_row_is_lost_or_doubled_while_a_run_is_followed(home, tmp_path, hasty
     assert table(again) == [{k: v for k, v in r.items() if k != "eval/loss"} for r in table(out)]
 
 
+@pytest.mark.parametrize("follow", [(), ("--follow",)])
+def test_the_last_step_is_one_row_though_memory_is_read_after_it(home, tmp_path, follow):
+    with Written() as it:
+        it.start(0)
+        it.steps(0, 1, [1.0], 1.0)
+        it.steps(0, 2, [0.5], 2.0)
+        it.tell(0, "memory", t=2.5, rss=7 << 20, gpu_process=None)
+    run = it.run
+    assert called("export", run.id, "--to", "csv", "-o", str(tmp_path / "x.csv"),
+                  *follow).returncode == 0
+    assert [(r["step"], r["train/loss"], r["memory/host"])
+            for r in table(tmp_path / "x.csv")] == [("1", "1", ""), ("2", "0.5", str(7 << 20))]
+
+
 def test_ctrl_c_ends_the_export_and_not_the_run(home, tmp_path):
     out = tmp_path / "live.csv"
     with Written() as it:

@@ -25,7 +25,7 @@ LOSS = "train/loss"
 
 def rows(run: Path, rank: int | None = None) -> list[Row]:
     source = Source(run, rank)
-    return [*source.rows(), *source.rest()]
+    return [*source.final_rows()]
 
 
 def losses(found: list[Row]) -> dict[int, float]:
@@ -50,7 +50,7 @@ def test_a_row_has_the_mean_of_the_ranks_and_what_belongs_to_its_step(home):
         event_lines.append(it.path / "devices.jsonl", *(event_lines.line("devices", {
             "ids": ["0", "1"], "utilization": [u, None], "memory_used": [int(1e9 * u), 5],
             "power": [200.0, 300.0]}, t=T0 + t) for t, u in ((2.2, 0.5), (2.8, 0.7), (3.9, 1.0))))
-    before, first, second, third, fourth, rest = rows(it.path)
+    before, first, second, third, fourth = rows(it.path)
     assert (before.step, before.values) == (0, {"eval/accuracy": 0.1})
     assert (first.step, first.attempt, first.values) == (1, 1, {
         LOSS: 4.5, "train/loss_min": 4.0, "train/loss_max": 5.0})
@@ -70,7 +70,8 @@ def test_a_row_has_the_mean_of_the_ranks_and_what_belongs_to_its_step(home):
     assert "device/1/utilization" not in third.values
     assert third.values["device/1/power"] == 300.0
     assert (fourth.step, fourth.values["device/0/utilization"]) == (4, 1.0)
-    assert (rest.step, rest.values) == (4, {"memory/host": 8 << 20})  # read after the last step
+    assert (fourth.values["train/lr"], fourth.values["memory/host"]) == (0.025, 8 << 20), \
+        "what was read after the last step is its own, and no second row of it"
     alone = rows(it.path, rank=1)
     assert losses(alone) == {1: 5.0, 2: 4.0, 3: 3.0, 4: 2.0}
     assert "train/loss_min" not in alone[0].values

@@ -1,4 +1,5 @@
-"""Other users of the machine, one of them hostile. What single moves come to is in tests/box."""
+"""Other users of the machine, one of them hostile. What single moves come to is in
+tests/devices/leases."""
 
 from __future__ import annotations
 
@@ -13,38 +14,36 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.box import claims, folder
 from gpu_engine.common import places
 from gpu_engine.devices import leases
+from gpu_engine.devices.leases import shared
+from gpu_engine.devices.records import Device
 from gpu_engine.runs import folder as runs
 
-from ..box.users import BOB, users
 from ..conftest import wait_for
 from ..devices.conftest import _builder
+from ..devices.leases.users import BOB, users
 from .kit import Box, case
 
 HOSTILE = """
-box = folder.find()
-about = {"name": "0" * 32, "run": "forged", "pid": PID, "since": 0, "shared": False,
-         "user": "root", "uid": 0, "devices": [[KEY, "GPU 1"]]}
-forged = notices.post(box.claims, b"h", json.dumps(about).encode())
+box = shared.find()
+about = {"run": "forged", "pid": PID, "shared": False, "user": "root", "uid": 0,
+         "devices": [{"key": KEY, "label": "GPU 1"}]}
+forged = held.make(box.claims, about)
+name = lambda: f"{time.time_ns():019d}-{secrets.token_hex(4)}"
 for at in (box.claims, box.line):
     for n in range(300):
-        open(at / secrets.token_hex(16), "w").write("h" + json.dumps(about))
-    os.mkfifo(at / secrets.token_hex(16))
-    os.mkdir(at / secrets.token_hex(16), 0)
-    os.symlink("/dev/tty", at / secrets.token_hex(16))
+        open(at / name(), "w").write(json.dumps(about))
+    os.mkfifo(at / name())
+    os.mkdir(at / name(), 0)
+    os.symlink("/dev/tty", at / name())
 signal.signal(signal.SIGIO, signal.SIG_IGN)
-leased = os.open(box.claims / secrets.token_hex(16), os.O_CREAT | os.O_RDWR, 0o644)
+leased = os.open(box.claims / name(), os.O_CREAT | os.O_RDWR, 0o644)
 fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 """
 ON_WHAT_LIVES = """
-theirs = [n for n in claims._read(box) if n.uid == 0]
-kept = []
-for notice in theirs:
-    path = box.claims / notice.name
-    kept.append(os.open(path, os.O_RDONLY))
-    fcntl.flock(kept[-1], fcntl.LOCK_EX)
+theirs = [f.path for f in held.read(box.claims) if f.uid == 0]
+for path in theirs:
     for move in (path.unlink, lambda: path.chmod(0), lambda: os.rename(path, box.claims / "x"),
                  lambda: os.open(path, os.O_WRONLY), box.claims.rmdir):
         try:
@@ -57,20 +56,20 @@ for notice in theirs:
 
 
 @contextlib.contextmanager
-def shared_folder(box: Box) -> Iterator[folder.Box]:
+def shared_folder(box: Box) -> Iterator[shared.Shared]:
     """A folder that root has set up for all users, where all can come."""
     place = Path(tempfile.mkdtemp(prefix="gpu-panel-faults-"))
     place.chmod(0o755)
-    box.patch.setenv(folder.VARIABLE, str(place / "shared"))
+    box.patch.setenv(shared.VARIABLE, str(place / "shared"))
     try:
-        yield folder.set_up()
+        yield shared.set_up()
     finally:
-        box.patch.setenv(folder.VARIABLE, "")
+        box.patch.setenv(shared.VARIABLE, "")
         shutil.rmtree(place)
 
 
 @case("Another user holds a GPU under a forged name, floods the shared folder with whatever can be "
-      "made in it, and locks what others have there",
+      "made in it, and tries to change what others have there",
       "his GPU is refused by his own name, the other one is taken at once and refused to him; "
       "with his process his claim is gone", root=True)
 def a_hostile_user(box: Box) -> None:
@@ -89,7 +88,10 @@ def a_hostile_user(box: Box) -> None:
     first, second = (d["uuid"] for d in json.loads(box.cli("devices", "--json").stdout)["devices"])
     words = ("run", "--json", "--set", "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
              f"run.python={box.interpreter()}", "--set")
-    with shared_folder(box) as shared, users(BOB) as (mallory,):
+    with shared_folder(box) as there, users(BOB) as (mallory,):
+        home = there.path.parent / "mallory"
+        home.mkdir()
+        os.chown(home, BOB, BOB)
         mallory.do(f"PID = {os.getpid()}\nKEY = {second!r}\n{HOSTILE}")
         refused = box.cli(*words, "devices.ids=1")
         assert refused.returncode == 2
@@ -102,12 +104,14 @@ def a_hostile_user(box: Box) -> None:
         mallory.do(ON_WHAT_LIVES)
         assert mallory.ask("len(theirs)") == 1
         assert f"is held by run {run.id} of root (pid {run.state().pid}" in mallory.refused(
-            f"claims.take(box, {{{first!r}: 'GPU 0'}}, 'mine')")
+            f"leases.acquire(pathlib.Path({str(home)!r}), "
+            f"[Device('0', 'gpu', 'A100', index=0, uuid={first!r})], 'mine')")
         assert leases.holders(places.leases_folder())[first].run == run.id
         run.stop()
         assert process.wait(600) == 130
-        assert set(claims.holders(shared)) == {second}
+        assert set(leases.holders(places.leases_folder())) == {second}
 
         mallory.kill()
         assert leases.holders(places.leases_folder()) == {}
-        claims.take(shared, {second: "GPU 1"}, "mine").close()
+        gpu = Device("1", "gpu", "A100", index=1, uuid=second)
+        leases.acquire(places.leases_folder(), [gpu], "mine").close()

@@ -177,6 +177,23 @@ def test_why_in_words(said, why):
     assert words.isprintable()
 
 
+CHANGED = "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\n"
+
+
+@pytest.mark.parametrize(("host", "said", "typed"), [
+    (Host("g", ssh="alice@gpu1"), CHANGED, ["(ssh-keygen -R gpu1)", "(ssh alice@gpu1)"]),
+    (Host("gpu1"), CHANGED + "Host key for [10.0.0.7]:2222 has changed and you have requested "
+     "strict checking.", ["(ssh-keygen -R '[10.0.0.7]:2222')", "(ssh gpu1)"]),
+    (Host("gpu1"), CHANGED + "Host key for $(id) has changed", ["(ssh-keygen -R gpu1)"]),
+    (Host("box", via=("ssh", "-p", "2222", "a b")), "Host key verification failed.",
+     ["Type once: ssh -p 2222 'a b' true "]),
+    (Host("box", via=("ssh", "b")), "Permission denied", ["Bring your key there, or load"])])
+def test_what_to_type_about_a_host_is_what_helps(host, said, typed):
+    words = reasons.why(host, said, 255, greeted=False)
+    for one in typed:
+        assert one in words
+
+
 @pytest.mark.parametrize(("said", "code", "expected"), [
     ("mux_client_request_session: write packet: Broken pipe\r\n", 255, True),
     ("mm_send_fd: sendmsg(2): Broken pipe\r\nmux_client_request_session: send fds failed\r\n",

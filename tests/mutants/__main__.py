@@ -2,7 +2,7 @@
 
     make mutants                          # or: python -m tests.mutants [WORDS …] [--jobs N]
 
-WORDS select the mutations whose file or description contains one of them. The checkout is never
+WORDS select the mutations whose function or description contains one of them. The checkout is never
 changed. Exit status 1: the tests noticed fewer than GOAL %; 2: the tests fail without any fault, or
 a mutation no longer fits the code.
 """
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from .listed import CODE, ROOT, Mutation, Stale, read
+from .listed import ROOT, Mutation, Stale, read
 
 GOAL = 90
 """The percentage of mutations that tests must notice."""
@@ -36,7 +36,7 @@ def main() -> int:
     args.add_argument("--jobs", type=int, default=2)
     asked = args.parse_args()
     chosen = [m for m in read() if not asked.words
-              or any(w.lower() in f"{m.file} {m.why}".lower() for w in asked.words)]
+              or any(w.lower() in f"{m.at} {m.why}".lower() for w in asked.words)]
     try:
         for mutation in chosen:
             mutation.apply(ROOT)
@@ -69,7 +69,7 @@ def _run(chosen: list[Mutation], copies: SimpleQueue[Path], jobs: int) -> int:
     def judge(mutation: Mutation) -> tuple[Mutation, bool]:
         copy = copies.get()
         began = time.monotonic()
-        path = copy / CODE / mutation.file
+        path = copy / mutation.file
         whole = path.read_text()
         try:
             path.write_text(mutation.apply(copy))
@@ -82,7 +82,7 @@ def _run(chosen: list[Mutation], copies: SimpleQueue[Path], jobs: int) -> int:
         word = {0: "SURVIVED", 1: "noticed", None: "noticed (hung)"}[code]
         by = next((line.split()[1].rpartition("/")[2] for line in said.splitlines()
                    if line.startswith(("FAILED ", "ERROR "))), "")
-        say(f"{word:9} {time.monotonic() - began:4.0f} s  {mutation.file}: {mutation.why}"
+        say(f"{word:9} {time.monotonic() - began:4.0f} s  {mutation.at}: {mutation.why}"
             + (f"  [{by}]" if by else ""))
         return mutation, code != 0
 
@@ -95,12 +95,12 @@ def _sum_up(judged: list[tuple[Mutation, bool]]) -> int:
     say("")
     rooms: dict[str, list[bool]] = {}
     for mutation, noticed in judged:
-        rooms.setdefault(mutation.file, []).append(noticed)
-    for file, found in rooms.items():
-        say(f"{file:28} {sum(found):3} of {len(found)}")
+        rooms.setdefault(mutation.module, []).append(noticed)
+    for module, found in rooms.items():
+        say(f"{module:34} {sum(found):3} of {len(found)}")
     for mutation, noticed in judged:
         if not noticed:
-            say(f"survived: {mutation.file}: {mutation.why}"
+            say(f"survived: {mutation.at}: {mutation.why}"
                 + (f"\n    {mutation.survives}" if mutation.survives else "  (not explained)"))
     noticed = sum(n for _, n in judged)
     score = 100 * noticed / max(len(judged), 1)

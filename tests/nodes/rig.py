@@ -1,8 +1,8 @@
 """Several machines on one: network namespaces with addresses of their own and real `sshd`s.
 
-Each node has its own network, process numbers, mounts and host name: the home of its root, /run,
-/dev/shm, /etc/hosts and /etc/passwd are its own, everything else is shared, as with a shared file
-system.
+Each node has its own network, process numbers, mounts, host name and, anew with each boot, boot id:
+the home of its root, /run, /dev/shm, /etc/hosts and /etc/passwd are its own, everything else is
+shared, as with a shared file system.
 The nodes and whoever runs the test ("here") hang on one switch. Needs root.
 
 A node's first process reads from a pipe that only this program holds: when the program ends,
@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,6 +92,7 @@ class Node:
             "set -e; mount --make-rprivate /; mount -t tmpfs none /run; mkdir /run/sshd /run/lock;"
             " mount -t tmpfs none /dev/shm;"
             f" for f in hosts passwd; do mount --bind {self._q('etc')}/$f /etc/$f; done;"
+            f" mount --bind {self._q('etc')}/boot_id /proc/sys/kernel/random/boot_id;"
             f" hostname {self.name}; ip link set lo up; cd /;"
             " echo up; while read -r line; do :; done")
         self.init = first_process(script, self.folder / "boot.log")
@@ -235,6 +237,7 @@ class Node:
         lines = ["127.0.0.1 localhost", f"127.0.1.1 {self.name}"]
         lines += [f"{n.address} {n.name}" for n in self.rig.nodes if n is not self]
         (self.folder / "etc" / "hosts").write_text("\n".join(lines) + "\n")
+        (self.folder / "etc" / "boot_id").write_text(f"{uuid.uuid4()}\n")
         self.set_shell("/bin/bash")
 
 

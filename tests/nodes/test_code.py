@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.code.snapshot import take
 from gpu_engine.hosts import file, shell
 from gpu_engine.hosts.channel import open_channel
 from gpu_engine.spanning import code
@@ -29,7 +30,7 @@ def test_two_machines_are_sent_the_same_code(home: Path, rig: Rig, tmp_path: Pat
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)
     (project / "train it.py").write_text("print('trained')\n")
     (project / "large.bin").write_bytes(os.urandom(3 << 20))
-    snapshot = code.take(project)
+    snapshot = take(project)
 
     def bring(name: str) -> tuple[str, str]:
         host = file.find(name)

@@ -6,18 +6,22 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from gpu_engine.common.errors import SpecError
+from gpu_engine.common.files import locked
 from gpu_engine.launch.found import find
 from gpu_engine.launch.launcher import launch, prepare, resume
+from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import parts
+from gpu_engine.spanning import owed, parts
 from gpu_engine.spec.read import from_dict
 
+from ..command_line import called
 from ..conftest import wait_for
 from ..spanning.kit import (
     DIGITS,
@@ -88,6 +92,23 @@ def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig, tmp_pat
     nothing_left(hosts)
 
 
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
+        hosts: Rig, tmp_path: Path, launcher: str):
+    script = tmp_path / "all_reduce.py"
+    script.write_text("import torch, torch.distributed as dist\n"
+                      "dist.init_process_group('gloo')\n"
+                      "x = torch.ones(1)\ndist.all_reduce(x)\n"
+                      "import os; print('sum', x.item(), os.environ['HF_HOME'])\n")
+    run = launch(from_dict(TWO | {"task": {"command": [sys.executable, str(script)]},
+                                  "run": {"env": {"HF_HOME": "/data/hf"}},
+                                  "parallel": {"launcher": launcher, "timeout": 30.0}}))
+    assert ended(run).state == "completed", run.state()
+    for rank in (0, 1):
+        assert "sum 2.0 /data/hf" in run.log(rank).read_text()
+    nothing_left(hosts)
+
+
 def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(hosts: Rig):
     """One channel killed, all killed, a cable pulled for five seconds, the process here killed:
     training goes on, and so does the mirror. Then a power cut: the cause names the machine, and
@@ -116,7 +137,7 @@ def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(h
     assert state.state == "failed", state
     assert state.cause is not None
     assert state.cause.host == "gpu2"
-    assert "its supervisor died" in state.cause.message, state  # all nodes share one boot id
+    assert "the machine was restarted" in state.cause.message, state
     nothing_left(hosts)
     done = max(len(losses(run.path, 0)), 1)
     resume(run, [f"train.steps={done + 40}"])
@@ -163,7 +184,39 @@ def test_a_cable_that_is_pulled_for_good_ends_both_sides(hosts: Rig):
     nothing_left(hosts)
 
 
-def test_a_stop_reaches_a_machine_that_can_not_be_reached_as_soon_as_it_can(hosts: Rig):
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_stop_ends_the_run_here_and_reaches_who_can_not_be_reached_as_soon_as_it_can(
+        hosts: Rig, forgotten: bool):
+    """Though nobody has noticed that the cable is pulled; and although the process that is to tell
+    the machine is killed (`forgotten`): then the next command does."""
+    second = hosts.nodes[1]
+    run = launch(from_dict(RECORDING | TWO))
+    wait_for(lambda: many(run, 0) and many(run, 1))
+    second.cut()
+    run.stop()
+    state = ended(run)
+    assert (state.state, state.unheard) == ("stopped", ()), state
+    assert state.reason == "gpu2 can't be reached: what runs there is stopped as soon as it can be"
+    assert [p.to_stop for p in parts.read(run.path)] == [False, True]
+    far = Run(there(run, "gpu2"))
+    assert far.state().state == "running"
+    wait_for(lambda: locked(run.path / owed.FILE))
+    assert not run.supervised(), "a resume need not wait for it"
+    if forgotten:
+        os.kill(state.pid or 0, signal.SIGKILL)
+        wait_for(lambda: not locked(run.path / owed.FILE))
+    second.mend()
+    if forgotten:
+        find(run.id)
+    assert ended(far).state == "stopped", far.state()
+    wait_for(lambda: not (run.path / owed.FILE).exists())
+    assert not any(p.to_stop for p in parts.read(run.path))
+    assert "gpu2 was told at" in (run.state().reason or "")
+    nothing_left(hosts)
+
+
+def test_a_machine_that_can_not_be_reached_is_told_as_that(hosts: Rig):
+    """Its ranks go on, and look still from here."""
     second = hosts.nodes[1]
     run = launch(from_dict(RECORDING | TWO))
     wait_for(lambda: many(run, 0) and many(run, 1))
@@ -171,12 +224,68 @@ def test_a_stop_reaches_a_machine_that_can_not_be_reached_as_soon_as_it_can(host
     second.end_connections()
     wait_for(lambda: "gpu2 has not been reached since" in (run.state().reason or ""))
     assert parts.read(run.path)[1].problem
-    run.stop()
-    wait_for(lambda: run.state().state == "stopping")
+    assert run.state().unheard == (1,)
+    said = called("show", run.id).stdout
+    assert "when last heard of" in said
+    assert "stuck" not in said
     second.start_sshd()
-    state = ended(run)
-    assert state.state == "stopped", state
+    wait_for(lambda: not run.state().unheard)
+    goes_on(run)
+    run.stop()
+    assert ended(run).state == "stopped"
     same_here_and_there(run)
+    nothing_left(hosts)
+
+
+def test_a_disk_that_gets_full_there_is_told_with_what_is_not_saved(hosts: Rig):
+    first = hosts.nodes[0]
+    kept = first.home / ".local"
+    kept.mkdir()
+    first.run(["mount", "-t", "tmpfs", "-o", "size=256m", "none", str(kept)])
+    run = launch(from_dict(ENDLESS | TWO))
+    wait_for(lambda: leftovers.last_checkpoint(run.path))
+    first.run(["mount", "-o", "remount,size=1m", str(kept)])
+    wait_for(lambda: run.state().unheard == (0,))
+    said = run.state().reason or ""
+    assert said.startswith("gpu1: no space left, so nothing is recorded of the ranks"), said
+    assert "no checkpoint can be written there, the last is step-" in said, said
+    assert "make room in" in said
+    first.run(["mount", "-o", "remount,size=256m", str(kept)])
+    wait_for(lambda: not run.state().unheard)
+    run.stop()
+    assert ended(run).state == "stopped", run.state()
+    nothing_left(hosts)
+
+
+def test_restarts_wait_for_a_machine_that_reboots(hosts: Rig):
+    second = hosts.nodes[1]
+    run = launch(from_dict(ENDLESS | TWO | {
+        "parallel": {"timeout": 20.0},
+        "train": ENDLESS["train"] | {"restarts": 1}}))
+    wait_for(lambda: many(run, 0) and many(run, 1))
+    second.off()
+    wait_for(lambda: "waits for its hosts" in (run.state().reason or ""))
+    assert run.state().state == "starting"
+    assert "gpu2" in (run.state().reason or "")
+    second.boot()
+    wait_for(lambda: run.state().attempt == 2 and run.state().state == "running")
+    goes_on(run)
+    run.stop()
+    assert ended(run).state == "stopped"
+    nothing_left(hosts)
+
+
+def test_restarts_outlive_a_reboot_of_the_one_machine_of_a_run(hosts: Rig):
+    first = hosts.nodes[0]
+    run = launch(from_dict(ENDLESS | {"devices": {"hosts": ["gpu1:cpu:0"]},
+                                      "train": ENDLESS["train"] | {"restarts": 1}}))
+    wait_for(lambda: many(run, 0))
+    first.reboot()
+    wait_for(lambda: run.state().attempt == 2 and run.state().state == "running")
+    now = len(losses_so_far(run.path, 0))
+    wait_for(lambda: many(run, 0, now + 3))
+    run.stop()
+    assert ended(run).state == "stopped"
     nothing_left(hosts)
 
 
@@ -215,13 +324,28 @@ def test_who_can_not_be_reached_is_told_with_what_to_do(hosts: Rig, home: Path):
     said = {p.value: p.message for p in caught.value.problems}
     assert set(said) == {"gpu2", "gpu3", "nowhere"}
     assert "host key" in said["gpu2"]
-    assert "ssh-keygen -R gpu2" in said["gpu2"]
+    assert f"ssh-keygen -R {second.address}" in said["gpu2"]
     assert "ssh-copy-id gpu3" in said["gpu3"]
     assert "no host of that name" in said["nowhere"]
     first.cut()
     with pytest.raises(SpecError, match=r"gpu1.*(no answer|no way to it)"):
         prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
     assert not list(home.glob("runs/*"))
+
+
+@pytest.mark.parametrize("length", [49, 50, 60])
+def test_a_home_of_any_length_reaches_its_hosts(hosts: Rig, monkeypatch, length: int):
+    """ssh's socket below it may have a path of 107 characters, of which ssh adds 58."""
+    with tempfile.TemporaryDirectory(prefix="h") as folder:
+        home = Path(folder, "h" * (length - len(f"{folder}//ssh")))
+        home.mkdir()
+        home.joinpath("hosts.toml").write_text(f'[hosts.gpu1]\npython = "{sys.executable}"\n')
+        monkeypatch.setenv("GPU_PANEL_HOME", str(home))
+        assert len(str(home / "ssh")) == length
+        prepared = prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
+        assert prepared.plan.ranks[0].host == "gpu1"
+        assert (length <= 49) == any((home / "ssh").glob("*")), "connections are shared"
+        hosts.nodes[0].end_connections()
 
 
 def test_a_port_that_is_closed_between_machines_is_named(hosts: Rig):

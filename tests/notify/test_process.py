@@ -229,7 +229,7 @@ def test_trials_and_runs_that_ask_for_it_start_nobody_who_tells(home, monkeypatc
     started: list[str] = []
     monkeypatch.setattr(launcher.notifier, "start", lambda run: started.append(run.id))
     monkeypatch.setattr(launcher, "environment", SimpleNamespace(note=lambda *about: None))
-    monkeypatch.setattr(launcher.detached, "spawn", lambda argv, log, lock: None)
+    monkeypatch.setattr(launcher.subprocess, "Popen", lambda argv, **how: None)
     prepared = launcher.Prepared(from_dict({}), Inventory((), "cpu"), plan(1))
     assert launcher.start(prepared).id in started
     launcher.start(prepared, tell=False)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpu_engine.notify import watch
+from gpu_engine.notify import messages, watch
 from gpu_engine.notify.watch import RunWatch
 from gpu_engine.runs.state import AttemptRecord, Cause
 
@@ -98,6 +98,20 @@ def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_move
     assert looks(seen) == []
     made.set("stopping")
     assert looks(seen) == []
+
+
+def test_ranks_of_a_host_that_can_not_be_reached_are_not_said_to_stand_still(made):
+    why = "gpu2 has not been reached since 12:00:03: no answer"
+    made.set("running", attempts=(AttemptRecord(1, made.began - 1000),), unheard=(1,), reason=why)
+    steps(made, 0, ago=1)
+    steps(made, 1, ago=watch.STANDING + 60)
+    [told] = looks(RunWatch(made.run))
+    assert (told.event, told.why) == ("stalled", why)
+    said = messages.of_run(told.event, told.state, told.progress, name="digits", machine="here",
+                           why=told.why, now=time.time())
+    assert said.title == "digits is not heard of"
+    assert "stands still" not in said.text
+    assert said.text.endswith(f": {why}")
 
 
 def test_two_standstills_within_minutes_are_told_as_one(made, monkeypatch):

@@ -57,6 +57,20 @@ def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
         assert seen.state["reason"] == "rank 0: exited with 3"
 
 
+@pytest.mark.parametrize("how", ["low", "all", "stdout"])
+def test_files_that_get_the_numbers_of_ours_hold_what_the_script_wrote(home, how):
+    bare = how != "stdout"  # there it is forked, and its stdout is another, which closes number 1
+    seen = observe("descriptors.py", how, bare=bare)
+    if bare:
+        seen.same_as_without()
+    assert "it fails plainly" in seen.log()
+    assert seen.state["reason"] == "rank 0: exited with 1"
+    assert len(seen.losses()) == 5
+    assert seen.losses() == seen.printed()
+    assert not seen.of("warning")
+    assert not (seen.run.path / "observe-errors.log").exists()
+
+
 def test_a_second_process_of_the_same_rank_has_a_record_of_its_own(home):
     seen = observe("odd.py", "helper", bare=False)
     assert len(seen.losses()) == 6
@@ -319,7 +333,8 @@ def until(so, seconds=120):
     assert so()
 step()
 rec = sys.modules["_gpu_panel.observe.install"].observer.rec
-fd = rec._writer._file._out._fd
+kept = rec._writer._file._out._file
+fd = kept.descriptor()
 until(lambda: '"step",' in open(os.environ["GPU_PANEL_RUN"] + "/ranks/00000.jsonl").read())
 keep = os.dup(fd)  # the events file; in its place a pipe that takes no more: a write hangs
 out, into = os.pipe()
@@ -331,7 +346,11 @@ except BlockingIOError:
     pass
 full = os.dup(into)
 os.set_blocking(into, True)
+own, kept._file = kept._file, (os.fstat(into).st_dev, os.fstat(into).st_ino)
 os.dup2(into, fd)
+def mended():
+    os.dup2(keep, fd)
+    kept._file = own
 """
 
 
@@ -347,7 +366,7 @@ for _ in range(4):
     os.waitpid(pid, 0)
     step()
 print("forks", time.monotonic() - began < 3, flush=True)
-os.dup2(keep, fd)
+mended()
 os.set_blocking(out, False)
 held = os.read(out, 1 << 20).lstrip(b"x")  # the write goes on, and ends
 time.sleep(0.5)
@@ -370,7 +389,7 @@ def test_a_healthy_rank_is_not_ended_for_a_record_that_hangs(home, tmp_path):
     script.write_text(BLOCKED.format(scripts=str(SCRIPTS)) + """
 end = time.monotonic() + 9
 until(lambda: time.monotonic() > end)
-os.dup2(keep, fd)
+mended()
 os.read(out, 1 << 20)
 """)
     run, state = engine_run("--devices", "cpu:0", "--set", "train.hang_timeout=3", "--", PYTHON,

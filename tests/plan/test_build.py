@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 
@@ -10,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError
+from gpu_engine.devices.backends.registry import BACKENDS, load
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.plan.batch import batch_of, layout_of, nearest_batches, replicas_of
+from gpu_engine.plan import check as check_module
+from gpu_engine.plan.batch import batch_of, batch_untold, layout_of, nearest_batches, replicas_of
 from gpu_engine.plan.build import plan
 from gpu_engine.plan.check import check
+from gpu_engine.plan.processes import HOOK
 from gpu_engine.plan.records import RUN_DIR
 from gpu_engine.spec.read import apply_set, from_dict
 from gpu_engine.spec.write import to_dict
@@ -46,6 +50,25 @@ def problems(spec, inventory) -> dict[str, str]:
 shapes = st.tuples(st.sampled_from(["single", "dp", "ddp", "multinode"]), st.integers(1, 8),
                    st.integers(2, 4), st.integers(1, 4096), st.integers(1, 16),
                    st.sampled_from(["global", "per_gpu"]))
+
+
+def test_ranks_count_on_over_nodes_of_any_size():
+    """As torchrun does: rank over all nodes, local_rank on its own."""
+    each = [2, 4, 1]
+    found = []
+    for node, devices in enumerate(each):
+        spec = spec_of("multinode", [str(i) for i in range(devices)], parallel__nodes=3,
+                       parallel__node_devices=each, parallel__node_rank=node,
+                       parallel__master_addr="gpu1", batch__size=70)
+        planned = made(spec, gpus(8))
+        assert (planned.world_size, planned.local_world_size) == (7, devices)
+        found += [(r.node, r.rank, r.local_rank) for r in planned.ranks]
+    assert found == [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1), (1, 4, 2), (1, 5, 3), (2, 6, 0)]
+
+
+def test_a_command_that_uses_no_batch_need_not_divide_it():
+    for size, share in ((10, 3), (9, 3), (2, 1)):
+        assert batch_untold(spec_of("ddp", ["0", "1", "2"], batch__size=size), 3).per_gpu == share
 
 
 @given(shapes)
@@ -122,6 +145,13 @@ def test_the_sentence_reads_as_the_panel_shows_it():
      "no such placeholder"),
     (spec_of("single", task__use=None, task__command=["python", "--steps={steps}"]), gpus(1),
      "train.steps", "the command has {steps}"),
+    (spec_of("single", run__env={"CUDA_VISIBLE_DEVICES": "3"}), gpus(1),
+     "run.env.CUDA_VISIBLE_DEVICES", "devices.ids"),
+    (spec_of("single", run__env={"RANK": "3"}), gpus(1), "run.env.RANK", "for each rank"),
+    (spec_of("single", run__env={"GPU_PANEL_HOME": "/x"}), gpus(1), "run.env.GPU_PANEL_HOME",
+     "for each rank"),
+    (spec_of("single", run__env={"A": "\0"}), gpus(1), "run.env.A", "NUL"),
+    (spec_of("single", run__env={"a-b": "1"}), gpus(1), "run.env", "no name of a variable"),
 ])
 def test_what_does_not_fit_is_said_at_its_key(spec, inventory, key, says):
     assert says in problems(spec, inventory)[key]
@@ -203,6 +233,24 @@ def test_cpu_slots_are_pinned_gloo_ranks_that_see_no_gpu():
 def test_a_thread_count_that_the_person_set_stays():
     p = made(spec_of("ddp", ["0", "1"]), gpus(2), environ={"OMP_NUM_THREADS": "7"})
     assert "OMP_NUM_THREADS" not in p.processes[0].env
+
+
+def test_every_process_gets_the_variables_of_the_run():
+    env = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "3", "PYTHONPATH": "/mine"}
+    for spec in (spec_of("ddp", ["0", "1"], run__env=env),
+                 spec_of("ddp", ["0", "1"], run__env=env, parallel__launcher="torchrun"),
+                 spec_of("dp", ["0", "1"], run__env=env)):
+        p = made(spec, gpus(2), environ={"PYTHONPATH": "/inherited"})
+        assert all({**q.env, **env} == q.env for q in p.processes)
+    own = made(spec_of("ddp", ["0", "1"], run__env=env, task__command=["python", "t.py"]), gpus(2))
+    assert own.processes[1].env["PYTHONPATH"] == f"{HOOK}{os.pathsep}/mine"
+    assert "NCCL_DEBUG=INFO OMP_NUM_THREADS=3 PYTHONPATH=/mine CUDA" in own.lines[0]
+
+
+def test_the_variables_that_choose_devices_are_refused_for_every_vendor():
+    for name in BACKENDS:
+        chosen = {*load(name).variables, *load(name).environment(())}
+        assert not chosen - check_module._DEVICES, name
 
 
 def test_dp_is_one_process_that_sees_all():

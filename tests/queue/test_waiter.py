@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.agent import code as store
+from gpu_engine.code import kept, store
 from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import write_json
-from gpu_engine.queue import change, code, starts, submit
+from gpu_engine.queue import change, starts, submit
 from gpu_engine.queue.submit import When
 from gpu_engine.queue.waiter import queue_folder
 from gpu_engine.queue.words import moment
 from gpu_engine.runs import waiting
 from gpu_engine.spec.read import from_dict
 
+from ..command_line import called
+from ..conftest import wait_for
 from .kit import hold, queue, spec, state, turn_until
 
 
@@ -170,11 +172,11 @@ def test_a_second_start_finds_the_same_copy(line):
         run = queue("sh", "t.sh")
         Path("t.sh").write_text("echo two\n")
         entry, asked = waiting.read(run.path), spec("sh", "t.sh")
-        first = code.place_of(run, asked, entry)
+        first = kept.place_of(run, asked, entry)
         assert (first[0].name, first[0].parent.parent) == ("part", places.home() / "code")
         write_json(run.path / "plan.json",
                    replace(run.require_plan(), cwd=str(first[0])).to_dict())
-        assert code.place_of(run, asked, entry) == first
+        assert kept.place_of(run, asked, entry) == first
     turn_until(line, lambda: not run.state().live)
     assert run.output(0).read_text() == "one\n"
 
@@ -290,3 +292,11 @@ def test_a_file_that_the_run_before_is_to_write_need_not_be_there_yet(home):
     with pytest.raises(SpecError, match="no such file"):
         submit.submit(waits, When(), begin=False)
     assert state(submit.submit(waits, When(after=first.id), begin=False)) == "queued"
+
+
+def test_the_list_of_runs_goes_on_with_a_queue_that_nothing_starts(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = queue("true")
+    done = called("runs")
+    assert run.id in done.stdout
+    wait_for(lambda: run.state().state == "completed" and not run.supervised())

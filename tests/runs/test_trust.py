@@ -236,6 +236,16 @@ def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkey
     assert marker.exists()  # the person's own choice
 
 
+def test_without_torch_here_no_checkpoint_is_brought_from_a_host(home, tmp_path, monkeypatch):
+    run = ended()
+    parts.write(run.path, parts.Part(host="nowhere", node=0, ranks=(0,), spec={}, folders=("~",),
+                                     key="key/0", run="ab12"))
+    monkeypatch.setattr(torchside.choose, "found", lambda: torchside.choose.Chosen(None, ""))
+    said = called("export", run.id, str(tmp_path / "w.pt"))
+    assert "--python PATH names one" in said.stderr
+    assert "w.txt: the end of its name" in called("export", run.id, str(tmp_path / "w.txt")).stderr
+
+
 @pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "s1/../../x", "s1\0", ".", "S1"])
 def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
     run = ended()

@@ -94,6 +94,30 @@ def test_what_is_asked_of_slurm(cluster):
         "requeue", "open-mode=append", "time=04:00:00", "account='a b#c'", "exclusive"]
 
 
+def test_the_ranks_get_the_variables_of_the_run(cluster):
+    text = "two words; $HOME 'quoted'"
+    cluster.run(cluster.script(f"run.env.ONE={text}", "run.env.TWO="))
+    assert cluster.environment() | {"ONE": text, "TWO": ""} == cluster.environment()
+    assert f"run.env.ONE={text}" in cluster.argv()
+
+
+@pytest.mark.parametrize(("env", "threads"), [
+    ({"SLURM_CPUS_ON_NODE": "16"}, "8"), ({"SLURM_CPUS_ON_NODE": "1"}, "1"), ({}, "1"),
+    ({"SLURM_CPUS_ON_NODE": "16", "SLURM_CPUS_PER_TASK": "3"}, "3"),
+    ({"SLURM_CPUS_ON_NODE": "16", "OMP_NUM_THREADS": "5"}, "5")])
+def test_a_rank_has_threads_for_its_share_of_the_cpus(cluster, monkeypatch, env, threads):
+    """Slurm need not bind it to cores: it would take as many threads as the node has."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cluster.run(cluster.script(per_node=2), **env)
+    assert cluster.environment()["OMP_NUM_THREADS"] == threads
+
+
+def test_the_threads_of_run_env_stay(cluster, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cluster.run(cluster.script("run.env.OMP_NUM_THREADS=7"), SLURM_CPUS_ON_NODE="16")
+    assert cluster.environment()["OMP_NUM_THREADS"] == "7"
+
+
 def test_one_process_is_one_task_with_all_gpus(cluster):
     head = cluster.script("parallel.mode=dp", nodes=1, per_node=2).partition("\n\n")[0]
     assert "--ntasks-per-node=1\n#SBATCH --gpus-per-node=2\n" in head
@@ -182,6 +206,14 @@ def test_an_option_that_is_refused(cluster, options):
         cluster.script(options=(options,))
 
 
+@pytest.mark.parametrize(("option", "advice"), [
+    ("nodes=3", "use --nodes"), ("gpus=3", "use --gpus"), ("array=1-9", "one for each setting"),
+    ("export=NONE", "run.env"), ("wait", "with --output")])
+def test_what_can_not_be_asked_for_is_refused_with_what_would_do(cluster, option, advice):
+    with pytest.raises(UserError, match=advice):
+        cluster.script(options=(option,))
+
+
 @pytest.mark.parametrize("place", [
     {"folder": "/a\nb"}, {"home": "/a\x1b[0m"}, {"python": "p\u2028"}])
 def test_control_characters_are_refused(cluster, place):
@@ -261,4 +293,4 @@ def test_the_command_writes_it(home, tmp_path):
     assert f"GPU_PANEL_HOME={home}\n" in file.read_text()
     out = engine("slurm", "ddp", "-o", "gpus-per-node=2")
     assert (out.returncode, out.stdout) == (2, "")
-    assert "depends on its own --gpus-per-node; use --gpus" in out.stderr
+    assert "depends on its own; use --gpus" in out.stderr

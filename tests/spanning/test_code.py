@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.agent import code as agent
 from gpu_engine.cli import cli
+from gpu_engine.code import listing as lists
+from gpu_engine.code import snapshot, store
+from gpu_engine.code.listing import BadList, Entry
+from gpu_engine.code.snapshot import look, take
 from gpu_engine.common.errors import SpecError
-from gpu_engine.hosts import code as lists
 from gpu_engine.hosts import code_messages as messages
 from gpu_engine.hosts.channel import Refused, open_channel
-from gpu_engine.hosts.code import BadList, Entry
 from gpu_engine.hosts.file import find
 from gpu_engine.hosts.records import Host
 from gpu_engine.hosts.strict import BadMessage
@@ -89,14 +90,14 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_what_git_does_not_ignore_arrives_as_it_is(project, home, tmp_path):
     with open_channel(box(tmp_path / "there")) as way:
-        folder = Path(code.bring(way, code.take(project)))
+        folder = Path(code.bring(way, take(project)))
     expected = tree(project)
     expected = {n: v for n, v in expected.items() if not n.startswith(".git/")}
     del expected["weights.pt"]
     assert tree(folder) == expected
     assert set(ODD) | {"run.sh", "link", "data", ".gitignore"} == set(expected)
     assert folder.parent == tmp_path / "there/code"
-    assert folder.name == code.take(project).name[:12]
+    assert folder.name == take(project).name[:12]
     assert [p.name for p in folder.parent.iterdir() if p.name.startswith(".")] == []
 
 
@@ -105,24 +106,24 @@ def test_the_same_code_is_sent_once_and_an_edit_sends_what_changed(
     (project / "large.bin").write_bytes(os.urandom(3 * messages.PIECE + 5))
     sent = counting(monkeypatch)
     with open_channel(box(tmp_path / "there")) as way:
-        first = code.bring(way, code.take(project))
+        first = code.bring(way, take(project))
         assert sum(sent) > 3 * messages.PIECE
         assert len(sent) == 4
         sent.clear()
-        assert code.bring(way, code.take(project)) == first
+        assert code.bring(way, take(project)) == first
         assert sent == []
         before = tree(Path(first))
         (project / "plain.py").write_text("edited\n")
-        second = Path(code.bring(way, code.take(project)))
+        second = Path(code.bring(way, take(project)))
         assert sent == [len("edited\n")]
         assert tree(Path(first)) == before  # an edit changes nothing there
         assert (second / "plain.py").read_text() == "edited\n"
         assert (second / "large.bin").read_bytes() == (project / "large.bin").read_bytes()
         (project / "run.sh").chmod(0o644)
-        third = Path(code.bring(way, code.take(project)))
+        third = Path(code.bring(way, take(project)))
         assert (third != second, os.access(third / "run.sh", os.X_OK)) == (True, False)
         (third / "plain.py").write_text("by a run\n")
-        again = Path(code.bring(way, code.take(project)))  # that folder is not this code any more
+        again = Path(code.bring(way, take(project)))  # that folder is not this code any more
         assert (again.name, (again / "plain.py").read_text()) == (f"{third.name}-2", "edited\n")
 
 
@@ -133,41 +134,41 @@ def test_a_submodule_and_a_part_of_a_repository(project, home, tmp_path):
     (inner / "mine.py").write_text("1\n")
     (inner / ".gitignore").write_text("secret\n")
     (inner / "secret").write_text("2\n")
-    names = [os.fsdecode(e.path) for e in code.take(project / "deep").entries]
+    names = [os.fsdecode(e.path) for e in take(project / "deep").entries]
     assert names == ["er/x.py", "inner/.gitignore", "inner/mine.py"]
 
 
 def test_what_cannot_be_sent_is_named(project, home, tmp_path, monkeypatch):
-    monkeypatch.setattr(code, "LARGEST", 5000)
+    monkeypatch.setattr(snapshot, "LARGEST", 5000)
     (project / "train.csv").write_bytes(bytes(4000))
     (project / "other.csv").write_bytes(bytes(3000))
     with pytest.raises(SpecError, match=r"largest: train.csv \(3.9 KiB\), other.csv"):
-        code.take(project)
+        take(project)
     outside = tmp_path / "outside"
     outside.mkdir()
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     with pytest.raises(SpecError, match=r"not a git repository.*run.sync=none"):
-        code.take(outside)
+        take(outside)
     monkeypatch.setenv("PATH", str(outside))
     with pytest.raises(SpecError, match="git, which says what is code there, can't be started"):
-        code.take(project)
+        take(project)
 
 
 def test_a_transfer_that_is_cut_leaves_nothing_under_the_final_name(project, home, tmp_path):
-    snapshot = code.take(project)
+    taken = take(project)
     folder = tmp_path / "there/code"
     key = "0" * 32
     with open_channel(box(tmp_path / "there")) as way:
-        way.ask(messages.SendCode.of(key, "list", 0, snapshot.listed))
-        way.ask(messages.MissingCode(key, snapshot.name))
+        way.ask(messages.SendCode.of(key, "list", 0, taken.listed))
+        way.ask(messages.MissingCode(key, taken.name))
         way.ask(messages.SendCode.of(key, "contents", 0, b"half"))
         with pytest.raises(Refused, match="changed on its way"):
-            way.ask(messages.BuildCode(key, snapshot.name))
+            way.ask(messages.BuildCode(key, taken.name))
         assert list(folder.iterdir()) == []
-        way.ask(messages.SendCode.of(key, "list", 0, snapshot.listed))
-    assert not (folder / snapshot.name[:12]).exists()
+        way.ask(messages.SendCode.of(key, "list", 0, taken.listed))
+    assert not (folder / taken.name[:12]).exists()
     with open_channel(box(tmp_path / "there")) as way:
-        assert Path(code.bring(way, snapshot)).is_dir()
+        assert Path(code.bring(way, taken)).is_dir()
 
 
 @pytest.mark.parametrize("path", [b"../x", b"/etc/x", b"a//b", b"a/./b", b"a/../../b", b"a/b", b""])
@@ -208,16 +209,16 @@ def test_old_code_goes_unless_a_run_uses_it_or_has_written_there(project, home):
     with open_channel(Host("local")) as way:
         for n in range(4):
             (project / "plain.py").write_text(f"{n}\n")
-            made.append(Path(code.bring(way, code.take(project))))
+            made.append(Path(code.bring(way, take(project))))
         unused, written = made[:2]
         (unused / "__pycache__").mkdir()
         (unused / "__pycache__/plain.pyc").write_text("")
         (written / "result.txt").write_text("mine")
         for place in (unused, written):
-            old = time.time() - agent.KEPT - 60
+            old = time.time() - store.KEPT - 60
             os.utime(place.with_name(f"{place.name}.list"), (old, old))
         (project / "plain.py").write_text("new\n")
-        code.bring(way, code.take(project))
+        code.bring(way, take(project))
     assert [p.exists() for p in made] == [False, True, True, True]
     assert not unused.with_name(f"{unused.name}.list").exists()
 
@@ -230,15 +231,15 @@ def test_a_run_starts_in_the_code_and_is_resumed_in_it(project, home, tmp_path):
     make_hosts(home, "a", "b")
     (project / "plain.py").write_text("WHAT = 'first'\n")
     spec = from_dict({"task": {"command": COMMAND}, "devices": {"hosts": ["a:cpu:0"]},
-                      "run": {"sync": "rsync"}})
+                      "run": {"sync": "send"}})
     prepared = prepare(spec)
-    assert prepared.plan.code == code.look(project) == code.take(project).about()
+    assert prepared.plan.code == look(project) == take(project).about()
     run = launch(spec)
     (project / "plain.py").write_text("WHAT = 'second'\n")
     assert ended(run).state == "completed", run.state()
     place = tmp_path / "a/code" / code_name(run)
     assert f"in {place} first\n" in (there(run, "a") / "ranks/00000.log").read_text()
-    old = time.time() - agent.KEPT - 60
+    old = time.time() - store.KEPT - 60
     os.utime(place.with_name(f"{place.name}.list"), (old, old))
     prepare(spec)  # sends the second
     assert place.is_dir()
@@ -256,16 +257,16 @@ def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_
     make_hosts(home, "a", "b")
     (project / "task.py").write_text("class Mine:\n    pass\n")
     with open_channel(find("b")) as way:
-        old = Path(code.bring(way, code.take(project)))
+        old = Path(code.bring(way, take(project)))
     (project / "task.py").write_text("class Mine:\n    batch = 1\n")
     before = {host: tree(tmp_path / host / "code") for host in "ab" if (tmp_path / host).exists()}
     listed = old.with_name(f"{old.name}.list")
     times = listed.stat().st_mtime_ns
-    words = ["plan", "--set", "task.use=task.py:Mine", "--set", "run.sync=rsync", "--set",
+    words = ["plan", "--set", "task.use=task.py:Mine", "--set", "run.sync=send", "--set",
              "devices.hosts=a:cpu:0,b:cpu:0"]
     cli.main(words, standalone_mode=False)
     said = capsys.readouterr().out
-    whole, name = code.take(project).about(), code.take(project).name[:12]
+    whole, name = take(project).about(), take(project).name[:12]
     assert whole.sentence() in said
     assert (f"a: would be sent {whole.files} files, {whole.bytes} B, into "
             f"{tmp_path}/a/code/{name}\n") in said
@@ -275,7 +276,7 @@ def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_
     assert listed.stat().st_mtime_ns == times
 
     with open_channel(find("a")) as way:
-        there = code.bring(way, code.take(project))
+        there = code.bring(way, take(project))
     cli.main(words, standalone_mode=False)
     assert f"a: has it, in {there}\n" in capsys.readouterr().out
     with pytest.raises(SpecError, match=r"nowhere\.py"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,18 @@ def test_unlike_numbers_of_devices():
     assert plan.spec.devices.hosts == ["a:0,1", "b:3", "c:1,2,3"]
 
 
+@pytest.mark.parametrize("task", [{"use": "gpu_engine.tasks.digits:Digits"},
+                                  {"command": ["python", "train.py"]}])
+def test_the_plan_names_no_path_of_this_machine_for_another(task):
+    _, plan = nodes.spread(spec(["a:0", "b:1"], task=task, batch={}),
+                           [machine(n, package=f"/{n}/lib/gpu_engine") for n in "ab"],
+                           address="10.0.0.1", port=1234)
+    for process in plan.processes:
+        words = " ".join((*process.argv, *process.env.values()))
+        assert str(Path(nodes.__file__).parents[1]) not in words
+        assert f"/{process.host}/lib/gpu_engine/" in words
+
+
 def test_one_host_keeps_its_mode_and_a_host_without_ids_gives_all():
     told, plan = nodes.spread(spec(["b"], parallel={"mode": "ddp"}), [machine("b")],
                               address="127.0.0.1", port=None)
@@ -92,15 +105,16 @@ def _met(name, skew=0.0, doubt=0.01, **more):
 
 
 def test_what_does_not_fit_between_hosts():
-    """Another version, a clock that is off by more than the question took, a machine twice, another
-    torch."""
+    """Another version, a machine twice, another torch. A clock that is off by more than the
+    question took is told, and keeps nobody from using the host."""
     torch = protocol.Torch("2.13.0+cu130", "13.0")
     met = [_met("a", torch=torch), _met("b", version="0.0.9"), _met("c", skew=-5.0),
            _met("d", skew=1.5, doubt=0.6), _met("e", boot="a")]
     said = {p.value: p.message for p in survey._unlike(met)}
-    assert set(said) == {"b", "c", "e"}
+    assert set(said) == {"b", "e"}
     assert "0.0.9" in said["b"]
-    assert "00:05 behind" in said["c"]
+    assert [w.partition(", and")[0] for w in survey.clocks(met)] \
+        == ["c: its clock is 5.0 s behind this machine's"]
     assert "same machine as a" in said["e"]
     other = protocol.Torch("2.13.0+cpu")
     met = [_met("a", torch=torch, interpreter="/a/x"), _met("b", torch=other, interpreter="/b/x"),
@@ -108,3 +122,19 @@ def test_what_does_not_fit_between_hosts():
     unlike, without = survey.torches(met, spec(["a", "b", "c"]))
     assert (unlike.key, unlike.value) == ("devices.hosts", "b")
     assert str(without) == "run.python: c: no interpreter has torch: pip install torch"
+
+
+def test_what_of_the_code_nobody_compares_is_told(tmp_path):
+    (tmp_path / "train.py").touch()
+
+    def told(sync="none", **task):
+        return survey.not_compared(spec(["a:0"], task=task, batch={}, run={"sync": sync}), tmp_path)
+
+    command = ["python", "train.py", "--data", "/data"]
+    assert "train.py has to be the same" in (told(command=command) or "")
+    assert "What it imports" in (told(command=command) or "")
+    assert "no file of the code is compared" in (told(command=["python", "-m", "mine"]) or "")
+    assert "no file of the code is compared" in (told(use="mine.tasks:T") or "")
+    assert "train.py has to" in (told(use="train.py:T") or "")
+    assert told("send", command=command) is None
+    assert told(use="gpu_engine.tasks.digits:Digits") is None

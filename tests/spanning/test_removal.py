@@ -30,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(*hosts: str) -> Run:
     run = launch(from_dict({"task": {"command": [sys.executable, "train.py"]},
                             "devices": {"hosts": [f"{h}:cpu:0" for h in hosts]},
-                            "run": {"sync": "rsync"}}))
+                            "run": {"sync": "send"}}))
     assert ended(run).state == "completed", run.state()
     return run
 

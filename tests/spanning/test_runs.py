@@ -25,6 +25,7 @@ from tests.notify.endpoint import endpoint, private
 
 from .kit import (
     DIGITS,
+    ENDLESS,
     PACED,
     TWO_HERE,
     ended,
@@ -150,6 +151,23 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     out = hosts / "weights.safetensors"
     subprocess.run([sys.executable, "-m", "gpu_engine", "export", run.id, str(out)], check=True)
     assert out.stat().st_size > 1000
+
+
+def test_a_killed_mirror_is_not_told_as_a_lost_run(hosts):
+    """Where nobody gives a command: whoever tells of the run has it mirrored again."""
+    with endpoint(200) as told:
+        private(hosts / "notify.toml", f'[[to]]\nkind = "json"\nurl = "{told.url}"\n')
+        run = launch(from_dict(ENDLESS | {"devices": {"hosts": ["a:cpu:0"]}}))
+        wait_for(lambda: stepped(run, 0))
+        first = run.state().pid
+        os.kill(first or 0, signal.SIGKILL)
+        wait_for(lambda: run.state().live and run.state().pid not in (None, first))
+        size = run.events(0).stat().st_size
+        wait_for(lambda: run.events(0).stat().st_size > size)
+        run.stop()
+        assert ended(run).state == "stopped"
+        wait_for(lambda: not any(os.fsencode(run.path) in _arguments(p) for p in pids()))
+    assert not told.got, "that somebody has stopped it is not told"
 
 
 def test_one_host_alone_trains_there(hosts):

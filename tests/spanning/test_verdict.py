@@ -6,6 +6,7 @@ import pytest
 
 from gpu_engine.runs.state import Cause, State
 from gpu_engine.spanning.verdict import End, by_our_clock, judge
+from gpu_engine.supervisor.attempt import ALONE
 
 
 def end(state, cause=None, at=None, reason=None, **more):
@@ -57,3 +58,11 @@ def test_a_stop_that_somebody_asked_for():
     assert judge(stopped | {"b": End(None, lost="no answer")}, stop_asked=True)[:2] \
         == ("stopped", "whether it still runs on b is not known")
     assert judge(stopped | {"b": end("failed", OWN, 1.0)}, stop_asked=True)[0] == "failed"
+
+
+def test_ranks_that_ended_with_the_others_were_not_stopped_by_a_signal_of_their_own():
+    """The ranks of a host that could not be told end as the others do, which its supervisor can't
+    know."""
+    ends = {"a": end("stopped"), "b": end("stopped", reason=ALONE)}
+    assert judge(ends, stop_asked=True)[:2] == ("stopped", None)
+    assert judge(ends, stop_asked=False)[:2] == ("stopped", ALONE)

@@ -126,6 +126,66 @@ def test_setting_one_of_a_pair_drops_the_other():
     assert (spec.devices.ids, spec.devices.pick) == (["0"], None)
 
 
+@pytest.mark.parametrize("sets", [
+    ["devices.hosts=gpu1", "devices.pick=2"], ["devices.pick=2", "hosts=gpu1:0,1"],
+    ["devices.ids=0", "devices.pick=1"], ["devices.ids=0", "devices.hosts=gpu1"],
+    ["train.steps=3", "train.epochs=1"]])
+def test_two_of_which_one_may_be_given_are_refused_whatever_comes_last(sets):
+    with pytest.raises(SpecError, match="not both"):
+        read.apply_sets({}, sets)
+
+
+@pytest.mark.parametrize("given", ["devices.pick=2", "devices.ids=0"])
+def test_devices_of_this_machine_do_not_silently_take_the_place_of_hosts(given):
+    data = {"devices": {"hosts": ["gpu1:0,1"]}}
+    with pytest.raises(SpecError, match=r'devices.hosts = \["gpu1:0,1"\] is set.*local:0,1'):
+        read.apply_sets(data, [given])
+    read.apply_sets(data, ["devices.hosts=local:0"])
+    assert read.from_dict(data).devices.hosts == ["local:0"]
+
+
+@pytest.mark.parametrize(("hosts", "once"), [
+    (["gpu2", "gpu2"], "gpu2"), (["gpu2:cpu:0", "gpu2:cpu:0,cpu:1"], "gpu2:cpu:0,cpu:1"),
+    (["gpu2:1", "gpu2"], "gpu2:1")])
+def test_a_host_that_is_named_twice_is_named_once_in_the_advice(hosts, once):
+    with pytest.raises(SpecError) as told:
+        read.from_dict({"devices": {"hosts": hosts}})
+    assert str(told.value).endswith(f"with all its devices: {once}")
+    assert read.from_dict({"devices": {"hosts": [once]}})
+
+
+def test_hosts_take_the_place_of_a_presets_devices():
+    data = {"devices": {"pick": 2}}
+    read.apply_sets(data, ["devices.hosts=gpu1"])
+    assert read.from_dict(data).devices == sp.DevicesSpec(hosts=["gpu1"])
+
+
+@pytest.mark.parametrize(("sets", "env"), [
+    (["run.env.NCCL_DEBUG=INFO", "run.env.HF_HOME=/data/a b"],
+     {"NCCL_DEBUG": "INFO", "HF_HOME": "/data/a b"}),
+    (["run.env=NCCL_DEBUG=INFO HF_HOME='/data/a b' EMPTY="],
+     {"NCCL_DEBUG": "INFO", "HF_HOME": "/data/a b", "EMPTY": ""}),
+    (['run.env={A = "=1", B = 2}'], {"A": "=1", "B": "2"}),
+    (["run.env.A=1", "env="], {})])
+def test_variables_are_set_one_by_one_as_a_shell_takes_them_or_as_a_table(sets, env):
+    data = {}
+    read.apply_sets(data, sets)
+    spec = read.from_dict(data)
+    assert spec.run.env == env
+    again = {}
+    read.apply_sets(again, write.differences(sp.RunSpec(), spec))
+    assert read.from_dict(again) == spec
+
+
+@pytest.mark.parametrize("given", ["A", "A=1 B", "'A=1", "{A = 1", {"A": True}, {"A": [1]}])
+def test_what_is_no_variable_is_refused_with_what_would_do(given):
+    data = {"run": {"env": given}}
+    if isinstance(given, str):
+        read.apply_sets(data, [f"run.env={given}"])
+    with pytest.raises(SpecError, match=r"run.env.*as in .*NCCL_DEBUG"):
+        read.from_dict(data)
+
+
 def test_naming_another_task_drops_the_parameters_of_the_one_before():
     data = {"task": {"use": "a:A", "params": {"width": 3}}}
     read.apply_sets(data, ["task.params.depth=2", "task.use=b:B"])
@@ -279,3 +339,11 @@ def test_a_command_is_split_as_a_shell_splits_it():
     apply_sets(data, ["task.command=python a | tee b"])
     with pytest.raises(SpecError, match=r"sh -c 'python a \| tee b'"):
         from_dict(data)
+
+
+def test_the_word_of_earlier_versions_is_read():
+    assert read.from_dict({"run": {"sync": "rsync"}}).run.sync == "send"
+    assert read.from_dict_leniently({"run": {"sync": "rsync"}}).run.sync == "send"
+    given: dict = {}
+    apply_sets(given, ["run.sync=rsync"])
+    assert read.from_dict(given).run.sync == "send"

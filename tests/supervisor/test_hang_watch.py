@@ -77,3 +77,51 @@ def test_processor_time_is_that_of_the_process_and_of_one_that_is_gone_unknown()
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
     assert procs.cpu_ticks(child.pid) is None
+
+
+def test_a_rank_that_stood_for_less_than_the_time_given_does_not_hang(tmp_path, monkeypatch):
+    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
+    seen = RankState(0, Tail(tmp_path / "none"), 1)
+    for event in ({"kind": "start", "rank": 0}, {"kind": "step", "step": 7}):
+        seen.take(from_dict(event | {"t": 1.0}))
+    now = time.monotonic()
+    for still, hangs in ((2.0, False), (4.0, True)):
+        seen.moved, seen.heard = now - still, now
+        watch = hang_watch.Watch(runs.Run(tmp_path), 3.0)
+        watch.look({0: seen})
+        assert watch.waiting == hangs
+
+
+def test_a_rank_hangs_only_in_training(tmp_path, monkeypatch):
+    """Before the first step a download may take hours; after the end there is nothing to wait for.
+    """
+    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
+    events = [{"kind": "phase", "phase": "data", "step": 0}, {"kind": "step", "step": 7},
+              {"kind": "end", "outcome": "completed", "steps": 7, "seconds": 1.0}]
+    seen = RankState(0, Tail(tmp_path / "none"), 1)
+    seen.take(from_dict({"t": 1.0, "kind": "start", "rank": 0}))
+    for event, hangs in zip(events, (False, True, False), strict=True):
+        seen.take(from_dict(event | {"t": 1.0}))
+        seen.moved, seen.heard = time.monotonic() - 10, time.monotonic()
+        watch = hang_watch.Watch(runs.Run(tmp_path), 3.0)
+        watch.look({0: seen})
+        assert watch.waiting == hangs
+
+
+def test_the_stacks_of_all_ranks_are_waited_for(tmp_path, monkeypatch):
+    printed = {0: "where rank 0 is"}
+    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: True)
+    monkeypatch.setattr(hang_watch.stacks, "printed", lambda log, at: printed.get(int(log.stem)))
+    ranks = {}
+    for rank in (0, 1):
+        ranks[rank] = seen = RankState(rank, Tail(tmp_path / "none"), 1)
+        seen.take(from_dict({"t": 1.0, "kind": "start", "rank": rank, "pid": os.getpid()}))
+        seen.take(from_dict({"t": 1.0, "kind": "step", "step": 8 - rank}))
+        seen.moved, seen.heard = time.monotonic() - 10, time.monotonic()
+    watch = hang_watch.Watch(runs.Run(tmp_path), 3.0)
+    assert watch.look(ranks) is None
+    assert watch.look(ranks) is None
+    printed[1] = "where rank 1 is"
+    cause = watch.look(ranks)
+    assert cause is not None
+    assert (cause.rank, cause.traceback) == (1, "where rank 1 is")  # which is furthest behind

@@ -198,7 +198,7 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         print("orphan", os.getpid(), flush=True)
-        wait()
+        os.execvp("sleep", ["sleep", "120"])
     os._exit(0)
 os.wait()
 while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.log", "rb").read():
@@ -210,6 +210,9 @@ while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.lo
                if line.startswith("orphan")]
     assert len(orphans) == 2
     assert not [p for p in orphans if procs.start_ticks(p)]
+    told = run.events(0).read_text()
+    assert "which was ended: " in told
+    assert all(f"sleep (pid {p})" in told for p in orphans)
 
 
 @pytest.mark.parametrize(("said", "state"), [(True, "completed"), (False, "failed")])
@@ -231,6 +234,7 @@ if rank == 0:
              "supervise.Supervisor(Run(Path(sys.argv[1])), 0o22).supervise()")
     subprocess.run([sys.executable, "-c", quick, str(run.path)], check=True, timeout=PATIENCE)
     assert run.state().state == state
+    assert ("still running" in (run.state().reason or "")) == (not said)
     assert ("uploaded" in events_path(run.path, 0).read_text()) == said
 
 
@@ -283,6 +287,23 @@ def test_a_launchers_leftovers_are_not_taken_for_our_own(go, monkeypatch):
              parallel={"mode": "single"})
     ended(run)
     assert run.log(0).read_text().splitlines()[1] == "None None"
+
+
+def test_a_script_may_make_itself_a_process_group(go):
+    """As in a shell it leads one already, and no session; and what it sends to all of its group
+    reaches nobody else."""
+    run = go("""
+os.setpgrp()
+print("leads", os.getpgrp() == os.getpid() != os.getsid(0), flush=True)
+child = subprocess.Popen(["sleep", "120"])
+signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+os.killpg(0, signal.SIGTERM)
+child.wait()
+""")
+    state = ended(run)
+    assert state.state == "completed", state.reason
+    for rank in (0, 1):
+        assert run.log(rank).read_text() == f"hello from {rank}\nleads True\nheard\n"
 
 
 def test_a_rank_that_found_no_room_on_a_disk_says_so(go):

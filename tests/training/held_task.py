@@ -20,6 +20,8 @@ class Seen(Numbers):
 
 
 class Stream(IterableDataset):
+    divided_by = "nothing"
+
     def __init__(self, data: Seen) -> None:
         self.data = data
 
@@ -31,12 +33,16 @@ class Stream(IterableDataset):
 
 
 class ByWorker(Stream):
+    divided_by = "workers"
+
     def mine(self):
         info = get_worker_info()
         return range(info.id, len(self.data), info.num_workers) if info else super().mine()
 
 
 class ByRankAndWorker(Stream):
+    divided_by = "both"
+
     def mine(self):
         rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         info = get_worker_info()

@@ -8,22 +8,20 @@ and writes what it has read to OUT as JSON.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
 import random
-import socket
 import sys
 import threading
 from datetime import timedelta
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import get_rank, get_world_size
 from torch.utils.data import ChainDataset, IterableDataset, get_worker_info
 
 MICRO = 3
@@ -38,6 +36,8 @@ def example(i: int):
 
 class Plain(IterableDataset):
     """Divides nothing."""
+
+    divided_by = "nothing"
 
     def __init__(self, numbers=range(EXAMPLES)) -> None:
         self.numbers, self.epoch = numbers, -1
@@ -86,6 +86,8 @@ class ByEpoch(Plain):
 class ByWorker(Plain):
     """PyTorch's documented pattern: each worker reads a contiguous part."""
 
+    divided_by = "workers"
+
     def mine(self):
         info = get_worker_info()
         if info is None:
@@ -95,7 +97,13 @@ class ByWorker(Plain):
 
 
 class ShuffledByWorker(Plain):
-    """Shuffles by the global generator first, then takes its worker's part."""
+    """Shuffles by the global generator first, then takes its worker's part, both only when it is
+    asked for its first example."""
+
+    divided_by = "workers"
+
+    def __iter__(self):
+        yield from super().__iter__()
 
     def mine(self):
         numbers = list(self.numbers)
@@ -105,6 +113,8 @@ class ShuffledByWorker(Plain):
 
 
 class ByRankAndWorker(Plain):
+    divided_by = "both"
+
     def mine(self):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
@@ -115,14 +125,6 @@ class ByRankAndWorker(Plain):
 
     def world(self) -> int:
         return dist.get_world_size() if dist.is_initialized() else 1
-
-
-class ByImportedNames(ByRankAndWorker):
-    def rank(self) -> int:
-        return get_rank()
-
-    def world(self) -> int:
-        return get_world_size()
 
 
 class ByEnvironment(ByRankAndWorker):
@@ -137,6 +139,8 @@ class ByEnvironment(ByRankAndWorker):
 
 class ByRank(ByRankAndWorker):
     """Gives its rank's part, the same in each worker."""
+
+    divided_by = "ranks"
 
     def mine(self):
         return self.numbers[self.rank()::self.world()]
@@ -154,6 +158,8 @@ class AsksOnce(ByRankAndWorker):
 
 
 class AsksOnceByWorker(AsksOnce):
+    divided_by = "workers"
+
     def rank(self) -> int:
         return 0
 
@@ -178,6 +184,8 @@ class InThread(ByRankAndWorker):
 
 class RankWhenMade(Plain):
     """Takes its rank's part when it is made."""
+
+    divided_by = "ranks"
 
     def __init__(self) -> None:
         super().__init__(range(dist.get_rank(), EXAMPLES, dist.get_world_size()))
@@ -211,84 +219,9 @@ class Seeding(Plain):
         return self.numbers
 
 
-class Says(Plain):
-    """Divides by its rank in a way that can't be seen, and says so."""
-
-    divided_by = "rank"
-
-    def mine(self):
-        return self.numbers[int(sys.argv[1])::int(sys.argv[2])]
-
-
-class Unseen(Plain):
-    """The same without saying it."""
-
-    def mine(self):
-        return self.numbers[int(sys.argv[1])::int(sys.argv[2])]
-
-
-class Late(Plain):
-    """Divides only after the first ten examples, which every reader gets."""
-
-    def mine(self):
-        yield from self.numbers[:10]
-        yield from ByRankAndWorker(self.numbers[10:]).mine()
-
-
-class AsksOnly(ByRankAndWorker):
-    """Reads rank, world size, worker and number of workers, and divides by none of them."""
-
-    def mine(self):
-        list(super().mine())
-        return self.numbers
-
-
-class Counted(AsksOnly):
-    def __len__(self) -> int:
-        return EXAMPLES
-
-
-class NoNoise(AsksOnly):
-    def __iter__(self):
-        return ((i, (0.0, 0.0, 0.0)) for i in self.mine())
-
-
-class ShardsNothing(NoNoise):
-    def mine(self):
-        return self.numbers
-
-    def shard(self, index: int, count: int):
-        return self
-
-
-_seats: dict[int, tuple[int, socket.socket]] = {}
-
-
-def seat() -> int:
-    """A number that no other process has at the moment: that of the first name which is free."""
-    if os.getpid() not in _seats:
-        taken = socket.socket(socket.AF_UNIX)
-        for number in range(EXAMPLES):
-            with contextlib.suppress(OSError):
-                taken.bind(f"\0gpu-panel-tests-seat-{number}")
-                _seats[os.getpid()] = number, taken
-                break
-    return _seats[os.getpid()][0]
-
-
-class OwnOrder(Plain):
-    """Begins with another example in each process, as if it were shuffled with the operating
-    system's random numbers; with those, two would now and then begin with the same."""
-
-    def mine(self):
-        numbers = list(self.numbers)
-        return numbers[seat():] + numbers[:seat()]
-
-
-CLEAR = [Plain, Shuffled, Buffered, ByEpoch, ByWorker, ShuffledByWorker, ByRankAndWorker,
-         ByImportedNames, ByEnvironment, ByRank, InThread, AsksOnce, AsksOnceByWorker, RankWhenMade,
-         Sharded, ShardedNumShardsFirst, ShardedAndByWorker, Seeding, Says]
-DOUBTFUL = [Unseen, Late, Counted, NoNoise, ShardsNothing, OwnOrder]
+KINDS = [Plain, Shuffled, Buffered, ByEpoch, ByWorker, ShuffledByWorker, ByRankAndWorker,
+         ByEnvironment, ByRank, InThread, AsksOnce, AsksOnceByWorker, RankWhenMade,
+         Sharded, ShardedNumShardsFirst, ShardedAndByWorker, Seeding]
 
 
 def workers_of(name: str) -> tuple[int, ...]:
@@ -299,7 +232,9 @@ def workers_of(name: str) -> tuple[int, ...]:
 
 
 def chained() -> IterableDataset:
-    return ChainDataset([Plain(range(20)), Plain(range(20, EXAMPLES))])
+    made: Any = ChainDataset([Plain(range(20)), Plain(range(20, EXAMPLES))])
+    made.divided_by = "nothing"
+    return made
 
 
 def collate(examples):
@@ -307,8 +242,8 @@ def collate(examples):
     return [n for n, _ in examples], [d for _, d in examples], torch.rand(()).item()
 
 
-def read(make, rank: int, world: int, workers: int) -> dict:
-    from gpu_engine.training.division_watch import Watch
+def read(make, rank: int, world: int, workers: int) -> list:
+    from gpu_engine.training.division import known_division
     from gpu_engine.training.stream import StreamData
 
     def start_all_reduce_min(value: int):
@@ -316,23 +251,15 @@ def read(make, rank: int, world: int, workers: int) -> dict:
         work = dist.all_reduce(cell, dist.ReduceOp.MIN, async_op=True)
         return lambda: (work.wait(), int(cell))[1]
 
-    def gather(own: bytes) -> list[bytes]:
-        parts = [None] * world if rank == 0 else None
-        dist.gather_object(own, parts)
-        return parts or []
-
-    warnings: list[str] = []
-    with Watch().on() as watch:
-        data = make()
-    stream = StreamData(data, micro=MICRO, accumulate=1, rank=rank, ranks=world, workers=workers,
-                        device=torch.device("cpu"), collate=collate, seed=7, gather=gather,
-                        start_all_reduce_min=start_all_reduce_min, warn=warnings.append,
-                        watched=watch.divides)
+    known = known_division(make(), None, rank=rank, ranks=world, workers=workers)
+    stream = StreamData(known, micro=MICRO, accumulate=1, rank=rank, ranks=world, workers=workers,
+                        device=torch.device("cpu"), collate=collate, seed=7,
+                        start_all_reduce_min=start_all_reduce_min)
     outside = torch.get_rng_state(), random.getstate()
     epochs = [list(stream.epoch(epoch)) for epoch in range(2)]
     assert torch.equal(torch.get_rng_state(), outside[0])
     assert random.getstate() == outside[1]
-    return {"epochs": epochs, "warnings": warnings}
+    return epochs
 
 
 def main() -> None:
@@ -344,7 +271,7 @@ def main() -> None:
                             world_size=world, timeout=timedelta(seconds=120))
     seeds = random.Random(rank)  # ranks' own generators differ
     found = {}
-    for make in chain(CLEAR, DOUBTFUL, [chained]):
+    for make in [*KINDS, chained]:
         for workers in workers_of(make.__name__):
             torch.manual_seed(seeds.getrandbits(40))
             random.seed(seeds.getrandbits(40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
+    ChainDataset,
     ConcatDataset,
     Dataset,
+    IterableDataset,
     StackDataset,
     Subset,
     TensorDataset,
@@ -20,7 +23,15 @@ from torch.utils.data import (
 )
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.data import EpochSampler, MapData, RankSampler, Reader, mix, permutation
+from gpu_engine.training.data import (
+    EpochSampler,
+    MapData,
+    RankSampler,
+    Reader,
+    mix,
+    permutation,
+    tell_epoch,
+)
 
 from . import ranks
 from .conftest import recorded
@@ -227,3 +238,64 @@ def test_too_small_a_dataset_ends_the_run_with_both_numbers(make) -> None:
         assert "24" in error["message"]
         assert "20" in error["message"]
         assert error["traceback"] == ""
+
+
+def test_what_a_dataset_draws_for_an_epoch_is_the_same_in_every_process() -> None:
+    class Shuffles(list):
+        def set_epoch(self, epoch: int) -> None:
+            self.drawn = (random.random(), torch.rand(()).item())
+
+    drawn = []
+    for process in range(2):
+        torch.manual_seed(process)
+        random.seed(process)
+        before = torch.get_rng_state(), random.getstate()
+        reader = Reader(Shuffles([1]), lambda batch: batch, default_collate=False)
+        for epoch in (0, 1, 1):
+            reader.set_epoch(epoch)
+            drawn.append(reader.data.drawn)
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert random.getstate() == before[1]
+    assert drawn[:3] == drawn[3:]
+    assert drawn[0] != drawn[1] == drawn[2]
+
+
+class Pids(Dataset):
+    """Examples that say which process has read them. Reading them one by one is an error."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> int:
+        raise AssertionError("there is a way to read several at once")
+
+    def __getitems__(self, numbers: list[int]) -> list[int]:
+        return [os.getpid()] * len(numbers)
+
+
+def test_a_datasets_own_way_to_read_several_examples_is_used() -> None:
+    reader = Reader(Pids(), default_collate, default_collate=True)
+    assert reader.read(torch.tensor([3, 1])).tolist() == [os.getpid()] * 2
+
+
+def test_loader_workers_live_over_epochs_and_their_start_draws_nothing_here() -> None:
+    data = MapData(Pids(), EpochSampler(8, 4, 1, 1), seed=1, first=0, count=1, workers=1,
+                   device=torch.device("cpu"), collate=default_collate, default_collate=True)
+    before = torch.get_rng_state()
+    pids = {pid for epoch in range(2) for batch in data.epoch(epoch) for pid in batch.tolist()}
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+
+
+def test_datasets_within_a_chain_hear_the_epoch() -> None:
+    class Counts(IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    parts = [Counts(), Counts()]
+    tell_epoch(ChainDataset(parts), 7)
+    assert [part.epoch for part in parts] == [7, 7]

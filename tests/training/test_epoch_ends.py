@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset, default_col
 
 from gpu_engine import Task
 from gpu_engine.training.data import EpochSampler, MapData
+from gpu_engine.training.division import KnownDivision
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.schedule import Schedule
@@ -82,8 +83,6 @@ class Epochs(TensorDataset):
 
 
 class Stream(IterableDataset):
-    divided_by = "rank"
-
     def __iter__(self):
         return iter(())
 
@@ -97,8 +96,9 @@ def test_only_indexing_tensors_here_begins_at_once() -> None:
     assert not map_data(Epochs(*DATA.tensors)).begins_at_once
     assert not map_data(Subset(DATA, range(12))).begins_at_once
     assert not map_data(collate=own).begins_at_once
-    stream = StreamData(Stream(), micro=1, accumulate=1, rank=0, ranks=1, workers=0, device=CPU,
-                        collate=default_collate, seed=0, start_all_reduce_min=lambda v: lambda: v)
+    stream = StreamData(KnownDivision(Stream(), frozenset()), micro=1, accumulate=1, rank=0,
+                        ranks=1, workers=0, device=CPU, collate=default_collate, seed=0,
+                        start_all_reduce_min=lambda v: lambda: v)
     assert not stream.begins_at_once
 
 

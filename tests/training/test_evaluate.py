@@ -195,3 +195,17 @@ def test_means_are_exact_and_names_the_same() -> None:
         with pytest.raises(EvaluationFailed, match="count") as raised:
             evaluated(*wrong)
         assert isinstance(raised.value.problem, UserError)
+
+
+def test_a_stop_ends_an_evaluation_after_the_batch_under_way() -> None:
+    class Counts(Task):
+        calls = 0
+
+        def metrics(self, model, batch):
+            self.calls += 1
+            return {"count": len(batch[0])}
+
+    task, data = Counts(), torch.utils.data.TensorDataset(torch.zeros(8, 1))
+    evaluation = Evaluation(task, data, 2, Group(Identity()), torch.device("cpu"))
+    assert evaluation.run(nn.Linear(1, 1), Precision("off", "cpu"), lambda: task.calls > 0) is None
+    assert task.calls == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from datetime import timedelta
 
@@ -38,6 +39,8 @@ def test_ranks_on_one_machine_listen_to_it_alone():
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_the_store_listens_where_the_ranks_meet(host):
     before = listening()
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(100)]
+    open_before = psutil.Process().num_fds()
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
         free.bind((host, 0))
         port = free.getsockname()[1]
@@ -46,6 +49,9 @@ def test_the_store_listens_where_the_ranks_meet(host):
     other = store.tcp(host, port, 2, holds=False, timeout=SOON)
     other.set("word", "heard")
     assert store.another(made).get("word") == b"heard"
+    assert psutil.Process().num_fds() - open_before < len(others)  # no copies of them
+    for file in others:
+        os.close(file)
 
 
 def test_an_address_that_is_not_this_machines_own_is_that_of_a_way_to_it():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.training import checkpoint, resuming
+from gpu_engine.worker.rank.identity import Identity
+from gpu_engine.worker.rank.process_group import Group
 
 from . import ranks
 from .conftest import recorded
@@ -94,6 +100,51 @@ def test_a_completed_run_resumed_has_nothing_to_do(make) -> None:
     ranks.train(run, attempt=2)
     assert recorded(run, 0, 2) == []
     assert [e["outcome"] for e in ranks.read(run, 0, "end")] == ["completed", "completed"]
+    assert [e["step"] for e in ranks.read(run, 0, "checkpoint")] == [3]
+
+
+def test_a_stream_goes_on_after_whole_steps_of_several_passes(make) -> None:
+    params, train = {"stream": True, "examples": 240}, {
+        "steps": 8, "checkpoint_every": 3, "checkpoint_async": False}
+    whole = ranks.train(make("whole", params, size=24, accumulate=2, train=train))
+    broken = make("broken", {**params, "die_at": 10}, size=24, accumulate=2, train=train)
+    with ranks.started(broken) as first:
+        assert first.wait() == [-9]
+    ranks.train(broken, attempt=2)
+    step = ranks.read(broken, 0, "schedule")[-1]["first_step"]
+    assert step == 3
+    assert recorded(broken, 0, 2) == recorded(whole)[2 * step:]
+
+
+@pytest.mark.parametrize(("train", "die_at", "steps"), [
+    ({"steps": 6, "eval_every": 2, "checkpoint_every": 3}, 5, [2, 4, 4, 6]),
+    ({"epochs": 2, "checkpoint_every": 5}, 7, [5, 5, 10])], ids=["steps", "epochs"])
+def test_evaluations_are_made_at_their_steps(make, train, die_at: int, steps) -> None:
+    """Over a resume from a step that has none, and from one that ends an epoch of five: what was
+    saved there is the state before its evaluation, so that is made once more."""
+    run = make("run", {"examples": 120, "held_out": 24, "die_at": die_at}, size=24,
+               train={"checkpoint_async": False, **train})
+    with ranks.started(run) as first:
+        assert first.wait() == [-9]
+    ranks.train(run, attempt=2)
+    assert [e["step"] for e in ranks.read(run, 0, "eval")] == steps
+
+
+def test_the_last_step_of_a_stream_is_evaluated_once(make) -> None:
+    run = make("run", {"stream": True, "examples": 96, "held_out": 24}, size=24,
+               train={"epochs": 1, "eval_every": 2})
+    ranks.train(run)
+    assert [e["step"] for e in ranks.read(run, 0, "eval")] == [2, 4]
+
+
+def test_a_checkpoint_has_only_the_values_of_its_own_step(make) -> None:
+    run = make("run", {"held_out": 24}, size=24,
+               train={"steps": 4, "eval_every": 2, "checkpoint_every": 3})
+    ranks.train(run)
+    metrics = [checkpoint.read_manifest(p)["metrics"]
+               for p in checkpoint.listed(run / "checkpoints")]
+    assert metrics[0] == {}
+    assert "loss" in metrics[1]
 
 
 def test_a_new_learning_rate_counts_after_a_resume(make) -> None:
@@ -221,3 +272,52 @@ def test_a_model_that_does_not_fit_is_described_by_names_and_shapes(sizes, told)
         return torch.nn.Sequential(*map(torch.nn.Linear, sizes, sizes[1:]))
 
     assert resuming.misfit(linears(4, 8, 2).state_dict(), linears(*sizes)) == told
+
+
+@pytest.mark.parametrize("saved", [1, 2, 3])
+def test_generators_are_those_of_as_many_ranks_or_none(tmp_path: Path, saved: int) -> None:
+    state = {"step": 1, "model": {}}
+    own = [checkpoint.to_bytes({"rank": rank}) for rank in range(saved)]
+    checkpoint.save(tmp_path, state, own, {})
+    found = resuming.find(tmp_path, Group(Identity()), SimpleNamespace(warn=print))
+    assert found.own == ({"rank": 0} if saved == 1 else None)
+
+
+class SecondRank:
+    """The group as rank 1 sees it, which has no file of its own and gets rank 0's."""
+
+    rank, size = 1, 2
+
+    def __init__(self, path: Path, change: Callable[[bytes], bytes]) -> None:
+        self.data, self.change = (path / "state.pt").read_bytes(), change
+        self.chosen = {"name": path.name, "folder": "another", "identity": "another",
+                       **checkpoint.read_manifest(path)["files"]["state.pt"]}
+
+    def broadcast_patiently(self, text: str) -> str:
+        return json.dumps(self.chosen)
+
+    def meet(self) -> None:
+        pass
+
+    def all_reduce_max(self, values: list[float]) -> list[float]:
+        return [1.0]
+
+    def broadcast_pieces(self, source: None, size: int) -> Iterator[memoryview]:
+        yield memoryview(self.change(self.data))
+
+    def broadcast_bytes(self, data: bytes) -> bytes:
+        own = [checkpoint.to_bytes({"rank": rank}) for rank in range(2)]
+        return json.dumps([len(part) for part in own]).encode() + b"\n" + b"".join(own)
+
+
+def test_a_checkpoint_from_another_machine_is_compared_with_what_rank_0_has(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here" / "run" / "checkpoints"
+    here.mkdir(parents=True)
+    path = checkpoint.save(there, {"step": 1, "model": {"w": torch.ones(3)}}, [b"", b""], {}).path
+    rec = SimpleNamespace(warn=print, detail="")
+    found = resuming.find(here, SecondRank(path, lambda data: data), rec)
+    assert_same(found.state["model"], {"w": torch.ones(3)})
+    assert found.own == {"rank": 1}
+    changed = SecondRank(path, lambda data: data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(UserError, match="changed on its way"):
+        resuming.find(here, changed, rec)

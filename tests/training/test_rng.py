@@ -50,3 +50,18 @@ def test_random_numbers_of_ranks_seeds_and_attempts(tmp_path: Path) -> None:
     theirs = drawn(other, 0)
     assert [t["numbers"] for t in theirs] != [m["numbers"] for m in mine[0]]
     assert all(t[k] != m[k] for t, m in zip(theirs, mine[0], strict=True) for k in kinds)
+
+
+def test_a_rank_that_is_seeded_anew_draws_what_nobody_has_drawn_before(tmp_path: Path) -> None:
+    """After a resume with another number of ranks no rank's own generators fit."""
+    run = plan(tmp_path / "run", 3, die_at=8)
+    with ranks.started(run) as first:
+        first.wait()
+    before = [step for r in range(2) for step in drawn(run, r)]
+    ranks.write_plan(run, TASK, world=1, size=8, params={"record": str(run)},
+                     train={"seed": 3, "steps": 9})
+    ranks.train(run, attempt=2)
+    after = drawn(run, 0, 2)
+    assert len(after) == 4
+    for kind in ("python", "gauss", "torch", "numpy", "numpy_gauss", "dropout"):
+        assert not {str(s[kind]) for s in before} & {str(s[kind]) for s in after}, kind

@@ -320,3 +320,25 @@ def test_sigterm_to_the_whole_group_spares_loader_workers(make) -> None:
         assert first.wait() == [0]
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
     assert len(checkpoint.listed(run / "checkpoints")) == 1
+
+
+def test_an_error_after_a_request_to_stop_is_a_failure(tmp_path: Path) -> None:
+    task = tmp_path / "struck.py"
+    task.write_text(f"""
+import os, signal, sys
+from dataclasses import dataclass
+sys.path.append({str(Path(__file__).parent)!r})
+from toy import Toy
+
+@dataclass
+class Struck(Toy):
+    def trouble(self, loss):
+        if self.calls == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ArithmeticError("in the step in which it was asked to stop")
+        return loss
+""")
+    run = ranks.write_plan(tmp_path / "run", f"{task}:Struck", train={"steps": 9})
+    ranks.train(run, expect=1)
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "failed"
+    assert ranks.read(run, 0, "error")[-1]["type"] == "ArithmeticError"

@@ -17,7 +17,6 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from gpu_engine import Task, log
 
 RANK = int(os.environ.get("RANK", 0))
-WORLD = int(os.environ.get("WORLD_SIZE", 1))
 ATTEMPT = int(os.environ.get("GPU_PANEL_ATTEMPT", 1))
 
 
@@ -43,6 +42,8 @@ class Numbers(Dataset):
 
 
 class Stream(IterableDataset):
+    divided_by = "nothing"
+
     def __init__(self, data: Numbers) -> None:
         self.data = data
 
@@ -66,6 +67,8 @@ class ByEpoch(Stream):
 class ByRankAndWorker(Stream):
     """Divides itself in the usual ways."""
 
+    divided_by = "both"
+
     def mine(self):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
@@ -73,11 +76,10 @@ class ByRankAndWorker(Stream):
         return range(first, len(self.data), count)
 
 
-class Unseen(Stream):
-    """Divides itself by a rank that it has read before it was watched."""
+class Silent(Stream):
+    """Does not say what it divides itself by."""
 
-    def mine(self):
-        return range(RANK, len(self.data), WORLD)
+    divided_by = None
 
 
 def generator(data: Numbers):
@@ -120,6 +122,8 @@ class Toy(Task):
     stream: bool = False
     stream_kind: str = "Stream"
     "The name of the dataset's class above."
+    stream_held: bool = False
+    "Whether the held-out data is such a stream, too."
     schedule_rate: bool = False
     big: int = 0
     "Further weights that do not learn, to make checkpoints larger."
@@ -175,7 +179,10 @@ class Toy(Task):
         return globals()[self.stream_kind](data) if self.stream else data
 
     def eval_data(self):
-        return Numbers(self.held_out, 6, 0.0, self.dtype) if self.held_out else None
+        if not self.held_out:
+            return None
+        data = Numbers(self.held_out, 6, 0.0, self.dtype)
+        return globals()[self.stream_kind](data) if self.stream_held else data
 
     def optimizer(self, model, lr):
         made = super().optimizer(model, lr)

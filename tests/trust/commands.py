@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import csv
+import os
+import zlib
 from pathlib import Path
 
 from .hostile_runs import GOOD
 from .watching import Watch
 
+EVERY = 1 if os.environ.get("GPU_PANEL_EXAMPLES") == "fuzz" else 3
+"""Each folder gets every third command, beginning with another one, so that each command meets each
+file and each way in which one is wrong; `make fuzz` tries all with all."""
 _COMPLETED = ("gpu-engine show ", "gpu-engine stop ", "gpu-engine sweep ",
               "gpu-engine queue cancel ", "gpu-engine runs --tag ", "gpu-engine runs -f tag:")
 
 
-def look(watch: Watch, path: Path, *, few: bool = False) -> None:
-    """All commands that only look: at this run, and at all. `few`: each way to read it once."""
+def _begin(path: Path, every: int) -> int:
+    return zlib.crc32(os.fsencode(path.name)) % every
+
+
+def look(watch: Watch, path: Path, *, few: bool = False, every: int = EVERY) -> None:
+    """The commands that only look: at this run, and at all. `few`: each way to read it once."""
     run, good, out = str(path), str(path.parent / GOOD), watch.world.root / "out"
     listed = watch.call("runs", "-n", "5000")
     if GOOD not in listed:
@@ -23,32 +32,33 @@ def look(watch: Watch, path: Path, *, few: bool = False) -> None:
                       ("report", "-o", str(out / "r.html"), "--", run)):
             watch.call(*words)
         return
-    watch.call("runs", "-f", "state:failed note:a mode:ddp task:digits")
-    for words in (("runs", "--json", "-n", "5000"), ("show", "--json", "--", run),
-                  ("queue", "--json"), ("sweep", "--json"), ("sweep", "show", "s1", "--json"),
-                  ("compare", "--json", "--", run, good), ("note", "--json", "--", run)):
+    calls = [("runs", "-f", "state:failed note:a mode:ddp task:digits"),
+             ("runs", "--json", "-n", "5000"), ("show", "--json", "--", run),
+             ("queue", "--json"), ("sweep", "--json"), ("sweep", "show", "s1", "--json"),
+             ("compare", "--json", "--", run, good), ("note", "--json", "--", run),
+             ("show", "--", run), ("logs", "--", run), ("logs", "-n", "3", "--", run),
+             ("logs", "--rank", "0", "--", run), ("logs", "--supervisor", "--", run),
+             ("compare", "--", run, good), ("compare", "--markdown", "--", good, run),
+             ("report", "-o", str(out / "r.html"), "--", run),
+             ("report", "--markdown", "-o", str(out / "r.md"), "--", run, good),
+             ("export", "--to", "csv", "-o", str(out / "r.csv"), "--", run),
+             ("export", "--to", "csv", "--rank", "0", "-o", str(out / "r0.csv"), "--", run),
+             ("note", "--", run), ("queue",), ("sweep",), ("sweep", "show", "last"),
+             ("sweep", "show", "s1", "--by", "eval:loss"),
+             ("runs", "prune", "--keep", "0", "--dry-run"), ("sweep", "show", "s1", "--csv")]
+    if not (watch.world.locks or (path / "queue.json").exists() or (path / "slurm.json").exists()):
+        calls += [("logs", "-f", "--", run),
+                  ("export", "--to", "csv", "--follow", "-o", str(out / "f.csv"), "--", run)]
+    for words in calls[_begin(path, every)::every]:
         text = watch.call(*words)
-        for word in ("NaN", "Infinity"):
+        for word in ("NaN", "Infinity") if "--json" in words else ():
             if f": {word}" in text or f": -{word}" in text:
                 watch.problems.append(f"{words[0]} --json: {word} is no JSON")
-    for words in (("show", "--", run), ("logs", "--", run), ("logs", "-n", "3", "--", run),
-                  ("logs", "--rank", "0", "--", run), ("logs", "--supervisor", "--", run),
-                  ("compare", "--", run, good), ("compare", "--markdown", "--", good, run),
-                  ("report", "-o", str(out / "r.html"), "--", run),
-                  ("report", "--markdown", "-o", str(out / "r.md"), "--", run, good),
-                  ("export", "--to", "csv", "-o", str(out / "r.csv"), "--", run),
-                  ("export", "--to", "csv", "--rank", "0", "-o", str(out / "r0.csv"), "--", run),
-                  ("note", "--", run), ("queue",), ("sweep",), ("sweep", "show", "last"),
-                  ("sweep", "show", "s1", "--by", "eval:loss"),
-                  ("runs", "prune", "--keep", "0", "--dry-run")):
-        watch.call(*words)
-    if not (watch.world.locks or (path / "queue.json").exists() or (path / "slurm.json").exists()):
-        watch.call("logs", "-f", "--", run)
-        watch.call("export", "--to", "csv", "--follow", "-o", str(out / "f.csv"), "--", run)
-    for line in _COMPLETED:
+        if "--csv" in words:
+            judge_tables(watch, text)
+    judge_tables(watch, *(path.read_text() for path in out.glob("*.csv")))
+    for line in _COMPLETED[_begin(path, every)::every]:
         watch.call("complete", COMP_LINE=line, _GPU_ENGINE_COMPLETE="zsh_complete")
-    judge_tables(watch, watch.call("sweep", "show", "s1", "--csv"),
-                 *(path.read_text() for path in out.glob("*.csv")))
 
 
 def judge_tables(watch: Watch, *texts: str) -> None:
@@ -66,18 +76,19 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def act(watch: Watch, path: Path) -> None:
-    """All commands that change something of this run, or ask its processes."""
+def act(watch: Watch, path: Path, *, every: int = EVERY) -> None:
+    """The commands that change something of this run, or ask its processes."""
     run, out = str(path), watch.world.root / "out"
-    for words in (("note", "--", run, "a note"), ("note", "--name", "x", "--tag", "y", "--", run),
-                  ("note", "--step", "5", "--", run, "here"),
-                  ("stacks", "--wait", "0", "--", run),
-                  ("export", "--", run, str(out / "w.safetensors")),
-                  ("export", "--from", "best", "--", run, str(out / "w.pt")),
-                  ("queue", "move", "--", run, "first"), ("queue", "priority", "--", run, "5"),
-                  ("queue", "cancel", "--", run),
-                  ("sweep", "stop", "--no-wait", "s1"),
-                  ("stop", "--no-wait", "--", run), ("stop", "--no-wait", "--now", "--", run),
-                  ("runs", "rm", "--here", "--", run), ("runs", "rm", "--", run),
-                  ("runs", "prune", "--keep", "1")):
+    calls = (("note", "--", run, "a note"), ("note", "--name", "x", "--tag", "y", "--", run),
+             ("note", "--step", "5", "--", run, "here"),
+             ("stacks", "--wait", "0", "--", run),
+             ("export", "--", run, str(out / "w.safetensors")),
+             ("export", "--from", "best", "--", run, str(out / "w.pt")),
+             ("queue", "move", "--", run, "first"), ("queue", "priority", "--", run, "5"),
+             ("queue", "cancel", "--", run),
+             ("sweep", "stop", "--no-wait", "s1"),
+             ("stop", "--no-wait", "--", run), ("stop", "--no-wait", "--now", "--", run),
+             ("runs", "rm", "--here", "--", run), ("runs", "rm", "--", run),
+             ("runs", "prune", "--keep", "1"))
+    for words in calls[_begin(path, every)::every]:
         watch.call(*words)

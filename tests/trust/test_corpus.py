@@ -1,4 +1,4 @@
-"""Every hostile run folder against every command: nothing is executed, signalled or written outside
+"""Hostile run folders against the commands: nothing is executed, signalled or written outside
 of the home, nothing is printed that a terminal obeys, and there is neither traceback nor wait.
 
 `test_corpus_files` has those of which one file is not what it should be."""
@@ -39,11 +39,11 @@ def test_nothing_of_the_tests_own_is_wrong(world: World, watch: Begin):
     """The good run alone: every command does what it is for."""
     path = make("", world, "77aa")
     watching = watch()
-    look(watching, path)
+    look(watching, path, every=1)
     assert "77aa" in watching.call("runs")
     for name in ("r.html", "r.md", "r.csv", "r0.csv", "f.csv"):
         assert (world.root / "out" / name).stat().st_size > 100
-    act(watching, path)
+    act(watching, path, every=1)
     assert not watching.problems, "\n".join(watching.problems)
     assert not path.exists()
     assert os.listdir(world.root / "work") == []  # noqa: PTH208

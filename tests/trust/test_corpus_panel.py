@@ -38,7 +38,7 @@ OPENED = (
     *NAMES)
 """Whose screen is opened; the others are only in the list, as what is read of them is the same."""
 _AT_ONCE = 6
-_PATIENCE = 30.0
+_PATIENCE = 300.0
 """Seconds for what is awaited on a screen; whatever reads a FIFO waits for ever."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.spanning import code
+from gpu_engine.code import snapshot
 
 from .hostile_runs import World
 
@@ -36,5 +36,5 @@ def folder(world: World) -> Path:
 
 
 def test_it_is_looked_at_to_be_sent(folder: Path, world: World):
-    assert code.look(folder).files == len(code.take(folder).entries) == 1
+    assert snapshot.look(folder).files == len(snapshot.take(folder).entries) == 1
     assert not world.marker.exists()

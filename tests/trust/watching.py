@@ -25,7 +25,7 @@ from .hostile_runs import SECRET, World
 
 PATIENCE = 5.0
 """Seconds of the processor, which a command may take on a run folder."""
-STILL = 60.0
+STILL = 300.0
 """Seconds of a clock after which it waits for what will not come: others may keep the processor."""
 MEMORY = 384 << 20
 """Bytes that it may need more than what this process has already."""

@@ -193,8 +193,19 @@ def test_a_note_of_another_torchrun_is_ignored(tmp_path: Path, monkeypatch) -> N
     mine.remember(run)
     assert restarts.Launcher.of(env, "spec").previous_run() == run
     assert restarts.Launcher.of(env, "another spec").previous_run() is None
+    (run / "plan.json").unlink()  # the run was deleted since
+    assert restarts.Launcher.of(env, "spec").previous_run() is None
+    (run / "plan.json").write_text("{}")
     monkeypatch.setattr(os, "getppid", os.getpid)  # any process but the parent, which may be pid 1
     assert restarts.Launcher.of(env, "spec").previous_run() is None
+
+
+def test_a_run_without_a_checkpoint_is_behind_every_other(tmp_path: Path) -> None:
+    assert restarts.newest_step(tmp_path) == restarts.newest_step(None) == -1
+    folder = tmp_path / "checkpoints" / "step-00000000"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    assert restarts.newest_step(tmp_path) == 0
 
 
 # --- torchrun ----------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.interfaces import interface_to
 from gpu_engine.worker.rank import failures, store
 from gpu_engine.worker.rank.failures import Failures, PeerLost, blame
 from gpu_engine.worker.rank.identity import Identity, first_host, identify
-from gpu_engine.worker.rank.interfaces import interface_to
 from gpu_engine.worker.rank.joining import missing_ranks
 from gpu_engine.worker.rank.process_group import pack_first, unpack_first
 

@@ -13,6 +13,7 @@ from gpu_engine.common.files import file_inside
 from gpu_engine.events.paths import FOLDER
 from gpu_engine.hosts import files, protocol
 from gpu_engine.hosts.protocol import At, Piece
+from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Run, State
 
 LOOK = 0.1
@@ -25,14 +26,16 @@ def follow(asked: Asked, request: protocol.Follow) -> None:
     run = run_of(request.run)
     sender = _Sender(run, request.at, request.ranks, request.node, request.most)
     told: State | None = None
+    full, told_full = None, None
     looks = 0
     while True:
         state = run.state()  # before the files: what was written before the end is then there
         if looks % _ALL_FILES == 0 or state != told:
             sender.find()
-        if state.live and state != told:
-            asked.say(protocol.Told(state))
-            told = state
+            full = disk_room.silence(run.path)
+        if state.live and (state, full) != (told, told_full):
+            asked.say(protocol.Told(state, full))
+            told, told_full = state, full
         moved = sender.send(asked)
         if not moved and not state.live:
             asked.say(protocol.Told(state))

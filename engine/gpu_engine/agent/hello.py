@@ -29,7 +29,8 @@ def hello(asked: Asked, request: Hello) -> None:
         network=_identity(Path("/proc/self/ns/net")), place=_place(), addresses=addresses(),
         torch=Torch(build.version, build.cuda, build.hip) if build is not None else None,
         interpreter=taken.python, lacking=taken.problem.message if taken.problem else None,
-        disk_free=disk_room.of(places.runs_folder()).free, clock=time.time()))
+        disk_free=disk_room.of(places.runs_folder()).free, clock=time.time(),
+        package=str(Path(__file__).parents[1])))
 
 
 def addresses() -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import select
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 
 from gpu_engine.agent.wire import Asked, Over, Wire
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.readable import readable
 from gpu_engine.hosts import checkpoint_messages, code_messages, protocol
 from gpu_engine.hosts.protocol import BadMessage, Request
 
@@ -73,7 +73,7 @@ class _Agent:
 
     def serve(self, fd: int) -> None:
         rest = b""
-        while select.select([fd], [], [], protocol.SILENCE)[0]:
+        while readable(fd, protocol.SILENCE):
             got = os.read(fd, 1 << 16)
             if not got:
                 return

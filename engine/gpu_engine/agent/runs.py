@@ -15,8 +15,8 @@ _ID = re.compile(r"[0-9a-f]{2,32}")
 
 
 def run_of(name: str) -> Run:
-    """The run whose whole id is `name`. Raises UserError."""
-    run = Run(places.runs_folder() / name)
+    """What is here of a run, by the whole id that it has here. Raises UserError."""
+    run = Run(places.parts_folder() / name)
     if not _ID.fullmatch(name) or not run.path.is_dir():
         raise UserError(f"there is no run {name[:40]!r} there any more")
     return run

@@ -13,8 +13,8 @@ from gpu_engine.agent.runs import run_of
 from gpu_engine.agent.wire import Asked
 from gpu_engine.hosts import protocol
 from gpu_engine.launch import launcher
-from gpu_engine.plan.records import ResumeFrom
-from gpu_engine.runs.folder import Run, all_runs
+from gpu_engine.plan.records import PartOf, ResumeFrom
+from gpu_engine.runs.folder import Run, all_parts
 from gpu_engine.spec.read import from_dict
 
 _PATIENCE = 20.0
@@ -30,7 +30,8 @@ def start(asked: Asked, request: protocol.Start) -> None:
             prepared = launcher.prepare(from_dict(request.spec), cwd=Path(folder))
             if request.trying:
                 prepared = launcher.only_trying(prepared)
-            plan = replace(prepared.plan, origin=request.key)
+            plan = replace(prepared.plan, origin=request.key,
+                           part_of=PartOf(request.whole, request.machine))
             if request.checkpoint is not None:
                 plan = replace(plan, resume_from=ResumeFrom(request.checkpoint, request.attempt))
             run = launcher.start(replace(prepared, plan=plan), attempt=request.attempt,
@@ -78,7 +79,7 @@ def _started(run: Run) -> protocol.Started:
 
 def started_by(key: str) -> Run | None:
     """The run that was asked for by `Start` with this key; None if none of the newest was."""
-    for run in all_runs()[:_LOOKED_AT]:
+    for run in all_parts()[:_LOOKED_AT]:
         plan = run.plan()
         if plan is not None and plan.origin == key:
             return run

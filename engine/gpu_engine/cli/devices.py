@@ -36,10 +36,10 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
         raise click.UsageError("--free-gib goes with --wait-free")
     from dataclasses import asdict
 
-    from gpu_engine.box.folder import why_not
     from gpu_engine.common import units
     from gpu_engine.devices import availability, leases, sampler
     from gpu_engine.devices.discover import discover
+    from gpu_engine.devices.leases.shared import why_not
     from gpu_engine.runs import folder
 
     inventory = discover()

@@ -85,16 +85,18 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     found = find(run)
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()
+    # Not the interpreter that the run's folder names: that would start what somebody has sent.
+    # Before a checkpoint is brought from a host, which may take long.
+    try:
+        with_torch = torchside.exporter(out, python)
+    except torchside.NoTorch as err:
+        named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
+        raise UserError(f"{err}; --python PATH names one{named}") from None
     if parts.spans(found.path):
         name = asking.fetch(found, which, spec.train.best, lambda text: echo(text, err=True))
     else:
         name = checkpoints.choose(found.checkpoints, which, spec.train.best)
-    # Not the interpreter that the run's folder names: that would start what somebody has sent.
-    try:
-        told = torchside.export(found.checkpoints, out.absolute(), name, python=python)
-    except torchside.NoTorch as err:
-        named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
-        raise UserError(f"{err}; --python PATH names one{named}") from None
+    told = torchside.export(found.checkpoints, out.absolute(), name, python=with_torch)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
     echo(folder.dumps(told) if as_json else

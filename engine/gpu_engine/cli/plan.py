@@ -47,6 +47,8 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
     if plan.code is not None:
         for line in (plan.code.sentence(), *(s.sentence() for s in plan.code.sendings)):
             echo(clean(line))
+    if plan.not_compared is not None:
+        echo(clean(f"code: {plan.not_compared}"))
     if plan.interpreter is not None:
         echo(clean(plan.interpreter.sentence()))
     for rank in plan.ranks:

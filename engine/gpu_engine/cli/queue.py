@@ -35,7 +35,7 @@ def command(ctx: click.Context, as_json: bool, shared: str | None) -> None:
 
     waiter.ensure()
     if ctx.invoked_subcommand is None:
-        from gpu_engine.box.folder import why_not
+        from gpu_engine.devices.leases.shared import why_not
 
         why = why_not()
         if why is not None:

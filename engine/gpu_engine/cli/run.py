@@ -83,7 +83,7 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
     prepared = prepare(choice.spec, base=choice.base)
     if not detach:
         interrupts.hold()  # from here on it stops the run
-    run = start(prepared, tell=not no_notify, alone=True)
+    run = start(prepared, tell=not no_notify)
     if detach:
         if prepared.plan.chosen is not None:
             echo(prepared.plan.chosen, err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
@@ -55,6 +56,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
     count = count or file.read().runs.listed
     take_up_all()
+    _go_on_with_the_queue()
     watch.refresh()
     now = time.time()
     asked = query.parse(wanted)
@@ -76,6 +78,17 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     elif more:
         echo(f"and {more:,} {'older ones' if order == 'created' and not reverse else 'more'}; "
              "-n shows more", err=True)
+
+
+def _go_on_with_the_queue() -> None:
+    from gpu_engine.common import places
+    from gpu_engine.runs import waiting
+
+    if waiting.any_here(places.queue_folder()):
+        from gpu_engine.queue import waiter  # only where runs wait
+
+        with suppress(UserError):  # the list is printed all the same
+            waiter.ensure()
 
 
 @frozen(slots=True)

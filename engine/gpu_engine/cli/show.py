@@ -68,7 +68,8 @@ def command(run: str, as_json: bool) -> None:
         echo(clean(text))
     for text in _processes(state):
         echo(text)
-    still = hang.stalled(follower.ranks.values(), time.time()) if state.live else []
+    still = hang.stalled(follower.ranks.values(), time.time(), unheard=state.unheard) \
+        if state.live else []
     if any(s.is_silent for s in still) and (unheard := disk_room.silence(found.path)):
         echo(clean(unheard))
         still = [s for s in still if not s.is_silent]
@@ -82,7 +83,8 @@ def command(run: str, as_json: bool) -> None:
                            zip(view.gpu_allocated, view.gpu_reserved, view.gpu_peak, strict=False))
         several = f" (process {view.process} of rank {view.as_rank})" if view.process else ""
         echo(f"rank {view.rank}{several}  "
-                   f"{clean(view.outcome or view.busy or 'not started')}  "
+                   f"{clean(view.outcome or view.busy or 'not started')}"
+                   f"{', when last heard of' if view.rank in state.unheard else ''}  "
                    f"step {units.count(view.step)}{total}{_training(view)}  "
                    f"loss {units.loss(view.loss)}  "
                    f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -102,7 +103,12 @@ def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> 
     called at each look, the last time with True."""
     from gpu_engine.launch.taking_up import StillOn
 
-    pressed, goes_on = 0, StillOn(follower.run)
+    with contextlib.closing(follower):
+        return _watched(follower, StillOn(follower.run), quiet, each)
+
+
+def _watched(follower: Follower, goes_on: GoesOn, quiet: bool, each: Each) -> State:
+    pressed = 0
     while True:
         try:
             interrupts.release()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import time
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.common.readable import readable
 
 _MOVED_TO = 0x80  # linux/inotify.h
 
@@ -28,7 +28,7 @@ class Changes:
         if self._file is None:
             time.sleep(seconds)
             return
-        if select.select([self._file], [], [], seconds)[0]:
+        if readable(self._file, seconds):
             os.read(self._file, 65536)
 
     def close(self) -> None:

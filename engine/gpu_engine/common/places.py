@@ -62,6 +62,12 @@ def runs_folder() -> Path:
     return home() / "runs"
 
 
+def parts_folder() -> Path:
+    """The folder of what this machine has of runs that others have started on it: never listed as
+    runs, as all that they are belongs to the run that they are part of."""
+    return home() / "parts"
+
+
 def queue_folder() -> Path:
     """The folder of what the runs wait by that are in the queue."""
     return home() / "queue"

@@ -83,7 +83,8 @@ class _Shell(ShellComplete):
 
     def _what(self, args: list[str], incomplete: str
               ) -> tuple[click.Context, click.Command, click.Parameter | None]:
-        """The command that is typed, and its parameter."""
+        """The command that is typed, and its parameter. click finds both for its own completion
+        and has no public way to ask; without these two, tab would complete nothing here."""
         from click.shell_completion import _resolve_context, _resolve_incomplete
 
         ctx = _resolve_context(self.cli, self.ctx_args, self.prog_name, args)

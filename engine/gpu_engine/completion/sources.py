@@ -19,7 +19,6 @@ _TOLD = 40
 """How many runs are shown with their state and name, for which two files are read."""
 _LOOKED = 300
 """How many of the newest runs are looked into for those of one kind."""
-_LIVE = ("queued", "starting", "running", "stopping")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,10 @@ def runs(typed: str) -> list[Answer]:
 
 def live_runs(typed: str) -> list[Answer]:
     """Ids of runs that go on or wait; of all if there is none."""
+    from gpu_engine.runs.state import LIVE
+
     ids = [name for name in _ids() if name.startswith(typed)]
-    live = [name for name in ids[:_LOOKED] if _state(name).get("state") in _LIVE]
+    live = [name for name in ids[:_LOOKED] if _state(name).get("state") in LIVE]
     return _runs(live or ids)
 
 
@@ -272,7 +273,11 @@ def filters(typed: str) -> list[Answer]:
 
 def states(typed: str) -> list[Answer]:
     """States of a run."""
-    return [Answer(name) for name in (*_LIVE, "completed", "stopped", "failed", "lost")]
+    from typing import get_args
+
+    from gpu_engine.runs.state import FINAL, LIVE, StateName
+
+    return [Answer(name) for name in get_args(StateName) if name in LIVE | FINAL]
 
 
 def of(*words: str) -> Source:

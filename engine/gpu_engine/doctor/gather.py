@@ -212,7 +212,7 @@ def kind_of(path: Path, mountinfo: str) -> str | None:
 
 def shared() -> tuple[str | None, bool, str | None]:
     """The folder of all users: its path, whether it is there, why it is not used."""
-    from gpu_engine.box import folder as box
+    from gpu_engine.devices.leases import shared as box
 
     path = box.where()
     return (None if path is None else str(path), path is not None and os.path.lexists(path),

@@ -157,19 +157,13 @@ def judge_torch(found: Sequence[Torch], *, gpus: str | None, cuda: str | None) -
                     one.cure or f"{one.python} -m pip install torch"))
             continue
         wrong = _unfit(one, gpus, cuda)
-        text = f"torch {one.build.version} {built_for(one.build)} in {said}"
+        text = f"{one.build.sentence()} in {said}"
         if wrong is None:
             out.append(ok(text))
         else:
             why, cure = wrong
             out.append((problem if number == 0 else note)(f"{text}: {why}", cure))
     return out
-
-
-def built_for(build: Build) -> str:
-    """"for CUDA 13.0", "for ROCm 6.4", "for CPUs"."""
-    return f"for CUDA {build.cuda}" if build.cuda else \
-        f"for ROCm {build.hip}" if build.hip else "for CPUs"
 
 
 def _unfit(one: Torch, gpus: str | None, cuda: str | None) -> tuple[str, str] | None:

@@ -5,12 +5,14 @@ Standard library and Python 3.9 syntax only, like `schema`.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 
 # Relative: in an observed script the package has another name.
 from ..common.files import open_inside
+from ..common.kept_file import KeptFile
 from . import convert, paths, schema
 
 _encoded = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -31,21 +33,26 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         """Open `path` for appending; create it with mode 0600. Raises OSError."""
-        self._fd = open_inside(*paths.inside(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        self._file = KeptFile(*paths.inside(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
         # A writer that was killed mid-line left a line without its end: end it first.
-        size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")
+        fd = self._file.descriptor()
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            os.write(fd, b"\n")
 
     def write(self, *lines: bytes) -> None:
         """Append whole lines in one write. Raises OSError, for example on a full disk."""
         data = b"".join(lines)
         while data:
-            data = data[os.write(self._fd, data):]
+            try:
+                data = data[os.write(self._file.descriptor(), data):]
+            except OSError as err:
+                if err.errno != errno.EBADF:  # else another thread has closed it in this moment
+                    raise
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        self._file.close()
 
 
 def append(path: Path, event: schema.Event) -> None:

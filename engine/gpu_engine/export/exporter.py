@@ -91,8 +91,7 @@ class _Export:
             try:
                 with self._taken_back(target):
                     state = self._state()
-                    self._write(target, source.rows())
-                    self._write(target, source.rest())
+                    self._write(target, source.final_rows())
                     self._state()  # is it still there?
                     return self._close(target, source, state)
             except Anew:  # another attempt has begun meanwhile
@@ -106,7 +105,7 @@ class _Export:
             began = time.monotonic()
             try:
                 with self._taken_back(target):
-                    self._write(target, source.rows(live=goes_on(self._state())))
+                    self._write(target, source.rows(live=True))
                     target.publish()
                     if first:
                         said(f"following {self._run.id}, {self._rows:,} rows so far")
@@ -123,9 +122,8 @@ class _Export:
             state = self._state()
             live = goes_on(state) and not ends
             before = self._rows
-            self._write(target, source.rows(live=live))
+            self._write(target, source.rows(live=True) if live else source.final_rows())
             if not live:
-                self._write(target, source.rest())
                 return self._close(target, source, state, ends)
             if self._rows > before:
                 target.publish()

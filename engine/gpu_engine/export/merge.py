@@ -7,7 +7,7 @@ has recorded only the mean. The other ranks count with the mean of the same step
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import isfinite
 
@@ -16,6 +16,11 @@ from gpu_engine.export.row import Row
 from gpu_engine.export.steps import LOSS, Piece, Place, RankSteps, greatest
 
 _MOST_READINGS = 1024
+
+
+def is_memory(name: str) -> bool:
+    """Whether the greatest of several values of this name counts."""
+    return name.startswith("memory/") or name.endswith("/memory_used")
 
 
 class DeviceReadings:
@@ -46,7 +51,7 @@ class DeviceReadings:
                 for id, value in zip(event.ids, getattr(event, what), strict=False):
                     if value is not None:
                         total.setdefault(f"{self._before}{id}/{what}", []).append(float(value))
-        return {name: max(each) if name.endswith("/memory_used") else sum(each) / len(each)
+        return {name: max(each) if is_memory(name) else sum(each) / len(each)
                 for name, each in total.items()}
 
 
@@ -128,11 +133,11 @@ class Merge:
         self._at = Row(place.step, t, place.attempt, values)
         return self._at
 
-    def rest(self) -> Iterator[Row]:
-        """At the end: what was read of memory and devices after the last step."""
+    def rest(self) -> Row | None:
+        """At the end: the last row with nothing but what was read of memory and devices after it;
+        None where nothing was."""
         values = self._readings(float("inf"))
-        if values and self._at is not None:
-            yield replace(self._at, values=values)
+        return replace(self._at, values=values) if values and self._at is not None else None
 
     # --- the next place ---------------------------------------------------------------------
 

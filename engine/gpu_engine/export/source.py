@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths, events_path, ranks_with_files
 from gpu_engine.events.reader import Tail, attempts
-from gpu_engine.export.merge import DeviceReadings, Merge
+from gpu_engine.export.merge import DeviceReadings, Merge, is_memory
 from gpu_engine.export.row import Row
-from gpu_engine.export.steps import RankSteps
+from gpu_engine.export.steps import RankSteps, greatest
 
 _PIECE = 1 << 16
 """Bytes that are read of a file at a time."""
@@ -88,10 +89,24 @@ class Source:
             if row is not None:
                 yield row
 
-    def rest(self) -> Iterator[Row]:
-        """At the end, after the last of `rows`: what was read of memory and devices since."""
+    def final_rows(self) -> Iterator[Row]:
+        """At the end: the rows that are left, of which the last has what was read of memory and
+        devices after it as well."""
+        last: Row | None = None
+        for row in self.rows():
+            if last is not None:
+                yield last
+            last = row
         self._read_devices(float("inf"), set())
-        yield from self._merge.rest()
+        row = self._merge.rest()
+        if last is not None and row is not None:
+            values = dict(row.values)
+            greatest(values, {n: v for n, v in last.values.items() if is_memory(n)})
+            row = replace(last, values=values | {
+                n: v for n, v in last.values.items() if not is_memory(n)})
+        final = row or last
+        if final is not None:
+            yield final
 
     def _hold(self, lacking: Sequence[int]) -> bool:
         """Whether to wait for these ranks, which have not written what the others have."""

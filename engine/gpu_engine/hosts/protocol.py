@@ -128,6 +128,10 @@ class Start:
     """The one to go on from; None: it begins anew."""
     bring: str | None = None
     """The key under which that checkpoint was sent."""
+    whole: str = ""
+    """The id of the run that it is part of."""
+    machine: str = ""
+    """The name of the machine that has that run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +292,8 @@ class Welcome:
     driver: str | None = None
     cuda: str | None = None
     disk_free: int | None = None
+    package: str = ""
+    """The folder of `gpu_engine` there; "": it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +410,8 @@ class Told:
 
     kind: ClassVar[str] = "told"
     state: State
+    unheard: str | None = None
+    """Why nothing may be recorded of its ranks though they go on: the disk there is full."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from gpu_engine.common.clean import clean
 from gpu_engine.hosts.records import Host
@@ -10,13 +11,12 @@ from gpu_engine.hosts.records import Host
 _KNOWN: tuple[tuple[str, str], ...] = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for \S+ has changed",
      "its host key is another one than before. If it was set up anew, forget the old key "
-     "(ssh-keygen -R {name}) and look at the new one (ssh {name}); if not, somebody may be "
+     "(ssh-keygen -R {known}) and look at the new one ({ssh}); if not, somebody may be "
      "between you and it"),
     (r"Host key verification failed|No \S+ host key is known",
-     "its host key is not known here yet. Type once: ssh {name}  and compare the fingerprint"),
+     "its host key is not known here yet. Type once: {ssh}  and compare the fingerprint"),
     (r"Permission denied",
-     "it let nobody in without a password. Bring your key there (ssh-copy-id {name}), or load it "
-     "(ssh-add)"),
+     "it let nobody in without a password. Bring your key there{copy}, or load it (ssh-add)"),
     (r"Could not resolve hostname|Name or service not known|Temporary failure in name resolution",
      "there is no host of that name: neither in ~/.ssh/config nor known to this machine"),
     (r"hostname contains invalid characters", "that is no host's name"),
@@ -51,12 +51,26 @@ def why(host: Host, stderr: str, code: int | None, *, greeted: bool) -> str:
     said = lines[-1] if lines else ""
     for pattern, words in _KNOWN:
         if re.search(pattern, "\n".join(lines), re.IGNORECASE):
-            return words.format(name=host.destination, said=said, setup=setup(host))
+            return words.format(said=said, setup=setup(host), known=_known_as(host, stderr),
+                                ssh=_by_hand(host),
+                                copy="" if host.via else f" (ssh-copy-id {host.destination})")
     if code == 127 and not greeted:
         return f"gpu-panel was not found there. {setup(host)}"
     if greeted:
         return f"the connection ended{': ' + said if said else ''}"
     return said or (f"its shell ended with {code}" if code is not None else "it does not answer")
+
+
+def _known_as(host: Host, stderr: str) -> str:
+    """The name under which ssh knows the host's key, as a shell reads it: that which it says, or
+    else the destination without the user."""
+    found = re.search(r"Host key for ([\w.:\[\]-]+) has changed", stderr, re.ASCII)
+    return shlex.quote(found[1] if found else host.destination.rpartition("@")[2])
+
+
+def _by_hand(host: Host) -> str:
+    """What a person types to reach the host."""
+    return shlex.join((*host.via, "true")) if host.via else f"ssh {host.destination}"
 
 
 def share_ended(stderr: str, code: int | None) -> bool:

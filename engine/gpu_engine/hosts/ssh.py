@@ -25,8 +25,9 @@ SETUP = ".local/share/gpu-panel/host"
 NOT_THERE = "not-there"
 """Stands behind the mark where the script found no agent to start."""
 
-_LONGEST_SOCKET = 60
-"""ssh adds a hash of 40 characters and more while it connects; a socket's path has 107."""
+_LONGEST_SOCKET = 107 - 58
+"""A socket's path has 107 bytes. Below the folder ssh writes "/", a hash of 40 characters, and
+while it connects "." and 16 more."""
 
 
 def shell(host: Host, *, shared: bool = True) -> list[str]:

@@ -12,7 +12,6 @@ import fcntl
 import importlib.util
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from gpu_engine.common import files, places
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.readable import readable
 from gpu_engine.interpreters import install as install_words
 from gpu_engine.interpreters import wheels
 from gpu_engine.interpreters.near import Place
@@ -239,7 +239,7 @@ def _run(argv: list[str], target: Path, lock: int, stop: threading.Event
             if time.monotonic() - looked > _TICK:
                 written, looked = _size(target), time.monotonic()
             yield Progress(said[-1] if said else "", written)
-            if select.select([process.stdout], [], [], _TICK)[0]:
+            if readable(process.stdout.fileno(), _TICK):
                 got = os.read(process.stdout.fileno(), 1 << 16)
                 if not got:
                     break

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections import Counter
 from pathlib import Path
 
+from gpu_engine.common.git import git
 from gpu_engine.common.version import version
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launch import interpreter, torch_build
@@ -52,22 +52,11 @@ def look(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
 def git_state(folder: Path) -> tuple[str | None, int | None]:
     """The commit that is checked out in `folder`, and how many files differ from it; both None
     where that is no git repository or git does not answer."""
-    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    commit = git(folder, "rev-parse", "--verify", "HEAD", timeout=_TIMEOUT)
     if commit is None:
         return None, None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    changed = git(folder, "status", "--porcelain", "--untracked-files=no", timeout=_TIMEOUT)
     return commit.strip(), None if changed is None else len(changed.splitlines())
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "--no-optional-locks", "-c", "core.fsmonitor=false",
-                               "-C", folder, *words],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              errors="replace", timeout=_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _named(inventory: Inventory, used: set[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,7 @@ from gpu_engine.common.frozen import frozen
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.launch import (
-    detached,
-    environment,
-    interpreter,
-    logind,
-    notifier,
-    torch_build,
-)
+from gpu_engine.launch import environment, interpreter, logind, notifier, torch_build
 from gpu_engine.launch.overtaking import overtaken
 from gpu_engine.launch.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.check import check, counted, names_none
@@ -154,11 +148,10 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
 
 
 def start(prepared: Prepared, *, attempt: int = 1,
-          fill: Callable[[runs.Run], None] | None = None, tell: bool = True,
-          alone: bool = False) -> runs.Run:
+          fill: Callable[[runs.Run], None] | None = None, tell: bool = True) -> runs.Run:
     """Make the run folder and start its supervisor, with `attempt` as the first. `fill` puts what
-    the run begins with into its folder. `tell`: whether those in notify.toml are told of it.
-    `alone`: see `supervise`. Raises UserError where that can't be, as on a disk that is full."""
+    the run begins with into its folder. `tell`: whether those in notify.toml are told of it. Raises
+    UserError where that can't be, as on a disk that is full."""
     disk_room.require(places.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt,
                            settled=False)
@@ -170,7 +163,7 @@ def start(prepared: Prepared, *, attempt: int = 1,
             os.close(lock)
             raise
     _keep_parts(run, prepared.parts)
-    supervise(run, lock, tell=tell, alone=alone)
+    supervise(run, lock, tell=tell)
     settle(run)
     environment.note(run, prepared.plan, prepared.inventory)
     return run
@@ -253,7 +246,8 @@ def _again(run: runs.Run, spec: RunSpec, chosen: str | None, attempt: int | None
     found = before.interpreter if before is not None else None
     near = Path(found.folder) if found is not None and found.folder else None
     prepared = prepare(spec, cwd=Path(run.cwd()), near=near)
-    resolved = replace(prepared.plan, origin=before.origin if before is not None else None)
+    resolved = replace(prepared.plan, origin=before.origin if before is not None else None,
+                       part_of=before.part_of if before is not None else None)
     if chosen is not None:
         resolved = replace(resolved, resume_from=ResumeFrom(
             chosen, attempt or run.state().attempt + 1))
@@ -278,28 +272,23 @@ def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
 
 
-def supervise(run: runs.Run, lock: int, *, tell: bool = True, alone: bool = False) -> None:
+def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     """Start the supervisor, or for a run on hosts the process that mirrors them. It inherits the
     lock, so that there is no moment in which nobody holds it. With `tell`, and if the person wants
     to be told of runs, the process that does so is started beside it.
 
-    alone: whether this process is nothing but a command that launches, so that the supervisor may
-    be a fork of it.
-
     Raises UserError where it can't be started.
     """
-    spans = parts.spans(run.path)
-    module = "gpu_engine.spanning" if spans else "gpu_engine.supervisor"
-    argv, scope = own_program(module, str(run.path), str(lock)), logind.here().scope
+    module = "gpu_engine.spanning" if parts.spans(run.path) else "gpu_engine.supervisor"
+    argv = own_program(module, str(run.path), str(lock))
+    if logind.here().scope:
+        argv = logind.wrapped(argv, run.id)
     try:
         log = open_inside(run.path, "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
-            if alone and not spans and not scope and detached.can_fork():
-                from gpu_engine.supervisor import program
-
-                detached.fork(lambda: program.run(run.path, lock), argv, log, lock)
-            else:
-                detached.spawn(logind.wrapped(argv, run.id) if scope else argv, log, lock)
+            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                             start_new_session=True,  # no terminal, no hang-up: it outlives us
+                             pass_fds=(lock,))
         finally:
             os.close(log)
     except OSError as err:

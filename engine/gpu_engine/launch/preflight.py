@@ -245,7 +245,8 @@ def _port(spec: RunSpec) -> list[Problem]:
     if not ours or port == 0:
         return []
     if 0 < port < 1024 and os.geteuid() != 0:
-        return [Problem("parallel.master_port", port, "ports below 1024 need root; take 29500")]
+        return [Problem("parallel.master_port", port,
+                        f"ports below 1024 need root; take {modes.MEETING_PORT}")]
     why = ports.port_taken(port)
     return [Problem("parallel.master_port", port, why)] if why else []
 

@@ -19,7 +19,7 @@ from gpu_engine.runs import trust
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.state import State
-from gpu_engine.spanning import parts
+from gpu_engine.spanning import owed, parts
 
 _MOST, _WITHIN = 5, 60.0
 """How often one command takes up the same run, in how many seconds."""
@@ -27,9 +27,11 @@ _MOST, _WITHIN = 5, 60.0
 
 def take_up(run: Run) -> bool:
     """If `run`, which was started from here, is on hosts, has not ended and has no process here,
-    start one. Returns whether it was started. Raises UserError if it can't be."""
-    if not parts.spans(run.path) or not trust.started_here(run.path) or _left(run) is None \
-            or run.supervised():
+    start one; so too if it was stopped, and hosts have still to be told. Returns whether it goes on
+    with a new one. Raises UserError if it can't be."""
+    if not parts.spans(run.path) or not trust.started_here(run.path) or run.supervised():
+        return False
+    if _left(run) is None and not owed.left(run.path):
         return False
     try:
         lock = lock_of(run.path)
@@ -41,8 +43,11 @@ def take_up(run: Run) -> bool:
         os.close(lock)
         return False
     recorded = _left(run)
-    if recorded is None or not parts.read(run.path):
+    if not parts.read(run.path) or (recorded is None and not owed.left(run.path)):
         os.close(lock)
+        return False
+    if recorded is None:
+        supervise(run, lock, tell=False)
         return False
     try:
         # Whoever wants to stop it waits for the new process's id.

@@ -71,17 +71,30 @@ class NoTorch(UserError):
     """No interpreter with torch was found."""
 
 
-def export(checkpoints: Path, out: Path, name: str | None, *, python: str | None = None
-           ) -> Exported:
-    """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`, in
-    the interpreter `python`; None: the one that a run in this folder would take.
-    Raises NoTorch, and UserError, before a process is started if the name of `out` says no
-    format or there is no checkpoint at all."""
+def exporter(out: Path, python: str | None) -> str:
+    """The interpreter that can write weights to `out`: `python`, or the one that a run in this
+    folder would take. Raises NoTorch, and UserError if the name of `out` says no format."""
     if out.suffix not in EXPORTED:
         raise UserError(f"{out}: the end of its name says what it becomes: {', '.join(EXPORTED)}")
+    return _interpreter(python)
+
+
+def export(checkpoints: Path, out: Path, name: str | None, *, python: str) -> Exported:
+    """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`, in
+    the interpreter `python`. Raises UserError, before a process is started if there is no
+    checkpoint at all."""
     if not listed(checkpoints):
         raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")
     return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)
+
+
+def _interpreter(python: str | None) -> str:
+    if python is not None:
+        return python
+    taken = choose.found()
+    if taken.python is None:
+        raise NoTorch(taken.problem.message if taken.problem else "no torch")
+    return taken.python
 
 
 def _ask(question: str, *args: str, python: str | None, said: str = "",
@@ -91,11 +104,7 @@ def _ask(question: str, *args: str, python: str | None, said: str = "",
 
     python: the interpreter to ask in; None: the one that a run in this process's folder would take.
     """
-    if python is None:
-        taken = choose.found()
-        if taken.python is None:
-            raise NoTorch(taken.problem.message if taken.problem else "no torch")
-        python = taken.python
+    python = _interpreter(python)
     try:
         done = subprocess.run([python, WORKER, "--ask", question, *args],
                               input=said, cwd=folder, capture_output=True, text=True,

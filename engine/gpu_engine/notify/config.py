@@ -273,6 +273,7 @@ _BEGINNING = """\
 # url = "https://example.org/hook"
 # token = "…"                # sent as Authorization: Bearer …
 
+# For e-mail, Telegram, Teams and others, docs/notifications.md has a command.
 # [[to]]
 # name = "desk"
 # kind = "command"           # gets the message as JSON on its input, and in its environment

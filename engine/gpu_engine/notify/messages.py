@@ -73,7 +73,10 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
         if on else clean(machine, 60)
     cause = _cause(event, state) if why is None else clean(why, _LONGEST)
     took = state.took(now)
-    text = f"{called} (run {state.id}) on {where} {_DONE[event]}"
+    done = _DONE[event]
+    if event == "stalled" and why is not None and why == state.reason and state.unheard:
+        done = "is not heard of"  # it may well go on
+    text = f"{called} (run {state.id}) on {where} {done}"
     if took is not None:
         text += f" after {units.clock(took)}"
     if progress.step is not None:
@@ -88,7 +91,7 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
     told = tuple(clean(one.message, _LONGEST) for one in state.warnings)
     for warning in told:
         text += f". Warning: {warning}"
-    return Message(event, f"{called} {_DONE[event]}", text, clean(machine, 60), now, state.id,
+    return Message(event, f"{called} {done}", text, clean(machine, 60), now, state.id,
                    called, tuple(clean(h, 60) for h in on), state.state, state.attempt,
                    cause or None, took, progress.step, progress.total_steps, progress.loss, told)
 

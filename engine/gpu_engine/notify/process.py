@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from gpu_engine.notify.journal import NOT_WANTED, SENT, Journal
 from gpu_engine.notify.watch import Happened, RunWatch, where
 from gpu_engine.runs import job, notes
 from gpu_engine.runs.folder import Run
+from gpu_engine.runs.state import State
 
 EVERY = 1.5
 """Seconds between two looks at a run."""
@@ -22,15 +24,16 @@ _SLURM_EVERY = 30.0
 NICE = 10
 
 
-def follow(run: Run) -> None:
+def follow(run: Run, goes_on: Callable[[State], bool] | None = None) -> None:
     """Tell of `run` until it has ended and that was told. Returns at once if another process does.
+    `goes_on`: as for `RunWatch`.
 
     A run can be started again while its end is being told, and the process that this start brings
     then finds the lock taken and ends. So whoever lets go of the lock looks once more.
     """
     journal, said = Journal(run.path), frozenset[str]()
     while journal.take():
-        watch = RunWatch(run, said | journal.said())
+        watch = RunWatch(run, said | journal.said(), goes_on=goes_on)
         try:
             _follow(watch, journal)
         finally:
@@ -89,8 +92,8 @@ def _tell(run: Run, happened: Happened, journal: Journal) -> None:
                      lambda to, result: journal.write(happened.key, to.name, result or SENT))
 
 
-def begin(run: Run) -> None:
+def begin(run: Run, goes_on: Callable[[State], bool]) -> None:
     """Follow `run` as a process of its own: with low priority, and what it writes private."""
     os.umask(0o077)
     os.nice(NICE)
-    follow(run)
+    follow(run, goes_on)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from gpu_engine.events import hang
@@ -19,6 +19,7 @@ from gpu_engine.events.view import Progress, RunView
 from gpu_engine.notify.events import Event
 from gpu_engine.runs import disk_room, job
 from gpu_engine.runs.folder import Run
+from gpu_engine.runs.leftovers import HOSTS
 from gpu_engine.runs.state import State
 
 _FIGURES_EVERY = 5.0
@@ -78,14 +79,18 @@ class Figures:
                 self.view.take(rank, told)
 
     def standing(self, state: State) -> str | None:
-        """Which ranks have stood still for long, in one sentence; None if none have. Judged as in
-        the panel and in `gpu-engine show`, of ranks that have made a step in this attempt."""
+        """Which ranks have stood still for long, or why nothing was heard of them for so long, in
+        one sentence; None if neither. Judged as in the panel and in `gpu-engine show`, of ranks
+        that have made a step in this attempt."""
         if state.state != "running":
             return None
         began = state.attempts[-1].started if state.attempts else state.started or state.created
         stepped = [v for v in self.view.ranks.values()
                    if v.step_times and v.step_times[-1][0] >= began]
-        still = hang.stalled(stepped, time.time(), at_least=STANDING)
+        still = hang.stalled(stepped, time.time(), at_least=STANDING, unheard=state.unheard)
+        if not still and state.unheard:
+            silent = hang.stalled(stepped, time.time(), at_least=STANDING)
+            return state.reason if silent else None
         if not still:
             return None
         full = disk_room.silence(self.run.path) if still[0].is_silent else None
@@ -95,8 +100,10 @@ class Figures:
 class RunWatch:
     """Looks at one run."""
 
-    def __init__(self, run: Run, said: Collection[str] = ()) -> None:
-        """`said`: keys of what was told before, by somebody else."""
+    def __init__(self, run: Run, said: Collection[str] = (), *,
+                 goes_on: Callable[[State], bool] | None = None) -> None:
+        """`said`: keys of what was told before, by somebody else. `goes_on`: asked of a run on
+        hosts whose process here has ended, as `launch.taking_up.StillOn`; None: it is lost."""
         self.run = run
         self.state: State | None = None
         """As it was seen last; None: never, or the run was removed."""
@@ -108,6 +115,7 @@ class RunWatch:
         self._stalls = 0
         self._stalled_at: float | None = None
         self._standing = False
+        self._goes_on = goes_on
 
     def note_ended(self) -> None:
         """Count the end that the run has come to as told, if it has come to one."""
@@ -150,7 +158,11 @@ class RunWatch:
     def _look(self) -> State | None:
         if not os.path.exists(self.run.path / "plan.json"):  # noqa: PTH110  it was removed
             return None
-        return self.run.state()
+        state = self.run.state()
+        if state.state == "lost" and self._goes_on is not None \
+                and (self.run.path / HOSTS).is_dir() and self._goes_on(state):
+            state = self.run.state()
+        return state
 
     def _stall(self, state: State, now: float) -> Happened | None:
         why = self._figures.standing(state)

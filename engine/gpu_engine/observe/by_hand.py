@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from . import torch_private
 from .optimizers import Optimizer
 
 SURE = 10
@@ -109,10 +110,12 @@ class ByHand:
 def _state(p: torch.Tensor) -> Any:
     """A value that changes when the parameter changes: its version and, on a CPU, a few values."""
     values = None
-    if p.is_cpu and p.layout == torch.strided and p.is_contiguous() and p.numel():
-        flat = p.detach().view(-1)
-        last = flat.numel() - 1
-        values = [flat[last * i // (_VALUES - 1)].item() for i in range(_VALUES)]
+    with torch_private.no_modes(p):
+        if p.is_cpu and p.layout == torch.strided and p.is_contiguous() and p.numel() \
+                and p.untyped_storage().nbytes():  # FSDP frees that of parameters it has divided
+            flat = p.detach().view(-1)
+            last = flat.numel() - 1
+            values = [flat[last * i // (_VALUES - 1)].item() for i in range(_VALUES)]
     return p._version, values
 
 

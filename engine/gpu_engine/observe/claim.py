@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import os
 import time
 from pathlib import Path
 
-from ..common.files import open_inside
+from ..common.kept_file import KeptFile
 from ..events.paths import inside
 
 
@@ -18,33 +16,39 @@ class Claim:
     def __init__(self, path: Path) -> None:
         """`path`: the rank's events file, which must exist. Nothing is claimed yet. Raises
         OSError."""
-        self._file = open_inside(*inside(path))
+        self._file = KeptFile(*inside(path))
         self._held = False
 
     def take(self) -> bool:
         """Claim the rank. Returns False if another process holds it."""
         for _ in range(5):  # `held_by_another` in another process holds the lock for a moment
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                time.sleep(0.002)
-            else:
+            if self._lock():
                 self._held = True
                 return True
+            time.sleep(0.002)
         return False
 
     def held_by_another(self) -> bool:
-        """Whether another process holds the rank."""
-        if self._held:
+        """Whether another process holds the rank. If the script has closed our file, and the claim
+        with it, this claims the rank once more."""
+        if self._held and self._file.ours:
             return False
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        except OSError:
-            return True
-        return False
+        locked = self._lock()
+        if locked and not self._held:
+            fcntl.flock(self._file.descriptor(), fcntl.LOCK_UN)
+        return locked is False
 
     def release(self) -> None:
         """Free the rank for other processes. Call it once, at the end."""
-        with contextlib.suppress(OSError):
-            os.close(self._file)
+        self._file.close()
+
+    def _lock(self) -> bool | None:
+        """Whether the lock is ours now; None if that can't be known, as the file was closed in this
+        moment."""
+        try:
+            fcntl.flock(self._file.descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
-OURS = frozenset(map(str, Path(__file__).parent.glob("*.py")))
+_UNSEEN = "<gpu-panel, as importlib._bootstrap>"
+"""Warnings with a stack level pass over frames in whose file's name are the last two words."""
+OURS = frozenset(map(str, Path(__file__).parent.glob("*.py"))) | {_UNSEEN}
 """The paths of this package's files, as they stand in code objects."""
+
+
+def unseen(wrapper: Any) -> Callable[..., Any]:
+    """Keep a function of ours that calls one of the script's or of torch's from being counted when
+    a warning looks for its place. It has to take itself out of errors that pass through it, by
+    `leave_out_ours` and a bare `raise`; before Python 3.11 it is seen there."""
+    wrapper.__code__ = wrapper.__code__.replace(co_filename=_UNSEEN)
+    return wrapper
 
 
 def leave_out_ours(err: BaseException | None) -> None:

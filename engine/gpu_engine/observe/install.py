@@ -27,7 +27,6 @@ import atexit
 import contextlib
 import functools
 import os
-from _thread import get_ident
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -35,14 +34,11 @@ from typing import Any
 
 import torch
 
-from . import exit_hooks, identity, loggers, notes
+from . import exit_hooks, frames, identity, loggers, notes
 from .findings import Findings
-from .observer import Observer
-from .optimizers import Optimizer
-from .short_way import BACKWARD, OPTIMIZER, RUNNING, ShortWay
+from .observer import BACKWARD, Observer
 
 observer: Observer
-short = ShortWay()
 
 
 def _is_compiling() -> Callable[[], bool]:
@@ -69,36 +65,27 @@ def _quietly(what: Callable[..., None], *args: Any) -> None:
 def _wrap_backward(undo: _Undo) -> Any:
     original = torch.autograd.backward
     inside = torch._C._current_graph_task_id
-    tensor, way, thread = torch.Tensor, short, get_ident
 
+    @frames.unseen
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        # The short way: as `Observer.backward`.
-        if way.thread == thread() and way.phase is RUNNING and len(args) > 1 and args[1] is None \
-                and type(args[0]) is tensor and args[0].is_cpu and inside() == -1:
-            try:
-                loss = args[0].item()
-            except Exception:  # noqa: BLE001 - not a scalar: torch itself will raise
-                loss = None
-            if type(loss) is float and way.thread:  # `item` may have let another thread run
-                way.loss = loss if way.loss is None else way.loss + loss
-                way.phase = BACKWARD
-                try:
-                    return original(*args, **kwargs)
-                finally:
-                    way.phase = RUNNING
         o = observer
         if o.off or inside() != -1:
-            return original(*args, **kwargs)
-        rec = o.backward(args[0] if args else kwargs.get("tensors"),
-                         args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
-        if rec is None:
-            return original(*args, **kwargs)
-        before, rec.phase = rec.phase, BACKWARD
+            rec = None
+        else:
+            rec = o.backward(args[0] if args else kwargs.get("tensors"),
+                             args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
+        before = "" if rec is None else rec.phase
+        if rec is not None:
+            rec.phase = BACKWARD
         try:
             return original(*args, **kwargs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
         finally:
-            rec.phase = before
+            if rec is not None:
+                rec.phase = before
 
     undo.set(torch.autograd, "backward", backward)
     with contextlib.suppress(Exception):  # TorchScript recognises builtins by identity
@@ -115,11 +102,11 @@ def _scaler() -> Any:
 
 def _wrap_scaler(undo: _Undo) -> list[Any]:
     scaler = _scaler()
-    init = scaler.__init__
     ours: list[Any] = []
 
     def wrap(cls: Any) -> None:
-        """Wrap the methods `scale` and `step` that `cls` itself defines."""
+        """Wrap the methods `scale` and `step` that `cls` itself defines; a subclass, such as
+        FSDP's, may have its own."""
         for name, around in (("scale", _around_scale), ("step", _around_step)):
             own = vars(cls).get(name)
             if own is not None and own not in ours:
@@ -127,26 +114,34 @@ def _wrap_scaler(undo: _Undo) -> list[Any]:
                 ours.append(observed)
                 undo.set(cls, name, observed)
 
-    @functools.wraps(init)
-    def observed_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        # A subclass, such as FSDP's, may have its own `scale` and `step`.
-        for cls in type(self).__mro__:
-            if cls is scaler:
-                break
-            _quietly(wrap, cls)
+    @classmethod
+    @frames.unseen
+    def __init_subclass__(cls: Any, **kwargs: Any) -> None:
+        try:
+            super(scaler, cls).__init_subclass__(**kwargs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
+        _quietly(wrap, cls)
 
-    wrap(scaler)
-    undo.set(scaler, "__init__", observed_init)
+    known = [scaler]
+    for cls in known:
+        wrap(cls)
+        known += cls.__subclasses__()
+    undo.set(scaler, "__init_subclass__", __init_subclass__)
     return ours
 
 
 def _around_scale(scale: Any) -> Any:
+    @frames.unseen
     @functools.wraps(scale)
     def observed_scale(self: Any, outputs: Any) -> Any:
-        result = scale(self, outputs)
+        try:
+            result = scale(self, outputs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
         if result is not outputs and not observer.off:
-            observer.close_short_way()
             _quietly(observer.losses.scaled, result, outputs, getattr(self, "_scale", None))
         return result
 
@@ -154,16 +149,24 @@ def _around_scale(scale: Any) -> Any:
 
 
 def _around_step(step: Any) -> Any:
+    @frames.unseen
     @functools.wraps(step)
     def observed_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = observer.stepped
-        result = step(self, optimizer, *args, **kwargs)
+        try:
+            result = step(self, optimizer, *args, **kwargs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
         if observer.stepped == before and not (observer.off or observer.losses.unscaled):
             _quietly(observer.skipped)
             observer.stepped += 1  # so that a scaler whose `step` calls this one does not count it
         return result
 
     return observed_step
+
+
+_MISSING = object()
 
 
 class _Undo:
@@ -174,26 +177,34 @@ class _Undo:
         self.hooks: list[Any] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        self._before.append((owner, name, vars(owner)[name]))
+        self._before.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
 
     def __call__(self) -> None:
         for handle in self.hooks:
             handle.remove()
         for owner, name, value in reversed(self._before):
-            setattr(owner, name, value)
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 def _once(closure: Callable[..., Any]) -> Callable[..., Any]:
     """A step's closure, wrapped so that its first evaluation gives the step's loss."""
+    @frames.unseen
     @functools.wraps(closure)
     def observed(*args: Any, **kwargs: Any) -> Any:
         o = observer
-        if o.off or o.here.closed:
-            return closure(*args, **kwargs)
+        first = not (o.off or o.here.closed)
         parts = len(o.losses)
-        result = closure(*args, **kwargs)
-        _quietly(o.evaluated, parts, result)
+        try:
+            result = closure(*args, **kwargs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
+        if first:
+            _quietly(o.evaluated, parts, result)
         return result
 
     return observed
@@ -202,12 +213,6 @@ def _once(closure: Callable[..., Any]) -> Callable[..., Any]:
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     # Return at once while torch.compile traces a step: the code below would break its graph.
     if _compiling():
-        return None
-    way, me = short, get_ident()
-    if way.thread == me and not way.inside and not kwargs \
-            and (len(args) == 1 or args[1:] == (None,)):  # accelerate passes None as closure
-        way.inside = me
-        way.phase = OPTIMIZER
         return None
     if not observer.off:
         observer.step_begins()
@@ -228,39 +233,8 @@ def _with_closure(args: Any, kwargs: Any) -> Any:
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    way = short
-    if not way.inside and _compiling():
-        return None
-    loss = way.loss
-    if loss is not None and way.inside == get_ident():
-        # The short way, as `Observer.step_ends`. It is open, as closing it takes the loss away.
-        mine: Optimizer | None = way.optimizer
-        if mine.ref() is not optimizer:
-            mine = way.by_id.get(id(optimizer))
-            if mine is None or mine.ref() is not optimizer:
-                return observer.step_ends(optimizer)
-            way.optimizer = mine
-        try:
-            first = optimizer.param_groups[0]
-            rate = first["lr"]
-        except Exception:  # noqa: BLE001 - not an optimizer as torch makes them
-            return observer.step_ends(optimizer)
-        if rate is not mine.lr:
-            if type(rate) is not float:
-                return observer.step_ends(optimizer)
-            mine.lr = rate
-            item: Any = (mine.number, loss, rate)
-        else:
-            item = loss if mine.number == 0 else (mine.number, loss, rate)
-        mine.stepped = id(first)
-        way.loss = None
-        way.inside = 0
-        way.phase = RUNNING
-        way.append(item)
-        return None
-    if not observer.off:
+    if not _compiling() and not observer.off:
         observer.step_ends(optimizer)
-    return None
 
 
 def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
@@ -300,7 +274,7 @@ def install(*, direct: bool) -> None:
     """Observe this process from now on. If its torch lacks something that this needs, nothing is
     observed. `direct`: whether the supervisor itself started the process, as a rank."""
     global observer
-    observer = Observer(Path(os.environ["GPU_PANEL_RUN"]), exit_hooks.add, short)
+    observer = Observer(Path(os.environ["GPU_PANEL_RUN"]), exit_hooks.add)
     undo = _Undo()
     try:
         _into_torch(undo)
@@ -344,20 +318,30 @@ def _module_registered(module: Any, name: str, inner: Any) -> None:
 
 
 def _around_iter(iterate: Any) -> Any:
+    @frames.unseen
     @functools.wraps(iterate)
     def observed_iter(self: Any) -> Any:
         found = observer.findings
         if found is not None:
             found.iterated(self, observer.steps_so_far())
-        return iterate(self)
+        try:
+            return iterate(self)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
 
     return observed_iter
 
 
 def _around_save(save: Any) -> Any:
+    @frames.unseen
     @functools.wraps(save)
     def observed_save(*args: Any, **kwargs: Any) -> Any:
-        result = save(*args, **kwargs)
+        try:
+            result = save(*args, **kwargs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
         found = observer.findings
         if found is not None:
             found.saved(args[1] if len(args) > 1 else kwargs.get("f"), observer.steps_so_far())

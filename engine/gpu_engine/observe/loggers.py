@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..worker.rank import current
+from . import frames
 from .observer import Observer
 
 Read = Callable[..., Any]
@@ -96,8 +97,13 @@ class _Finder:
     def _wrap_once_loaded(self, loader: Any) -> None:
         execute = loader.exec_module
 
+        @frames.unseen
         def exec_module(module: Any) -> None:
-            execute(module)  # an error in here is the program's own
+            try:
+                execute(module)
+            except BaseException as err:  # the program's own
+                frames.leave_out_ours(err)
+                raise
             vars(loader).pop("exec_module", None)
             _wrap(self._observer, module)
 
@@ -115,6 +121,7 @@ def _wrap(observer: Observer, module: Any) -> None:
 
 
 def _around(observer: Observer, method: Any, read: Read) -> Any:
+    @frames.unseen
     @functools.wraps(method)
     def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
         values = None
@@ -123,7 +130,11 @@ def _around(observer: Observer, method: Any, read: Read) -> Any:
                 values = numbers(read(*args, **kwargs))
             except Exception:  # noqa: BLE001 - wrong arguments: the method itself will raise
                 values = None
-        result = method(self, *args, **kwargs)
+        try:
+            result = method(self, *args, **kwargs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
         if values:
             try:
                 _record(observer, values)

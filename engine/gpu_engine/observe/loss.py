@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from . import torch_private
+
 _SLOTS = 4096
 MOST = 1000
 """The most losses of one step that are kept one by one."""
@@ -115,7 +117,8 @@ class Losses:
         """Add the losses of a call `backward(tensors, gradients)` that is about to run."""
         if type(tensors) is torch.Tensor and gradients is None and self.unscaled \
                 and tensors.is_cpu and tensors.numel() == 1:
-            value = tensors.item()  # the usual case, kept quick
+            with torch_private.no_modes(tensors):
+                value = tensors.item()  # the usual case, kept quick
             if type(value) is float:
                 self.parts.append(value)
                 if len(self.parts) > MOST and self._ring is None:  # calls without steps
@@ -136,7 +139,8 @@ class Losses:
         for out, of in pairs:
             if isinstance(out, torch.Tensor) and out is not of:
                 # Detached, so that we do not keep its graph alive.
-                self._scaled.append((weakref.ref(out), of.detach()))
+                with torch_private.no_modes(of):
+                    self._scaled.append((weakref.ref(out), of.detach()))
         self._scale = scale
         self.unscaled = False
 
@@ -187,7 +191,7 @@ class Losses:
             # matrix is an activation, as between two stages of a pipeline.
             if tensor.dim() > 1:
                 return None
-            with torch.no_grad():
+            with torch_private.no_modes(tensor), torch.no_grad():
                 tensor = (tensor.detach() * gradient.detach()).sum()
         if tensor.numel() != 1 or tensor.is_complex():
             return None
@@ -207,13 +211,14 @@ class Losses:
             if ordinary is None:
                 return None
             tensor = ordinary
-        if tensor.is_cpu:
-            return float(tensor.item())
-        if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
-            return None
-        if self._ring is None:
-            self._ring = _Ring()
-        slot = self._ring.put(tensor.detach().reshape(()))
+        with torch_private.no_modes(tensor):
+            if tensor.is_cpu:
+                return float(tensor.item())
+            if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
+                return None
+            if self._ring is None:
+                self._ring = _Ring()
+            slot = self._ring.put(tensor.detach().reshape(()))
         return None if slot is None else (slot,)
 
 

@@ -21,16 +21,17 @@ from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import current
 from ..worker.rank.error_event import error_event
-from . import frames, identity, notes
+from . import frames, identity, notes, torch_private
 from .by_hand import ByHand
 from .findings import Findings
 from .identity import Identity
 from .loss import Losses, PendingLoss
 from .optimizers import Optimizers
 from .recorder import ScriptRecorder
-from .short_way import OPTIMIZER, RUNNING, ShortWay
 from .step_events import Step
 
+RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
+"""The phases of a script's rank."""
 _PROCESSES = 64  # the most processes that may train as the same rank at the same time
 _FAULTS = 5  # errors of our own after which nothing more is observed
 
@@ -48,12 +49,9 @@ class _ThreadState(threading.local):
 class Observer:
     """The state of one observed process. The script's own calls lead to its methods."""
 
-    def __init__(self, run: Path, became_rank: Callable[[Observer], None],
-                 short: ShortWay) -> None:
-        """`run`: the run folder. `became_rank` is called when this process has claimed a rank.
-        `short`: the short way of the process."""
+    def __init__(self, run: Path, became_rank: Callable[[Observer], None]) -> None:
+        """`run`: the run folder. `became_rank` is called when this process has claimed a rank."""
         self.run = run
-        self._short = short
         self._became_rank = became_rank
         self.losses = Losses()
         self.rec: ScriptRecorder | None = None
@@ -62,7 +60,7 @@ class Observer:
         self.off = False
         """Whether observing has ended for this process."""
         self.stepped = 0
-        """Steps of all optimizers, without those on the short way."""
+        """Steps of all optimizers."""
         self._began = time.monotonic()
         self._rank = 0
         """The rank of `rec`."""
@@ -105,7 +103,6 @@ class Observer:
                 f"process {os.getpid()} is not shown: {_PROCESSES} other processes already train "
                 f"as rank {who.rank}"))
             return
-        rec.thread_ended = self.close_short_way
         cuda = tensor.device.index if isinstance(tensor, torch.Tensor) and tensor.is_cuda else None
         devices = identity.device_labels(who, cuda)
         rec.device = cuda if len(devices) == 1 else None
@@ -134,34 +131,15 @@ class Observer:
         return None, 0
 
     def _recorder(self, rank: int) -> ScriptRecorder:
-        return ScriptRecorder(events_path(self.run, rank), self.run, self.losses, self._short)
-
-    # --- the short way -------------------------------------------------------------------------
-
-    def close_short_way(self) -> None:
-        """From now on all steps go the long way, until it is opened once more. A loss that was
-        added up on it is kept."""
-        loss = self._short.close()
-        if loss is not None:
-            self.losses.parts.append(loss)
-
-    def _the_long_way(self) -> None:
-        """Called as a thread sets out on the long way. A step that it has begun on the short way
-        goes on here."""
-        way = self._short
-        if way.thread:
-            self.close_short_way()
-        if way.inside and way.leave():
-            self.here.steps, self.here.closed = 1, False
+        return ScriptRecorder(events_path(self.run, rank), self.run, self.losses)
 
     # --- what the script does ------------------------------------------------------------------
 
-    # These three run at each step that does not take the short way. They never raise.
+    # These three run at each step. They never raise.
 
     def backward(self, tensors: Any, gradients: Any) -> ScriptRecorder | None:
         """Called before `backward(tensors, gradients)`. Returns the recorder, if there is one."""
         try:
-            self._the_long_way()
             if not self.tried:
                 self.become(tensors)
             rec = self.rec
@@ -169,10 +147,9 @@ class Observer:
                 return None
             if not rec.started:
                 rec.begin()  # after a fork
-            if self.here.steps:
-                if self.here.closed:
-                    return rec
-            elif not self.stepped:
+            if self.here.closed and self.here.steps:
+                return rec
+            if not self.here.steps and not self.stepped:
                 self._without_steps(rec, tensors)
             self.losses.add(tensors, gradients)
         except Exception as err:  # noqa: BLE001 - never the script's problem
@@ -182,7 +159,6 @@ class Observer:
     def step_begins(self) -> None:
         """Called before an optimizer's `step()`."""
         try:
-            self._the_long_way()
             if not self.tried:
                 self.become()
             if self.rec is None:
@@ -200,7 +176,6 @@ class Observer:
     def step_ends(self, optimizer: Any) -> None:
         """Called after `optimizer.step()`."""
         try:
-            self._the_long_way()
             here = self.here
             rec = self.rec
             if rec is None or not here.steps:
@@ -224,10 +199,6 @@ class Observer:
             norm = self._norm_of(optimizer) if self._norm else None
             rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
                              norm, stepped.others_alive))
-            mine.lr = lr if type(lr) is float else None
-            if type(loss) is float and rec.started and self.losses.unscaled and not (
-                    self.off or self._norm):
-                self._short.open(mine, self.optimizers.by_id, rec.queue.append)
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
@@ -278,7 +249,7 @@ class Observer:
                  if p.grad is not None]
         if not grads:
             return None
-        with torch.no_grad():
+        with torch_private.no_modes(grads[0]), torch.no_grad():
             norms = torch._foreach_norm(grads)  # pyright: ignore[reportPrivateImportUsage]
             return self.losses.read(torch.linalg.vector_norm(
                 torch.stack([n.float().to(norms[0].device, non_blocking=True) for n in norms])))
@@ -290,7 +261,6 @@ class Observer:
         with contextlib.suppress(Exception):
             self._faults += 1
             self.off = self._faults >= _FAULTS
-            self.close_short_way()
             text = f"observing: {type(err).__name__}: {err}"
             if self.off:
                 text += "; this process is no longer observed"
@@ -308,7 +278,6 @@ class Observer:
     def before_fork(self) -> None:
         """Called before a fork. Ends the recorder's thread, as a lock that it holds would stay
         locked in the child for ever."""
-        self.close_short_way()
         if self.rec is not None:
             self.rec.pause()
 
@@ -322,8 +291,6 @@ class Observer:
 
     def in_child(self) -> None:
         """Called in the child after a fork. The child is not a rank until it trains itself."""
-        self._short.close()
-        self._short.inside = 0
         rec, self.rec = self.rec, None
         current.recorder = None
         self.tried = self.off = False
@@ -339,7 +306,6 @@ class Observer:
     def finish(self, *, failed: bool = False) -> None:
         """Called when the interpreter ends. Whether that is a success, only the exit status tells;
         `failed`: it is known to be a failure."""
-        self.close_short_way()
         rec = self.rec
         if rec is None:
             return
@@ -361,11 +327,15 @@ class Observer:
 
 def _number(lr: Any) -> float | None:
     if isinstance(lr, torch.Tensor):
-        return float(lr.item()) if lr.is_cpu else None  # on a GPU, reading it would wait
+        with torch_private.no_modes(lr):
+            return float(lr.item()) if lr.is_cpu else None  # on a GPU, reading it would wait
     return None if lr is None else float(lr)
 
 
 def _found_inf(optimizer: Any) -> bool:
     """Whether a GradScaler has told a fused optimizer to leave the step out."""
     found = getattr(optimizer, "found_inf", None)
-    return isinstance(found, torch.Tensor) and found.is_cpu and bool(found.item())
+    if not isinstance(found, torch.Tensor):
+        return False
+    with torch_private.no_modes(found):
+        return found.is_cpu and bool(found.item())

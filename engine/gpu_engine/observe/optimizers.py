@@ -12,18 +12,16 @@ import torch
 class Optimizer:
     """What is known of one optimizer."""
 
-    __slots__ = ("lr", "name", "number", "ref", "stepped")
+    __slots__ = ("name", "number", "ref", "stepped")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.ref: Callable[[], Any] = lambda: None
         """Gives torch's optimizer, or None once it is gone."""
         self.name = ""
-        self.lr: float | None = None
-        """The learning rate that was last recorded."""
-        self.stepped: Any = None
-        """The ids of the parameter groups in the current update so far: a set, or the id of the
-        first group alone. None if none of its steps has ever had a loss."""
+        self.stepped: set[int] | None = None
+        """The ids of the parameter groups in the current update so far. None if none of its steps
+        has ever had a loss."""
 
 
 class Stepped(NamedTuple):
@@ -40,7 +38,7 @@ class Optimizers:
 
     def __init__(self) -> None:
         self._known: list[Optimizer] = []
-        self.by_id: dict[int, Optimizer] = {}
+        self._by_id: dict[int, Optimizer] = {}
         """By the id of torch's optimizer. Once that is gone, the id may be another object's."""
 
     def stepped(self, optimizer: Any, loss: Any) -> Stepped | None:
@@ -50,22 +48,20 @@ class Optimizers:
         loss (Muon beside Adam), or it is a further part of the same update (DeepSpeed steps once
         for each group of parameters).
         """
-        one, alive = self.by_id.get(id(optimizer)), None
+        one, alive = self._by_id.get(id(optimizer)), None
         if one is None or one.ref() is not optimizer:
             if loss is None and any(o.stepped is not None for o in self._known):
                 return None
             one = self._free(type(optimizer).__name__)
             one.ref, one.name = weakref.ref(optimizer), type(optimizer).__name__
-            one.lr = one.stepped = None
-            self.by_id = {id(o.ref()): o for o in self._known if o.ref() is not None}
+            one.stepped = None
+            self._by_id = {id(o.ref()): o for o in self._known if o.ref() is not None}
             alive = frozenset(o.number for o in self._known
                               if o is not one and o.ref() is not None)
         groups = {id(group) for group in optimizer.param_groups}
-        if loss is None and one.stepped is not None:
-            before = one.stepped if isinstance(one.stepped, set) else {one.stepped}
-            if not before & groups:
-                one.stepped = before | groups
-                return None
+        if loss is None and one.stepped is not None and not one.stepped & groups:
+            one.stepped |= groups
+            return None
         if loss is not None or one.stepped is not None:
             one.stepped = groups
         return Stepped(one, alive)

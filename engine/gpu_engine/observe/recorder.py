@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from .claim import Claim
 from .findings import Findings
 from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
-from .short_way import ShortWay
 from .step_events import LateEvent, Logged, Step, StepEvents, Values
 from .writer_thread import WriterThread
 
@@ -36,11 +35,11 @@ class ScriptRecorder:
     """A recorder that the script does not notice: its thread does not appear in `threading`, it
     stops during forks, and it prints nothing to the script's stderr."""
 
-    def __init__(self, path: Path, run: Path, losses: Losses, way: ShortWay) -> None:
-        """Append to `path` in the run folder `run`. `losses` reads logged tensors; `way` has the
-        phase. Raises OSError."""
-        self._way = way
+    def __init__(self, path: Path, run: Path, losses: Losses) -> None:
+        """Append to `path` in the run folder `run`. `losses` reads logged tensors. Raises
+        OSError."""
         self.phase = "init"
+        """What the rank is doing now."""
         self.step_now = 0
         self.skipped = 0
         """Steps that a GradScaler left out."""
@@ -48,8 +47,6 @@ class ScriptRecorder:
         """The index of the GPU whose memory is recorded; None for all GPUs in use."""
         self.queue: deque[Any] = deque()
         """Steps and values to be recorded, in the form that `step_events` describes."""
-        self.thread_ended: Callable[[], None] = lambda: None
-        """Called in the thread that writes, when it ends."""
         self.findings: Findings | None = None
         self._losses = losses
         self._writer = RecordWriter(path, self, lambda text: notes.note(text, run))
@@ -61,15 +58,6 @@ class ScriptRecorder:
         self._thread: WriterThread | None = None
         self._given_up = False
         self._closing = False
-
-    @property
-    def phase(self) -> str:
-        """What the rank is doing now."""
-        return self._way.phase
-
-    @phase.setter
-    def phase(self, phase: str) -> None:
-        self._way.phase = phase
 
     # --- the claim on the rank -----------------------------------------------------------------
 
@@ -111,7 +99,6 @@ class ScriptRecorder:
     def _has_ended(self, thread: WriterThread) -> None:
         if self._thread is thread:
             self._thread = None
-            self.thread_ended()
 
     def _tick(self) -> None:
         self._writer.guard(self._look_and_write)

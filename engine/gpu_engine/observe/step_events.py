@@ -1,14 +1,11 @@
 """Turns a script's steps and logged values into lines of the rank's record.
 
-The script's thread appends items to a queue, and the thread that writes takes them out. As there is
-an item for each step, the frequent ones are small. A float is the loss of one more step of
-optimizer 0, with an unchanged learning rate. A tuple is (an optimizer's number, the loss of one
-more step of it, its learning rate). Everything else is one of the classes below.
+The script's thread appends items to a queue, each of one of the classes below, and the thread that
+writes takes them out.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import deque
@@ -102,19 +99,6 @@ class _Span:
         self.losses: list[float] = []
         self.norm: float | None = None
 
-    def take_losses(self, queue: deque[Any]) -> int:
-        """Take all floats from the front of `queue`, the loss of one more step each. Returns how
-        many there were."""
-        losses = self.losses
-        before = len(losses)
-        with contextlib.suppress(IndexError):  # the queue is empty: cheaper than checking each time
-            while type(queue[0]) is float:
-                losses.append(queue.popleft())
-        count = len(losses) - before
-        self.step += count
-        self.n += count
-        return count
-
     def add(self, values: _StepValues) -> None:
         """Add one more step."""
         self.n += 1
@@ -132,10 +116,8 @@ class StepEvents:
         self._trainings = Trainings()
         self._curve = _Span()
         self._beside: dict[int, _Span] = {}
-        # By the optimizer's number:
-        self._name: dict[int, str] = {}
-        self._lr: dict[int, float | None] = {}
         self._steps: dict[int, int] = {}
+        """By the optimizer's number."""
         self._logged: dict[str, float | None] = {}
         self._logged_at = 0
         """The step of the latest logged values."""
@@ -157,27 +139,13 @@ class StepEvents:
         trainings, now = self._trainings, time.monotonic()
         while queue:
             item = queue[0]
-            if type(item) is float:
-                if trainings.curve == 0 and trainings.undisturbed:
-                    count = self._curve.take_losses(queue)
-                    self._steps[0] += count
-                    trainings.went_on(count)
-                    continue
-                step = self._step_of(0, item)
-            elif type(item) is tuple:
-                index, loss, self._lr[index] = item
-                step = self._step_of(index, loss)
-            elif not item.arrived:
+            if not item.arrived:
                 break
-            elif type(item) is Step:
-                self._name[item.optimizer], self._lr[item.optimizer] = item.name, item.lr
-                step = self._step_of(item.optimizer, value_of(item.loss), value_of(item.norm),
-                                     item.others_alive)
-            else:
-                queue.popleft()
+            queue.popleft()
+            if type(item) is not Step:
                 self._tell_item(item, skipped, lines)
                 continue
-            queue.popleft()
+            step = self._step_of(item)
             for one in trainings.take(step, now):
                 if one.step is not step and self._curve.n >= _EACH_LOSS_UP_TO:
                     self._end_span(skipped, lines)  # a kept step: record each of its losses
@@ -204,12 +172,12 @@ class StepEvents:
         lines.append(encode(schema.Metric(self._logged_at, self._logged)))
         self._logged = {}
 
-    def _step_of(self, index: int, loss: float | None, norm: float | None = None,
-                 others_alive: frozenset[int] | None = None) -> OptimizerStep[_StepValues]:
+    def _step_of(self, item: Step) -> OptimizerStep[_StepValues]:
+        index = item.optimizer
         self._steps[index] = self._steps.get(index, 0) + 1
         return OptimizerStep(index, _StepValues(
-            self._name.get(index, ""), self._steps[index], loss, self._lr.get(index), norm),
-            others_alive)
+            item.name, self._steps[index], value_of(item.loss), item.lr, value_of(item.norm)),
+            item.others_alive)
 
     def _tell_step(self, one: PlacedStep[_StepValues], skipped: int, lines: list[bytes]) -> None:
         index, values = one.step.optimizer, one.step.values

@@ -75,16 +75,6 @@ class Trainings(Generic[V]):
         self._inner: set[int] = set()
         """Optimizers of inner loops."""
 
-    @property
-    def undisturbed(self) -> bool:
-        """Whether no other optimizer has stepped since the curve's last step. Then further steps of
-        the curve's optimizer need no decision."""
-        return not self._others
-
-    def went_on(self, count: int) -> None:
-        """Note `count` steps of the curve's optimizer, while `undisturbed`."""
-        self._row += count
-
     def take(self, step: OptimizerStep[V], now: float) -> Iterator[PlacedStep[V]]:
         """Take one more step, at the time `now` in seconds. Gives, in order, the steps that are
         decided by it."""

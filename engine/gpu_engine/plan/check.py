@@ -3,6 +3,7 @@ does not fit. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -64,6 +65,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         problems += _check_kind(spec, devices)
         if devices:
             problems += _check_vendor(spec, inventory.source_of(devices[0]))
+    problems += _check_environment(spec)
     if devices:
         problems += _check_precision(spec, devices)
     batch = None
@@ -284,6 +286,31 @@ def _check_precision(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     return []
 
 
+_OURS = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONUNBUFFERED"})
+_DEVICES = frozenset({
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"})
+
+
+def _check_environment(spec: RunSpec) -> list[Problem]:
+    out = []
+    for name, text in spec.run.env.items():
+        key = f"run.env.{name}"
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            out.append(Problem("run.env", name, "is no name of a variable: expected letters, "
+                                                "digits and _, not beginning with a digit"))
+        elif name in _DEVICES:
+            out.append(Problem(key, text, "the devices are chosen by devices.ids, devices.pick or "
+                                          "devices.hosts"))
+        elif name in _OURS or name.startswith("GPU_PANEL_"):
+            out.append(Problem(key, text, "gpu-panel itself sets it for each rank; leave it out"))
+        elif "\0" in text:
+            out.append(Problem(key, text, "no variable can hold the character NUL"))
+    return out
+
+
 def _check_nodes(spec: RunSpec, devices: int) -> list[Problem]:
     p = spec.parallel
     mode = modes.get(p.mode)
@@ -309,7 +336,8 @@ def _check_nodes(spec: RunSpec, devices: int) -> list[Problem]:
                            f"{devices} {'is' if devices == 1 else 'are'} chosen here"))
     if p.master_port == 0:
         out.append(Problem("parallel.master_port", 0,
-                           "all nodes must know the port; name one, for example 29500"))
+                           "all nodes must know the port; name one, for example "
+                           f"{modes.MEETING_PORT}"))
     if not _is_host(p.master_addr):
         out.append(Problem("parallel.master_addr", p.master_addr,
                            "expected node 0's numeric address or host name, for example "

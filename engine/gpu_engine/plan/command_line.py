@@ -25,7 +25,8 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
     many = plan.nodes > 1
     if command is None and not many:
         return (engine_line(plan.spec, base),)
-    env, unset = environment(plan.source, devices), cleared(plan.source)
+    env = {**plan.spec.run.env, **environment(plan.source, devices)}
+    unset = cleared(plan.source)
     if command is None:
         spec = _without_place(plan.spec)
         trainer = [python, "-m", "gpu_engine.worker", *arguments(spec, base)]

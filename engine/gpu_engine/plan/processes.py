@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.devices.backends.registry import cleared, environment
@@ -20,6 +21,13 @@ HOOK = str(Path(__file__).parents[1] / "observe" / "hook")
 def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
               environ: Mapping[str, str]) -> tuple[Process, ...]:
     """The processes that this node's supervisor starts."""
+    given = plan.spec.run.env
+    return tuple(replace(p, env={**given, **p.env}) for p in _processes(
+        plan, devices, python, {**environ, **given}))
+
+
+def _processes(plan: LaunchPlan, devices: Sequence[Device], python: str,
+               environ: Mapping[str, str]) -> tuple[Process, ...]:
     command = plan.spec.task.command
     if command is None:
         argv: tuple[str, ...] = (python, WORKER, "--run", RUN_DIR)

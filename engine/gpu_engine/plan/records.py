@@ -84,6 +84,16 @@ class Process:
 
 
 @frozen
+class PartOf:
+    """The run on several machines, or on another one, of which a run is this machine's part."""
+
+    run: str
+    """Its id."""
+    machine: str
+    """The machine that has started it."""
+
+
+@frozen
 class ResumeFrom:
     """The checkpoint that one attempt was told to go on from."""
 
@@ -194,6 +204,8 @@ class LaunchPlan:
     """The folder that the processes start in; None before there is a run folder."""
     origin: str | None = None
     """The word of whoever on another machine asked for it; None: it was started here."""
+    part_of: PartOf | None = None
+    """None: it is a run of its own."""
     resume_from: ResumeFrom | None = None
     """None: every attempt goes on from the newest checkpoint that loads."""
 
@@ -202,6 +214,9 @@ class LaunchPlan:
     named."""
     code: Code | None = None
     """What hosts are sent; None: nothing."""
+    not_compared: str | None = None
+    """For people: which code has to be on the hosts already and is not looked at there. None: it is
+    sent, or is gpu-panel's own."""
     interpreter: Interpreter | None = None
     """What the ranks of a task run in here; None: the run is a person's own command, or is on
     hosts."""
@@ -210,6 +225,11 @@ class LaunchPlan:
     def replicas(self) -> int:
         """Copies of the model, over all nodes: under DataParallel more than processes."""
         return self.batch.replicas
+
+    @property
+    def whole(self) -> str:
+        """The id of the run that people know: of the whole one, if this is a machine's part."""
+        return self.part_of.run if self.part_of is not None else self.id or ""
 
     @property
     def on_hosts(self) -> bool:
@@ -262,8 +282,12 @@ class LaunchPlan:
             out["chosen"] = self.chosen
         if self.code is not None:
             out["code"] = asdict(self.code)
+        if self.not_compared is not None:
+            out["not_compared"] = self.not_compared
         if self.interpreter is not None:
             out["interpreter"] = asdict(self.interpreter)
+        if self.part_of is not None:
+            out["part_of"] = asdict(self.part_of)
         if self.resume_from is not None:
             out["resume_from"] = asdict(self.resume_from)
         return out

@@ -13,12 +13,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.code import kept
 from gpu_engine.common import procs
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.launch import environment, notifier
 from gpu_engine.launch.launcher import Prepared, prepare, supervise
-from gpu_engine.queue import code
 from gpu_engine.runs import attempts, disk_room, waiting
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import EXIT_CODES, Cause, Run, State
@@ -82,7 +82,7 @@ def _ready(run: Run, entry: waiting.Entry, devices: list[str]) -> Prepared:
         raise _NotYet(f"for room on the disk: {err}") from None
     spec = from_dict(attempts.read_spec(run))
     spec = replace(spec, devices=replace(spec.devices, ids=devices, pick=None, free_gib=None))
-    folder, spec = code.place_of(run, spec, entry)
+    folder, spec = kept.place_of(run, spec, entry)
     try:
         os.chdir(folder)
     except OSError as err:

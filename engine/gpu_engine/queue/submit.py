@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpu_engine.code.kept import Kept, keep
 from gpu_engine.common import places, procs
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import reason, write_atomic
@@ -21,7 +22,7 @@ from gpu_engine.launch.launcher import discover_for
 from gpu_engine.launch.preflight import lasting
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.queue import code, waiter
+from gpu_engine.queue import waiter
 from gpu_engine.queue.order import After, Never, Request, Wants, early
 from gpu_engine.runs import disk_room, folder, leftovers, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
@@ -58,7 +59,7 @@ class Submission:
     inventory: Inventory
     environ: str
     """The environment and the umask, as they are kept."""
-    kept: code.Kept
+    kept: Kept
     folder: Path
     noted: dict[object, Environment] = field(default_factory=dict)
     """What runs on the same devices are submitted in, so that git is asked once."""
@@ -70,7 +71,7 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
     """Look at what `submit` needs, once for all runs like `spec`. Keeps the code. `inventory`: the
     devices, if they have been found already. Raises UserError."""
     here = Path(working_folder())
-    return Submission(inventory or discover_for(spec), _environ(), code.keep(spec, here), here)
+    return Submission(inventory or discover_for(spec), _environ(), keep(spec, here), here)
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
@@ -169,7 +170,7 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
     state = run.state()
     if state.live:
         raise UserError(f"run {run.id} is {state.state}; stop it first")
-    kept = Submission(inventory, _environ(), code.Kept(), Path(run.cwd()))
+    kept = Submission(inventory, _environ(), Kept(), Path(run.cwd()))
     made = plan(spec, inventory, cwd=kept.folder, after=when.after)
     ask([spec], kept)
     disk_room.require(run.path)

@@ -94,9 +94,11 @@ class Waiter:
         self._checked = 0.0
         self._line: list[Request] = []
         self._line_of: object = None
-        self._exactly = self._gpus = self._shared = False
+        self._exactly = self._shared = False
+        self._kinds: set[bool] = set()
+        """Whether our runs wait for CPU slots (True), GPUs (False)."""
         self.starts = Starts(folder)
-        self._places = Places(folder / f"places-{waiting.word(self.host)}.json")
+        self._places = Places(folder)
         self._devices = {False: Devices(cpu=False), True: Devices(cpu=True)}
         self._decided: object = None
         self._decisions: list[order.Decision] = []
@@ -134,8 +136,7 @@ class Waiter:
             self._stamp = None
         self._look_at_entries()
         ours = self._in_order()
-        keys = self._devices[False].keys() if self._gpus else {}
-        line = self._places.among(ours, {key: device for device, key in keys.items()})
+        line = self._places.among(ours, {key: device for device, key in self._keys().items()})
         devices = self._look_at_devices(line)
         now, monotonic = time.time(), time.monotonic()
         others = [r for r in line if r.owner is not None]
@@ -230,20 +231,25 @@ class Waiter:
                    if name not in self.starts.starting and name not in pausing]
             out.sort(key=lambda name: waiting.place(name, self._entries[name]))
             self._line = [self._request(name, self._entries[name], after) for name in out]
-            self._gpus = any(not e.cpu for e in self._entries.values())
+            self._kinds = {e.cpu for e in self._entries.values()}
             self._hold_places(after)
             self._shared = any(r.wants.share for r in self._line)
             self._exactly = self._shared or any(r.wants.free is not None for r in self._line)
         return self._line
 
     def _hold_places(self, after: Mapping[str, str | None]) -> None:
-        """Places among all users for the runs that wait for devices, also while they pause."""
+        """Places among all users for the runs that wait for devices, also while they pause or
+        start: nobody comes between a start and its lease."""
         now = time.time()
-        found = [self._request(name, entry, after) for name, entry in self._entries.items()
-                 if name not in self.starts.starting]
+        found = [self._request(name, entry, after) for name, entry in self._entries.items()]
         found.sort(key=lambda r: waiting.place(r.id, self._entries[r.id]))
-        keys = self._devices[False].keys() if self._gpus else {}
-        self._places.hold([(r.id, r.wants) for r in found if order.early(r, now) is None], keys)
+        self._places.hold([(r.id, r.wants) for r in found if order.early(r, now) is None],
+                          self._keys())
+
+    def _keys(self) -> dict[str, str]:
+        """Device → the key of its lease, of the kinds for which our runs wait."""
+        return {device: key for cpu in self._kinds
+                for device, key in self._devices[cpu].keys().items()}
 
     def _request(self, name: str, entry: Entry, after: Mapping[str, str | None]) -> Request:
         ids = self._devices[entry.cpu].id_of

@@ -80,9 +80,7 @@ def read(run: Run) -> Story:
     story = Story(told, state, notes.read(run.path), base, changed,
                   plan.lines if plan is not None else (), at=time.time())
     source = Source(run.path)
-    for row in source.rows():
-        _take(story, row)
-    for row in source.rest():
+    for row in source.final_rows():
         _take(story, row)
     story.begins, story.skipped = source.begins, source.skipped
     best = parse_best(told.settings.get("train.best"))

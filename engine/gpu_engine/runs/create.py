@@ -15,7 +15,7 @@ from pathlib import Path
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside, write_inside, write_json_inside
-from gpu_engine.common.places import runs_folder
+from gpu_engine.common.places import parts_folder, runs_folder
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts, trust
 from gpu_engine.runs import job as slurm_job
@@ -42,11 +42,11 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1, *,
     Raises UserError if the folder can't be written.
     """
     folder_of_ranks = working_folder()
-    folder = private_folder(runs_folder())
+    folder = private_folder(runs_folder() if plan.part_of is None else parts_folder())
     _sweep(folder)
     for size in (2, 2, 2, 3, 4, 8):
         run = Run(folder / os.urandom(size).hex())
-        if run.path.exists():
+        if any((one / run.id).exists() for one in (runs_folder(), parts_folder())):
             continue
         try:
             fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=folder_of_ranks),

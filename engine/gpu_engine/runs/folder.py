@@ -9,6 +9,9 @@
     queue.json                                                        while it waits for its turn
     notes.json   marks.jsonl                                          what a person wrote on it
 
+`$GPU_PANEL_HOME/parts/<id>/` is the same for what this machine has of a run that another one has
+started here: it is no run of its own (`all_parts`).
+
 Only the supervisor writes state.json, and it holds `lock` (flock) as long as it lives. If the state
 says running but the lock is free, the supervisor has died without writing an end: the run is
 *lost*.
@@ -23,11 +26,12 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import (
     file_inside,
@@ -40,7 +44,7 @@ from gpu_engine.common.files import (
     write_json_inside,
 )
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.places import runs_folder
+from gpu_engine.common.places import parts_folder, runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job as slurm_job
@@ -308,8 +312,18 @@ def private_folder(path: Path) -> Path:
 
 def all_runs() -> list[Run]:
     """All runs in the runs folder, newest first; none if there is no such folder yet."""
-    found = [(_created(run), run) for run in each_run()]
+    return _newest_first(each_run())
+
+
+def _newest_first(runs: Iterable[Run]) -> list[Run]:
+    found = [(_created(run), run) for run in runs]
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def all_parts() -> list[Run]:
+    """What this machine has of runs that others have started on it, newest first. No run of its
+    own: nothing but the agent asks for one."""
+    return _newest_first(each_run(parts_folder()))
 
 
 def find(name: str) -> Run:
@@ -328,6 +342,7 @@ def find(name: str) -> Run:
             raise UserError(f"{name}: not a run folder") from None
         except OSError as err:
             raise UserError(f"{name}: plan.json can't be read: {reason(err)}") from None
+        _refuse_part(Run(path.resolve()))
         return Run(path.resolve())
     matches = [run for run in each_run() if run.id == name] \
         or [run for run in each_run() if name and run.id.startswith(name)]
@@ -335,13 +350,26 @@ def find(name: str) -> Run:
         return matches[0]
     if matches:
         raise UserError(f"run {name!r} is ambiguous: " + ", ".join(sorted(r.id for r in matches)))
+    for part in each_run(parts_folder()):
+        if name and part.id.startswith(name):
+            _refuse_part(part)
     raise UserError(f"there is no run {name!r}; gpu-engine runs lists them")
 
 
-def each_run() -> Iterator[Run]:
-    """All runs in the runs folder, in any order, without reading anything of them."""
+def _refuse_part(run: Run) -> None:
+    """Raises UserError if it is the part of a run that another machine has started here."""
+    plan = run.plan()
+    if plan is not None and plan.part_of is not None:
+        whole = plan.part_of
+        raise UserError(clean(f"{run.id} is part of run {whole.run}, which {whole.machine} has "
+                              f"started: gpu-engine show {whole.run}, there"))
+
+
+def each_run(folder: Path | None = None) -> Iterator[Run]:
+    """All runs in `folder`, in any order, without reading anything of them; None: the runs folder.
+    """
     try:
-        entries = list(os.scandir(runs_folder()))
+        entries = list(os.scandir(folder or runs_folder()))
     except OSError:
         return
     for entry in entries:

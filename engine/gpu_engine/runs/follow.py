@@ -59,6 +59,12 @@ class Follower:
             self._changes = Changes(self.run.path)
         self._changes.wait(seconds)
 
+    def close(self) -> None:
+        """Wait no longer. Raises nothing."""
+        if self._changes is not None:
+            self._changes.close()
+            self._changes = None
+
     def progress(self) -> Progress:
         """The progress of the whole run."""
         return self.view.progress()

@@ -124,6 +124,9 @@ class State:
     """The settings that a resume has changed, as `key=value`, until its attempt begins."""
     warnings: tuple[Notice, ...] = ()
     """What is told of the current attempt, or of the last one."""
+    unheard: tuple[Whole, ...] = ()
+    """Ranks that nothing is heard of now although they may go on, as their host can't be reached
+    or its disk is full: `reason` says which. That they look still means nothing."""
 
     @property
     def live(self) -> bool:

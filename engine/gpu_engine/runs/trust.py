@@ -86,7 +86,8 @@ def note_started(run: Path, hosts: Sequence[dict[str, object]] = ()) -> None:
 
 def forget_started(run: Path) -> None:
     """Take the run off the list. Raises OSError."""
-    _entry(run).unlink(missing_ok=True)
+    if run.parent == runs_folder():
+        _entry(run).unlink(missing_ok=True)
 
 
 def started_here(run: Path) -> bool:

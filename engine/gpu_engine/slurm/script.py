@@ -24,14 +24,21 @@ from gpu_engine.spec.schema import RunSpec
 
 WARNING = 120
 """Seconds before the time limit at which Slurm warns the ranks, so that they save."""
+_DEPENDS = "the script depends on its own"
 _OURS = {
-    "nodes": "--nodes", "gpus": "--gpus", "gpus-per-node": "--gpus",
-    **dict.fromkeys(("ntasks", "ntasks-per-node", "gpus-per-task", "ntasks-per-gpu"), "--gpus"),
-    **dict.fromkeys(("requeue", "no-requeue", "open-mode", "signal"), ""),
-    **dict.fromkeys(("array", "wrap", "export", "parsable", "wait", "test-only"), ""),
+    "nodes": f"{_DEPENDS}; use --nodes",
+    **dict.fromkeys(("gpus", "gpus-per-node", "ntasks", "ntasks-per-node", "gpus-per-task",
+                     "ntasks-per-gpu"), f"{_DEPENDS}; use --gpus"),
+    **dict.fromkeys(("requeue", "no-requeue", "open-mode", "signal"), _DEPENDS),
+    "array": "a job is one run here; submit one for each setting, as with --set train.lr=…",
+    "wrap": "the job runs the script; for a command of your own, give srun the line that "
+            "gpu-engine plan prints",
+    "export": "the ranks need the environment that the script makes; add to it with --set "
+              "run.env.NAME=…",
+    **dict.fromkeys(("parsable", "wait", "test-only"), "it would change what sbatch answers; "
+                    "write the script with --output and give sbatch that option yourself"),
 }
-"""Options of sbatch that `-o` can't give: those that the script depends on, and the option of
-`gpu-engine slurm` to use instead."""
+"""Options of sbatch that `-o` can't give, with the reason and what would do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +79,7 @@ def _option(text: str) -> tuple[str, str | None]:
         raise UserError(f"-o {text!r}: expected an option of sbatch by its long name, without --, "
                         "such as account=vision or exclusive")
     if key in _OURS:
-        use = f"; use {_OURS[key]}" if _OURS[key] else ""
-        raise UserError(f"-o {text!r}: the script depends on its own --{key}{use}")
+        raise UserError(f"-o {text!r}: {_OURS[key]}")
     if equals and (not value or not value.isprintable() or set(value) & set("'\"\\")):
         raise UserError(f"-o {text!r}: expected a value without quotes, backslashes and control "
                         "characters")
@@ -89,7 +95,8 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
     """
     spec = placed(spec, job).spec
     words = [place.python, WORKER, *arguments(spec, None)]
-    for word in (*words, place.folder, place.home, run or ""):
+    env = [f"{name}={shlex.quote(text)}" for name, text in spec.run.env.items()]
+    for word in (*words, *env, place.folder, place.home, run or ""):
         _refuse_control_characters(word)
     options = {"job-name": re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run"}
     tasks = job.per_node if modes.get(spec.parallel.mode).process_a_device else 1
@@ -103,7 +110,8 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
         text = text.replace(_OF_ITS_OWN, _GIVEN).replace(_RANKS, _RANKS_WITH_LOGS)
     return _filled(text, {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
                           "@HOME@": shlex.quote(place.home), "@PYTHON@": shlex.quote(place.python),
-                          "@RUN@": shlex.quote(run or ""),
+                          "@ENV@": "".join(f"export {one}\n" for one in env),
+                          "@TASKS@": str(tasks), "@RUN@": shlex.quote(run or ""),
                           "@LOGS@": shlex.quote(pattern(run or "", "ranks/%5t.log")),
                           "@WORDS@": shlex.join(words)})
 
@@ -215,12 +223,17 @@ trap 'cancelled=1' TERM INT
 
 cd -- @FOLDER@ || fail "the working folder is missing on $(hostname)"
 export GPU_PANEL_HOME=@HOME@
-""" + _MEET + """\
+@ENV@""" + _MEET + """\
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE  # what a shell inherits would come first
 export GPU_PANEL_SLURM_JOB=$SLURM_JOB_ID
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 # srun does not take over --cpus-per-task from sbatch since Slurm 22.05.
 [ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+# Where Slurm binds no cores, each rank would have as many threads as the node has cores.
+if [ -z "$OMP_NUM_THREADS" ]; then
+    threads=${SLURM_CPUS_PER_TASK:-$((${SLURM_CPUS_ON_NODE:-1} / @TASKS@))}
+    export OMP_NUM_THREADS=$((threads > 0 ? threads : 1))
+fi
 
 """ + _OF_ITS_OWN + """\
 # gpu-engine stop leaves this file: the job does not go back to the queue.

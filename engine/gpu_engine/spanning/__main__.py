@@ -10,13 +10,17 @@ from pathlib import Path
 
 def main(argv: list[str]) -> int:
     from gpu_engine.runs.folder import EXIT_CODES, Run
+    from gpu_engine.spanning import owed
     from gpu_engine.spanning.span import Span
 
-    os.set_inheritable(int(argv[2]), False)  # ours alone: an ssh that kept it would look like us
+    run, lock = Run(Path(argv[1])), int(argv[2])
+    os.set_inheritable(lock, False)  # ours alone: an ssh that kept it would look like us
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr)
     try:
-        code = EXIT_CODES[Span(Run(Path(argv[1]))).hold().state]
+        span = Span(run)
+        code = EXIT_CODES[(span.hold() if span.state.live else span.state).state]
+        owed.tell(run, lock)
     except Exception:
         logging.exception("the process that holds the run together failed")
         code = 1

@@ -79,11 +79,14 @@ def _size(path: Path) -> int:
         return 0
 
 
-def parts_again(run: Run, before: Sequence[Part], spec: RunSpec) -> tuple[Part, ...]:
-    """All nodes of `run` once more, at a port that is free now. Raises UserError where a host can't
-    be reached, or the others can't reach the first."""
+def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, restarts: int) -> tuple[Part, ...]:
+    """All nodes of `run` once more, at a port that is free now. `restarts`: how many a single one
+    may make by itself. Raises UserError where a host can't be reached, or the others can't reach
+    the first."""
     if len(before) == 1:
-        return (_once_more(before[0], before[0].spec),)
+        train = before[0].spec.get("train")
+        return (_once_more(before[0], before[0].spec | {
+            "train": (train if isinstance(train, dict) else {}) | {"restarts": restarts}}),)
     asked = [HostDevices(p.host) for p in before]
     met = survey.meet(asked, [parts.host_of(run.path, p) for p in before])
     try:
@@ -100,7 +103,7 @@ def parts_again(run: Run, before: Sequence[Part], spec: RunSpec) -> tuple[Part, 
 
 
 def _once_more(part: Part, spec: dict[str, object]) -> Part:
-    fresh = replace(part, spec=spec, state=None, problem=None, since=None)
+    fresh = replace(part, spec=spec, state=None, problem=None, since=None, to_stop=False)
     return resumed(fresh, part if part.run is not None else None)
 
 

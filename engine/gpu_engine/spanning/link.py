@@ -4,6 +4,7 @@ the connection breaks, however often."""
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -24,6 +25,8 @@ _PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 """Seconds before it is tried again, doubled each time."""
 _SILENT = 45.0
 """Seconds without a line from there after which a way is given up: three signs of life."""
+ANSWERS = 10.0
+"""Seconds in which a host that can be reached says that it was told to stop a run."""
 _ALONE = 20.0
 """Seconds that a way lasted, after which the pauses begin anew."""
 
@@ -46,6 +49,8 @@ class Told:
     host: str
     state: State
     over: bool = False
+    unheard: str | None = None
+    """Why nothing is recorded there of its ranks, which may go on; None: it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +192,7 @@ class Link(threading.Thread):
             elif isinstance(got, protocol.Told):
                 if got.state.attempt >= self.part.attempt:
                     state = got.state
-                    self._report(Told(self.name_of_host, state))
+                    self._report(Told(self.name_of_host, state, unheard=got.unheard))
             elif isinstance(got, protocol.Done):
                 if state is not None:
                     self._report(Told(self.name_of_host, state, over=True))
@@ -210,7 +215,8 @@ class Link(threading.Thread):
                                              part.bring, part.fresh))
         else:
             answer = way.ask(protocol.Start(part.spec, part.key, part.folders, part.trying,
-                                            part.attempt, part.checkpoint, part.bring))
+                                            part.attempt, part.checkpoint, part.bring,
+                                            self._run.name, socket.gethostname()))
         if not isinstance(answer, protocol.Started):
             raise Refused(self.name_of_host, "it does not say whether it has started")
         self._id, self._begun = answer.run, True
@@ -221,8 +227,11 @@ class Link(threading.Thread):
         way, run = self._way, self._id
         if way is None or run is None or not self._begun or self._asked_to_stop is None:
             return
-        with suppress(Unreachable, Refused):
-            way.ask(protocol.Stop(run, self._asked_to_stop))
+        with suppress(Refused):
+            try:
+                way.ask(protocol.Stop(run, self._asked_to_stop), ANSWERS)
+            except Unreachable:
+                way.close(f"it did not answer for {ANSWERS:.0f} s")
 
     def _report(self, report: Report) -> None:
         self._reports.put(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Device, Inventory
@@ -11,12 +12,12 @@ from gpu_engine.hosts.protocol import Welcome
 from gpu_engine.hosts.records import Host
 from gpu_engine.plan.build import plan as plan_of
 from gpu_engine.plan.command_line import engine_line
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan, Process
 from gpu_engine.spec import modes
 from gpu_engine.spec.host_names import HostDevices, parse_all
 from gpu_engine.spec.schema import RunSpec
 
-_HOSTS, _MODE = "devices.hosts", "parallel.mode"
+_HOSTS = "devices.hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,8 @@ def entries(spec: RunSpec) -> tuple[HostDevices, ...]:
 def whole(spec: RunSpec) -> RunSpec:
     """The spec with the mode that follows from its hosts: several are a node each; one is no
     reason for several nodes. Raises SpecError."""
-    count, mode = len(entries(spec)), modes.get(spec.parallel.mode)
-    name = mode.name
-    if count > 1 and not mode.several_nodes:
-        if mode.replica_a_device and not mode.process_a_device:
-            raise SpecError([Problem(_MODE, mode.name, f"{mode.label} stays on one machine; over "
-                                                       f"{count} hosts take multinode")])
-        name = next(m.name for m in modes.every() if m.several_nodes)
-    elif count == 1 and mode.several_nodes:
-        name = next(m.name for m in modes.every() if m.process_a_device and not m.several_nodes)
+    count = len(entries(spec))
+    name = modes.over_hosts(count, spec.parallel.mode)
     return replace(spec, parallel=replace(spec.parallel, mode=name, nodes=max(count, 1),
                                           node_rank=0) if name != spec.parallel.mode or count > 1
                    else replace(spec.parallel, nodes=1, node_rank=0))
@@ -134,6 +128,20 @@ def _joined(spec: RunSpec, nodes: Sequence[Node], base: tuple[str, RunSpec] | No
     return replace(
         first, spec=spec, name=spec.name,
         ranks=tuple(replace(r, host=n.name) for n in nodes for r in n.plan.ranks),
-        processes=tuple(replace(p, host=n.name) for n in nodes for p in n.plan.processes),
+        processes=tuple(_there(p, n) for n in nodes for p in n.plan.processes),
         lines=(engine_line(spec, base),),
         warnings=())  # where they meet was tried, not guessed
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def _there(process: Process, node: Node) -> Process:
+    """A process as its host will start it: what it runs of ours lies elsewhere there."""
+    package = node.machine.welcome.package or _PACKAGE
+
+    def moved(text: str) -> str:
+        return package + text[len(_PACKAGE):] if text.startswith(f"{_PACKAGE}/") else text
+
+    return replace(process, host=node.name, argv=tuple(map(moved, process.argv)),
+                   env={name: moved(text) for name, text in process.env.items()})

@@ -69,6 +69,8 @@ class Part:
     since: float | None = None
     """Since when, unix seconds."""
     warnings: tuple[str, ...] = field(default=())
+    to_stop: bool = False
+    """Whether the run here was stopped, and it has still to be told: see `owed`."""
 
 
 def write(run: Path, part: Part) -> None:

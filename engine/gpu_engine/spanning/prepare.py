@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from gpu_engine.code.snapshot import Snapshot, take
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan, Sending
 from gpu_engine.spanning import code, nodes, survey
 from gpu_engine.spanning.parts import Part
 from gpu_engine.spec import catalog
+from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.schema import RunSpec, TaskSpec
 from gpu_engine.spec.write import to_dict
 
@@ -51,7 +53,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         if problems:
             raise SpecError(problems)
         # Before they are asked to try ports: what does not fit anyway is told at once.
-        nodes.spread(spec, machines, address="127.0.0.1", port=29500, base=base)
+        nodes.spread(spec, machines, address="127.0.0.1", port=MEETING_PORT, base=base)
         address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
         told, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
         there = _sent(met, told, known_runs, snapshot, here) if send or snapshot is None \
@@ -59,11 +61,13 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         same = survey.named_files(spec, here) if there.same else ()
         warnings, places = survey.check(met, there.specs, there.folders, same)
         known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
+        warnings += survey.clocks(met)
     finally:
         survey.part(met)
     plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),
                    code=replace(snapshot.about(), sendings=there.sendings)
-                   if snapshot is not None else None)
+                   if snapshot is not None else None,
+                   not_compared=None if known_runs else survey.not_compared(spec, here))
     key = secrets.token_hex(16)
     parts = [Part(
         host=n.name, node=n.number, ranks=tuple(r.rank for r in n.plan.ranks),
@@ -84,16 +88,16 @@ def resumed(part: Part, before: Part | None, checkpoint: str | None = None) -> P
 
 
 def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[str, Part]
-              ) -> code.Snapshot | None:
+              ) -> Snapshot | None:
     """The code that hosts are to be sent; None where none is. A host that goes on with a run has
     the code that it was started with, and a new one gets no other. Raises SpecError."""
     new = [host for host in hosts if host not in known]
     if spec.run.sync == "none" or not new:
         return None
-    snapshot = code.take(here)
+    snapshot = take(here)
     names = {p.code for p in known.values()} - {None}
     if names and snapshot.name not in names:
-        raise SpecError([Problem("run.sync", "rsync", f"{here} has changed since the run was "
+        raise SpecError([Problem("run.sync", "send", f"{here} has changed since the run was "
                                  f"started, so that {', '.join(new)} can't have the code that the "
                                  "others go on with; resume without, or start a new run")])
     return snapshot
@@ -111,7 +115,7 @@ class _There:
 
 
 def _sent(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mapping[str, Part],
-          snapshot: code.Snapshot | None, here: Path) -> _There:
+          snapshot: Snapshot | None, here: Path) -> _There:
     """Where each host's part would run, the code sent there. Raises SpecError."""
     def one(host: survey.Asked) -> tuple[str, ...]:
         if host.name in known:
@@ -125,7 +129,7 @@ def _sent(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mappin
 
 
 def _previewed(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mapping[str, Part],
-               snapshot: code.Snapshot, here: Path) -> _There:
+               snapshot: Snapshot, here: Path) -> _There:
     """As `_sent`, with nothing sent: a host that lacks the code checks all but the task, which is
     looked for here. Raises SpecError."""
     new = [one for one in met if one.name not in known]

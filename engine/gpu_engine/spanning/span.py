@@ -14,14 +14,15 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from gpu_engine.common import files, procs
+from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.inbox import Inbox
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
+from gpu_engine.runs import leftovers
 from gpu_engine.runs.event_digests import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
-from gpu_engine.spanning import link, parts, verdict
+from gpu_engine.spanning import link, owed, parts, verdict
 from gpu_engine.spanning.link import Link
 from gpu_engine.spanning.parts import Part
 from gpu_engine.spanning.verdict import End
@@ -30,6 +31,8 @@ WAKE = 8.0
 """Seconds that the others get to end by themselves, once one host's part has failed."""
 LINGER = 60.0
 """Seconds that the others get to complete, once one has."""
+LONGEST_PAUSE = 60.0
+"""Seconds between two looks whether all hosts are there for another attempt."""
 GIVE_UP = 60.0
 """Seconds for which a host that can't be reached is waited for, once all others have ended."""
 _EXIT = {"completed": 0, "stopped": 130, "failed": 1}
@@ -56,6 +59,8 @@ class Span:
                                     boot=procs.boot_id(), started=recorded.started or time.time())
         self.stop_asked = recorded.state == "stopping"
         self.now_asked = False
+        self.begun = recorded.attempt
+        """The first of the attempts that train.restarts counts."""
         self._reports: Inbox[link.Report] = Inbox()
         self._clear()
 
@@ -65,6 +70,8 @@ class Span:
         self.over: dict[str, End] = {}
         self.broken: dict[str, tuple[str, float]] = {}
         """Host → why it can't be reached, and since when, unix seconds."""
+        self.full: dict[str, str] = {}
+        """Host → why nothing is recorded there of its ranks, though they may go on."""
         self.not_kept: dict[str, str] = {}
         """Host → why what its ranks write is not kept here any more."""
         self.told_to_stop: bool | None = None
@@ -81,35 +88,51 @@ class Span:
         signal.signal(signal.SIGQUIT, self._hear_now)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         files.remove_temporary(self.run.path / parts.FOLDER)
-        begun = self.state.attempt
+        self.begun = self.state.attempt
         if self.state.state == "queued":
             self._begin(self.state.attempt)
         else:
-            begun -= sum(a.outcome == "failed" for a in self.state.attempts[:-1])
+            self.begun -= sum(a.outcome == "failed" for a in self.state.attempts[:-1])
             self._write()
         while True:
             outcome, reason, cause = self._attempt()
             self._record(outcome, reason)
             number = self.state.attempt
-            left = self.plan.spec.train.restarts - (number - begun) if len(self.parts) > 1 else 0
-            if outcome != "failed" or left <= 0 or self.stop_asked or not self._all_began():
+            left = self._restarts_left()
+            if outcome != "failed" or left <= 0 or self.stop_asked or not self._ours_to_restart():
                 break
-            delay = min(2.0 ** (number - begun), 30.0)
+            delay = min(2.0 ** (number - self.begun), 30.0)
             self._say("starting", again=time.time() + delay,
                       reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
             waited = self._pause(delay)
             self.state = replace(self.state, again=None)
-            if not waited:
+            why = self._once_there(number, reason, left - 1) if waited else None
+            if self.stop_asked:
                 outcome, cause = "stopped", None
                 reason = f"stopped while waiting after attempt {number} failed"
                 break
-            try:
-                self._another(number + 1)
-            except UserError as err:
-                reason, cause = str(err), Cause(str(err))
+            if why is not None:
+                reason, cause = why, Cause(why)
                 break
-        self._say(outcome, ended=time.time(), exit_code=_EXIT[outcome], reason=reason, cause=cause)
+        if outcome == "stopped":
+            reason = self._owe() or reason
+        self._say(outcome, ended=time.time(), exit_code=_EXIT[outcome], reason=reason, cause=cause,
+                  unheard=())
         return self.state
+
+    def _owe(self) -> str | None:
+        """Note which hosts could not be told to stop; returns that in words."""
+        left = [n for n, end in self.over.items()
+                if end.lost is not None and self.parts[n].run is not None]
+        if not left:
+            return None
+        for name in left:
+            self._note(name, to_stop=True)
+        try:
+            owed.begin(self.run.path)
+        except OSError as err:
+            log.error("hosts/owed can't be written: %s", err)
+        return owed.sentence(left)
 
     # --- one attempt ---------------------------------------------------------------------------
 
@@ -118,18 +141,47 @@ class Span:
         self._say("starting", attempt=number, processes=(), cause=None, reason=None, changed=(),
                   attempts=(*self.state.attempts, record)[-50:])
 
-    def _another(self, number: int) -> None:
+    def _once_there(self, failed: int, reason: str | None, left: int) -> str | None:
+        """Begin the attempt after attempt `failed`, as soon as all hosts are there and meet: one
+        that reboots is waited for. `left`: the restarts after that. Returns why it can't begin
+        within `run.host_wait`; None if it has, or a stop was asked for."""
+        end, pause = time.monotonic() + self.plan.spec.run.host_wait, 2.0
+        while True:
+            try:
+                self._another(failed + 1, left)
+                return None
+            except UserError as err:
+                why, room = str(err), end - time.monotonic()
+            if room <= 0:
+                return f"{why}; waited for {units.clock(self.plan.spec.run.host_wait)}"
+            log.warning("attempt %d can't begin yet: %s", failed + 1, why)
+            pause = min(pause, room)
+            self._say("starting", again=time.time() + pause,
+                      reason=f"attempt {failed} failed: {reason}; waits for its hosts: {why}")
+            if not self._pause(pause):
+                return None
+            self.state = replace(self.state, again=None)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _another(self, number: int, left: int) -> None:
         """All parts again, at another port: the one before may still be held. Raises UserError
         where they can't meet."""
         from gpu_engine.spanning import again
 
         self.parts = {p.host: p for p in again.parts_again(
-            self.run, tuple(self.parts.values()), self.plan.spec)}
+            self.run, tuple(self.parts.values()), self.plan.spec, left)}
         parts.write_all(self.run.path, self.parts.values())
         self._begin(number)
 
-    def _all_began(self) -> bool:
-        return all(p.run is not None for p in self.parts.values())
+    def _restarts_left(self) -> int:
+        return self.plan.spec.train.restarts - (self.state.attempt - self.begun)
+
+    def _ours_to_restart(self) -> bool:
+        """Whether the next attempt is to be begun from here: all parts had begun, and a supervisor
+        of a single one, which restarts its ranks itself, is gone."""
+        return all(p.run is not None for p in self.parts.values()) and (
+            len(self.parts) > 1 or any(end.state is not None and end.state.state == "lost"
+                                       for end in self.over.values()))
 
     def _attempt(self) -> tuple[verdict.Outcome, str | None, Cause | None]:
         self._clear()
@@ -180,7 +232,14 @@ class Span:
                                   failed_at=time.time())
             self._note(name, problem=None if stopped else report.reason, since=time.time())
         else:
+            self._hear_full(name, report.unheard)
             self._hear_state(name, report.state, over=report.over)
+
+    def _hear_full(self, name: str, why: str | None) -> None:
+        self.full.pop(name, None)
+        if why is not None:
+            log.warning("%s: %s", name, why)
+            self.full[name] = why
 
     def _hear_state(self, name: str, state: State, *, over: bool) -> None:
         before = self.told.get(name)
@@ -231,9 +290,10 @@ class Span:
         self.alone = self.alone or time.monotonic()
         if self.now_asked and time.monotonic() - self.alone > WAKE:
             return True
-        # A stop is brought to a host however long it takes to reach it.
-        waits = self.stop_asked and not any(e.cause for e in self.over.values())
-        return not waits and time.monotonic() - self.alone > GIVE_UP
+        # After a stop, who is left is told as soon as it can be (`owed`); before another attempt it
+        # is waited for anyway.
+        soon = self.stop_asked or self._restarts_left() > 0
+        return time.monotonic() - self.alone > (WAKE if soon else GIVE_UP)
 
     def _failed_at(self, name: str, state: State) -> float | None:
         """When its first rank failed, by this machine's clock."""
@@ -258,11 +318,13 @@ class Span:
             name = "stopping"
         elif len(states) < len(self.links) or any(s in ("queued", "starting") for s in states):
             name = self.state.state if self.state.state == "running" else "starting"
-        reason = self._unreached() or self._unkept() or next(
+        reason = self._unreached() or self._unrecorded() or self._unkept() or next(
             (f"{n}: {s.reason}" for n, s in self.told.items()
              if s.reason and s.state not in _ENDED), None)
         told = {one.code: one for s in self.told.values() for one in s.warnings}
-        changes: dict[str, Any] = {"warnings": tuple(told.values())}
+        changes: dict[str, Any] = {"warnings": tuple(told.values()), "unheard": tuple(sorted(
+            rank for n, part in self.parts.items() for rank in part.ranks
+            if n not in self.over and (n in self.broken or n in self.full)))}
         if len(self.parts) == 1 and states:
             only = next(iter(self.told.values()))
             changes |= {"attempt": only.attempt, "again": only.again}
@@ -275,6 +337,17 @@ class Span:
                    for n, (why, since) in self.broken.items() if n not in self.over]
         failed = [f"{n} has failed" for n, end in self.over.items() if end.cause and waiting]
         return "; ".join([*failed, *waiting]) or None
+
+    def _unrecorded(self) -> str | None:
+        """Of hosts whose disk is full. Rank 0's has the checkpoints, too."""
+        said = []
+        for name, why in self.full.items():
+            if name not in self.over:
+                saved = leftovers.last_checkpoint(self.run.path)
+                lacks = "" if self.parts[name].node else "; no checkpoint can be written there, " \
+                    + (f"the last is {saved}" if saved else "and there is none yet")
+                said.append(f"{name}: {why}{lacks}")
+        return "; ".join(said) or None
 
     def _unkept(self) -> str | None:
         return "; ".join(f"what the ranks of {n} write is not kept here any more: {why}"

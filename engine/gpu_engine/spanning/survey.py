@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.torch_words import torch_words
 from gpu_engine.common.version import version
@@ -24,7 +23,7 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 
 APART = 1.0
-"""Seconds by which clocks may differ: the order of events is told by them."""
+"""Seconds by which clocks may differ without a word."""
 _KEY = "devices.hosts"
 _LARGEST = 16 << 20
 """Bytes of a file that is compared."""
@@ -121,19 +120,24 @@ def _unlike(met: Sequence[Asked]) -> list[Problem]:
     for one in met:
         other = seen.setdefault((one.machine.welcome.boot, one.machine.welcome.place), one)
         if other is not one:
-            ids = ",".join((*other.entry.ids, *one.entry.ids)) or "0,1"
+            ids = tuple(dict.fromkeys((*other.entry.ids, *one.entry.ids)))
             out.append(Problem(_KEY, one.name, f"is the same machine as {other.name}; give all its "
-                                               f"devices in one entry: {other.name}:{ids}"))
+                                               "devices in one entry: "
+                                               f"{HostDevices(other.name, ids)}"))
         there = one.machine.welcome.version
         if there != version():
             out.append(Problem(_KEY, one.name, f"gpu-panel there is {there}, here {version()}: "
                                                f"gpu-engine hosts setup {one.name}"))
-        if abs(one.skew) - one.doubt > APART:
-            way = "ahead of" if one.skew > 0 else "behind"
-            out.append(Problem(_KEY, one.name, f"its clock is {units.clock(abs(one.skew))} {way} "
-                                               "this machine's; set it right (timedatectl "
-                                               "set-ntp true)"))
     return out
+
+
+def clocks(met: Sequence[Asked]) -> list[str]:
+    """A warning for each host whose clock is not this machine's. No reason to refuse it: what
+    failed first is judged by how far it was off when it was asked."""
+    return [f"{one.name}: its clock is {abs(one.skew):.1f} s "
+            f"{'ahead of' if one.skew > 0 else 'behind'} this machine's, and so are the times that "
+            "its ranks tell; timedatectl set-ntp true sets it right"
+            for one in met if abs(one.skew) - one.doubt > APART]
 
 
 def torches(met: Sequence[Asked], spec: RunSpec) -> list[Problem]:
@@ -254,16 +258,29 @@ def _problem(host: str, wrong: protocol.Wrong) -> Problem:
 def named_files(spec: RunSpec, folder: Path) -> tuple[protocol.Digest, ...]:
     """The files that the task or command names with a relative path, as they are in `folder`
     here: there they have to be the same."""
+    return tuple(protocol.Digest(word, hashlib.sha256((folder / word).read_bytes()).hexdigest())
+                 for word in _named(spec, folder))
+
+
+def not_compared(spec: RunSpec, folder: Path) -> str | None:
+    """For people: which code of a run whose code is not sent nobody compares with the hosts'. None:
+    it is sent, or is gpu-panel's own."""
+    use = spec.task.use
+    if spec.run.sync != "none" or (use is not None and use.startswith("gpu_engine.")):
+        return None
+    names = ", ".join(_named(spec, folder))
+    there = f"{names} has to be the same on each host, which is looked at. What it imports, and " \
+        if names else "no file of the code is compared with the hosts': all of it, and "
+    return (f"{there}whatever else it reads, has to be there and is not compared; "
+            "run.sync=send sends the code")
+
+
+def _named(spec: RunSpec, folder: Path) -> list[str]:
     words = list(spec.task.command or ())
     if spec.task.use is not None:
         words = [spec.task.use.rpartition(":")[0]] if ".py:" in spec.task.use else []
-    found = []
-    for word in words:
-        path = folder / word
-        if os.path.isabs(word) or not _is_small_file(path):  # noqa: PTH117
-            continue
-        found.append(protocol.Digest(word, hashlib.sha256(path.read_bytes()).hexdigest()))
-    return tuple(found)
+    return [word for word in words
+            if not os.path.isabs(word) and _is_small_file(folder / word)]  # noqa: PTH117
 
 
 def _is_small_file(path: Path) -> bool:

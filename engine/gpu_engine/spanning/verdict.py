@@ -8,6 +8,7 @@ from typing import Literal
 
 from gpu_engine.events import schema
 from gpu_engine.runs.state import Cause, State
+from gpu_engine.supervisor.attempt import ALONE
 from gpu_engine.supervisor.cause import Failure
 
 _DOUBT = 5.0
@@ -79,6 +80,8 @@ def judge(ends: Mapping[str, End], *, stop_asked: bool
     if stop_asked or "stopped" in states:
         unknown = [n for n, e in ends.items() if e.lost is not None]
         more = f"whether it still runs on {', '.join(unknown)} is not known" if unknown else None
-        reasons = [e.state.reason for e in ends.values() if e.state is not None and e.state.reason]
+        # Ranks on a host that heard of the stop last have ended with the others, not by themselves.
+        reasons = [e.state.reason for e in ends.values() if e.state is not None and e.state.reason
+                   and not (stop_asked and e.state.reason == ALONE)]
         return "stopped", more or (reasons[0] if reasons else None), None
     return "completed", None, None

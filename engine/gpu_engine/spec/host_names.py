@@ -66,8 +66,9 @@ def parse_all(texts: Sequence[str]) -> tuple[HostDevices, ...]:
     names = [entry.host for entry in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        ids = ",".join(i for entry in found if entry.host == twice for i in entry.ids) or "0,1"
-        raise BadName(f"{twice} is named twice; name it once with all its devices: {twice}:{ids}")
+        ids = [i for entry in found if entry.host == twice for i in entry.ids]
+        once = HostDevices(twice, tuple(dict.fromkeys(ids)))
+        raise BadName(f"{twice} is named twice; name it once with all its devices: {once}")
     return found
 
 

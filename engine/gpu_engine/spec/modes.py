@@ -14,6 +14,8 @@ from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.frozen import frozen
 
 _KEY = "parallel.mode"
+MEETING_PORT = 29500
+"""Where the ranks of several machines meet unless another is named, as with torchrun."""
 
 
 @frozen
@@ -119,6 +121,20 @@ def get(name: str) -> Mode:
     return mode
 
 
+def over_hosts(hosts: int, chosen: str) -> str:
+    """The name of the mode in which a run on so many `devices.hosts` trains if `chosen` was asked
+    for: several are a node each, and one is no reason for several nodes. Raises SpecError."""
+    mode = get(chosen)
+    if hosts > 1 and not mode.several_nodes:
+        if mode.replica_a_device and not mode.process_a_device:
+            raise SpecError([Problem(_KEY, mode.name, f"{mode.label} stays on one machine; over "
+                                                      f"{hosts} hosts take multinode")])
+        return next(m.name for m in every() if m.several_nodes)
+    if hosts == 1 and mode.several_nodes:
+        return next(m.name for m in every() if m.process_a_device and not m.several_nodes)
+    return chosen
+
+
 _RANKS = frozenset({"master_port", "backend", "launcher", "timeout", "bucket_cap_mb",
                     "static_graph", "find_unused"})
 _NODES = frozenset({"nodes", "node_rank", "master_addr", "node_devices"})
@@ -139,4 +155,4 @@ register(Mode(
     name="multinode", label="multi-node", short="multi-node", scheme="DDP",
     help="DDP over machines", strategy=_DDP,
     process_a_device=True, replica_a_device=True, several_nodes=True, keys=_RANKS | _NODES,
-    launcher="torchrun", port=29500))
+    launcher="torchrun", port=MEETING_PORT))

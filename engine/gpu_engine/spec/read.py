@@ -7,13 +7,14 @@ and suggests what a misspelt key may have meant. Standard library only: a rank i
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
-from gpu_engine.common.values import ANY, convert, describe, parse
+from gpu_engine.common.values import ANY, convert, describe, parse, show
 from gpu_engine.spec.host_names import BadName, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
 from gpu_engine.spec.typed_command import split
@@ -84,9 +85,13 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
     """Apply several `key=value` to a nested dict, in place, as `--set` does.
 
     If they name another task, the parameters of the task before are removed first. Raises
-    SpecError.
+    SpecError, also where they name two keys of which one may be given, or devices of this machine
+    where the dict has `devices.hosts`: which was meant is not guessed.
     """
     given = list(map(spelled_out, assignments))
+    problems = _contradictions(data, given)
+    if problems:
+        raise SpecError(problems)
     uses = [a.partition("=")[2] for a in given if a.partition("=")[0].strip() == "task.use"]
     if uses and uses[-1] != _get(data, "task.use"):
         task = data.get("task")
@@ -94,6 +99,21 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
             task.pop("params", None)
     for assignment in given:
         apply_set(data, assignment)
+
+
+def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list[Problem]:
+    texts = {key.strip(): text for key, _, text in (a.partition("=") for a in assignments)}
+    out = [Problem(left, texts[left], f"give this or {right}, not both")
+           for left, right in ONE_OF if left in texts and right in texts]
+    hosts = _get(data, "devices.hosts")
+    here = [key for key in ("devices.ids", "devices.pick") if key in texts]
+    if hosts and here and "devices.hosts" not in texts:
+        named = show(hosts)
+        out.append(Problem(here[0], texts[here[0]], f"devices.hosts = {named} is set, and this "
+                           "means devices of the machine in front of you. Name the devices of "
+                           "hosts as in devices.hosts=gpu1:0,1, those of this machine as in "
+                           "devices.hosts=local:0,1"))
+    return out
 
 
 def spelled_out(assignment: str) -> str:
@@ -109,7 +129,8 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
     """Apply one `key=value` to a nested dict, in place.
 
     The value is parsed by the key's type (`values.parse`): "512" is a number for batch.size and a
-    text for name; "0,1" is a list for devices.ids, and task.command is split as a shell splits it.
+    text for name; "0,1" is a list for devices.ids, and task.command is split as a shell splits it,
+    as are the variables of run.env, of which `run.env.NAME` sets one.
     A key may be named without its section (`spelled_out`). If only one of two keys may be given
     (`ONE_OF`), setting one removes the other. Raises SpecError.
     """
@@ -122,6 +143,9 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
         params = data.setdefault("task", {}).setdefault("params", {})
         params[dotted.removeprefix("task.params.")] = parse(text, ANY)
         return
+    if dotted.startswith("run.env."):
+        data.setdefault("run", {}).setdefault("env", {})[dotted.removeprefix("run.env.")] = text
+        return
     key = keys().get(dotted)
     if key is None:
         raise SpecError([_unknown(dotted, [*known_keys(), "name"], value=text, typed=True)])
@@ -129,7 +153,8 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
         if dotted in pair:
             other = pair[1] if dotted == pair[0] else pair[0]
             data.get(key.section, {}).pop(other.partition(".")[2], None)
-    value = _command(text) if dotted == "task.command" else parse(text, key.kind)
+    value = _command(text) if dotted == "task.command" else _variables(text) \
+        if dotted == "run.env" else parse(text, key.kind)
     if dotted == "devices.hosts" and isinstance(value, list) and not text.lstrip().startswith("["):
         value = glued(map(str, value))  # the commas between a host's devices are its own
     part = data.setdefault(key.section, {}) if key.section else data
@@ -177,6 +202,10 @@ def _value(key: Key, value: Any) -> Any:
         raise ValueError  # a file must hold a real list; typed text was parsed before
     if key.dotted == "devices.ids" and isinstance(value, list):
         value = [str(v) if type(v) is int else v for v in value]
+    if (key.dotted, value) == ("run.sync", "rsync"):
+        value = "send"  # the word of earlier versions
+    if key.dotted == "run.env" and isinstance(value, dict):
+        value = {k: str(v) if type(v) is int else v for k, v in value.items()}
     if not _shallow(value, 32):
         raise ValueError
     return convert(value, key.kind)
@@ -207,6 +236,18 @@ def _command(text: str) -> object:
         return split(text)
     except ValueError:
         return text
+
+
+def _variables(text: str) -> object:
+    """Variables as a shell takes them before a command, `A=1 B="two words"`, or as a table of TOML;
+    the text itself if it is neither, of which making the spec then says what is wrong."""
+    if text.lstrip().startswith("{"):
+        return parse(text, keys()["run.env"].kind)
+    try:
+        pairs = [word.partition("=") for word in shlex.split(text)]
+    except ValueError:
+        return text
+    return {name: value for name, _, value in pairs} if all(eq for _, eq, _ in pairs) else text
 
 
 def _unknown(key: str, known: list[str], *, value: Any = None, typed: bool = False) -> Problem:
@@ -243,6 +284,8 @@ def _expected(key: Key, value: Any) -> str:
     """What is expected of a key's value, in words."""
     if key.dotted == "task.command" and isinstance(value, str):
         return _command_problem(value)
+    if key.dotted == "run.env":
+        return 'expected variables and their texts, as in {NCCL_DEBUG = "INFO"} or NCCL_DEBUG=INFO'
     import difflib
 
     choices = [text for text, _ in key.kind.without_none.choices]

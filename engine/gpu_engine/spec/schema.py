@@ -174,11 +174,17 @@ class ProcessSpec:
     torch."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
-    sync: Literal["none", "rsync"] = "none"
-    """How the code comes to other hosts. none: it is there, as on a shared file system; rsync: what
+    sync: Literal["none", "send"] = "none"
+    """How the code comes to other hosts. none: it is there, as on a shared file system; send: what
     git tracks or does not ignore is sent. Data is never sent."""
+    host_wait: NotNegative = 3600.0
+    """Seconds for which a restart (train.restarts) waits for hosts that can't be reached, as while
+    they reboot."""
     log_mb: Count = 64
     """MiB of output to keep in a rank's log, and the same again in the log file before it."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables for the environment of the ranks, on every machine: NCCL_DEBUG = "INFO",
+    HF_HOME = "/data/hf". They come before those that are inherited."""
     grad_norm: bool = False
     """For a script of your own: also record the norm of each step's gradients, which costs
     a pass over them."""

@@ -13,9 +13,11 @@ from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, oom, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
 from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.left_running import LeftRunning
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
+ALONE = "a rank was stopped by a signal to it alone"
 LINGER = 30.0
 """Seconds that the other ranks get to complete once the process of one has ended well."""
 
@@ -41,6 +43,10 @@ class Attempt:
     """Whether a process has failed."""
     deadline: float | None = None
     """When the remaining processes are killed, monotonic seconds."""
+    orphans: dict[int, int] = field(default_factory=dict)
+    """The exit statuses of processes that have become our children and ended by themselves."""
+    left: LeftRunning | None = None
+    """What a person's own command has left running; None for a task, whose ranks leave nothing."""
     hang: Cause | None = None
     """Set if it was ended because it hung."""
 
@@ -52,11 +58,14 @@ class Attempt:
     @property
     def going_on(self) -> bool:
         """Whether any process must be waited for. Ranks that were told to stop count even if the
-        process that started them has ended."""
+        process that started them has ended, and so does what `left` waits for."""
         if self.running_children:
             return True
-        if self.stopping is None or self.forced:
+        if self.forced:
             return False
+        if self.stopping is None:
+            return self.left is not None and all(c.status == 0 for c in self.children) \
+                and self.left.look(self.events)
         if not any(s.begun for s in self.events.values()):
             self.stopping.signal_all()
         return self.stopping.going_on
@@ -99,6 +108,8 @@ class Attempt:
         ]
         if not is_task:
             failures += scripts.errors_below(self.events, self.children)
+        if self.left is not None:
+            failures += self._failed_later(self.left, run, plan)
         if stop_asked:
             erred = [f for f in failures if f.error is not None and not f.in_wake]
             if not erred:
@@ -113,11 +124,26 @@ class Attempt:
             return "failed", why, Cause(why)
         if not failures:
             if any(s.view.outcome == "stopped" for s in self.events.values()):
-                return "stopped", "a rank was stopped by a signal to it alone", None
+                return "stopped", ALONE, None
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
                             disk=disk_room.of(run.path))
         return "failed", cause.line if cause is not None else None, cause
+
+    def _failed_later(self, left: LeftRunning, run: Run, plan: LaunchPlan) -> list[Failure]:
+        """The failures of what trained, or was about to, after its command had ended well."""
+        first = self.children[0]
+        ranks = {s.view.pid: rank for rank, s in self.events.items()}
+        trained = any(s.view.stepped for s in self.events.values())
+        found = []
+        for pid in left.waited:
+            rank, status = ranks.get(pid), self.orphans.get(pid, 0)
+            error = None if rank is None else self.events[rank].view.error
+            if error or (status and (rank is not None or not trained)):
+                at = first.ranks[0] if rank is None else rank
+                found.append(Failure(at, status or 1, time.time(), error,
+                                     logs.tail(self._log(run, plan, first, at))))
+        return found
 
     @staticmethod
     def _log(run: Run, plan: LaunchPlan, child: Child, rank: int) -> Path:

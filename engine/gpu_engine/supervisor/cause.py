@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from gpu_engine.common import exit_status
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.nccl import own_fault
 from gpu_engine.events import schema
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.disk_room import Room
@@ -29,9 +30,6 @@ _MISSING = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+
 _NOT_COMPILED = re.compile(r'^  File "[^"\n]*", line \d+\n(?: .*\n)*'
                            r"(?:SyntaxError|IndentationError|TabError): .*\s*\Z", re.MULTILINE)
 _WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"})
-_OWN = re.compile(r"ncclinvalid|invalid usage|duplicate gpu|ncclunhandledcuda|cuda error"
-                  r"|out of memory", re.IGNORECASE)
-"""Errors of NCCL for which this rank itself is to blame, though they look like those of a peer."""
 
 @frozen(slots=True)
 class Failure:
@@ -66,7 +64,7 @@ class Failure:
         """Whether this looks like a consequence of another rank's failure."""
         if self.error is not None:
             kind, message = self.error.type, self.error.message
-            if kind != "PeerLost" and _OWN.search(message):
+            if kind != "PeerLost" and own_fault(message):
                 return False
             return kind in _WAKE_TYPES or bool(_WAKE.search(message))
         if self.status == -signal.SIGTERM:  # what the others get once one has failed

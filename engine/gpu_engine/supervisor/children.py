@@ -79,8 +79,9 @@ _files: tuple[int, int] | None = None
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
-    """Start a process in a session of its own, with its output in `log`. The kernel kills it when
-    this process dies.
+    """Start a process in a process group of its own, as a shell starts a job, with its output in
+    `log`. The kernel kills it when this process dies. It leads no session: then `os.setpgrp()`
+    would fail.
 
     Must be called from the main thread. Raises OSError if the program or a folder is missing.
     """
@@ -105,14 +106,15 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
     try:
         popen = subprocess.Popen(
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd,
-            start_new_session=True, umask=umask, preexec_fn=arm)
+            process_group=0, umask=umask, preexec_fn=arm)
     finally:
         os.close(fd)
     return Child(ranks, role, popen.pid, procs.start_ticks(popen.pid), popen)
 
 
-def reap(children: Sequence[Child]) -> list[Child]:
-    """Reap every process that has ended, adopted orphans too. Returns those of `children`."""
+def reap(children: Sequence[Child], orphans: dict[int, int] | None = None) -> list[Child]:
+    """Reap every process that has ended, adopted orphans too. Returns those of `children`; the exit
+    statuses of the others are put into `orphans`, by pid."""
     ended = []
     by_pid = {c.pid: c for c in children if c.running}
     while True:
@@ -128,6 +130,8 @@ def reap(children: Sequence[Child]) -> list[Child]:
             child.popen.returncode = child.status  # Popen would wait for it again
             child.ended = time.time()
             ended.append(child)
+        elif orphans is not None:
+            orphans[pid] = os.waitstatus_to_exitcode(status)
 
 
 def process_table() -> dict[int, tuple[int, bool]]:
@@ -203,7 +207,7 @@ def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
     Returns the pids that could not be ended, for example in uninterruptible sleep.
     """
     end = time.monotonic() + seconds
-    if procs.LINUX and _childless(children):  # as after nearly all runs; nothing is below us
+    if procs.LINUX and childless(children):  # as after nearly all runs; nothing is below us
         return []
     while True:
         try:
@@ -216,14 +220,16 @@ def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
             except ProcessLookupError:
                 continue
         reap(children)
-        if _childless(children):
+        if childless(children):
             return []
         if time.monotonic() > end:
             return left
         time.sleep(0.02)
 
 
-def _childless(children: Sequence[Child]) -> bool:
+def childless(children: Sequence[Child] = ()) -> bool:
+    """Whether this process has no child left, adopted ones included. Where the system adopts none:
+    whether none of `children` runs."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13, where nothing is adopted
         return not any(c.running for c in children)
     try:

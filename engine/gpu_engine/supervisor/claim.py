@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from gpu_engine.box import folder
 from gpu_engine.common.places import leases_folder
 from gpu_engine.devices import availability, leases
+from gpu_engine.devices.leases.shared import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.plan.records import LaunchPlan
 
@@ -43,13 +43,18 @@ def shared(plan: LaunchPlan) -> bool:
     return plan.spec.devices.share or plan.device_type == "cpu"
 
 
-def take(plan: LaunchPlan, run_id: str) -> leases.Leases:
+def take(plan: LaunchPlan, run_id: str, *, queued: bool = False) -> leases.Leases:
     """Lease the devices for as long as this process lives. Raises UserError, which says who holds
-    them."""
-    why = folder.why_not()
+    them.
+
+    queued: the run was in the queue, where a CPU slot that another run holds is not free: of two
+    that see it free at once, one takes it.
+    """
+    why = why_not()
     if why is not None:
         log.warning("%s", why)
-    return leases.acquire(leases_folder(), devices_of(plan), run_id, share=shared(plan))
+    return leases.acquire(leases_folder(), devices_of(plan), run_id,
+                          share=plan.spec.devices.share or (shared(plan) and not queued))
 
 
 def blocked(plan: LaunchPlan, *, again_on_them: bool,

@@ -42,18 +42,21 @@ def errors_below(events: Mapping[int, RankState], children: Sequence[Child]) -> 
 
 
 def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Child],
-               stop_asked: bool) -> None:
+               orphans: Mapping[int, int], stop_asked: bool) -> None:
     """Write the end event of each rank, which can't know its exit status itself. Called once all
-    ranks have ended."""
+    ranks have ended. `orphans`: the exit statuses of those whose command had ended before."""
     for rank, seen in events.items():
         view = seen.view
         if not seen.begun or view.outcome is not None:
             continue
         child = next((c for c in children if rank in c.ranks), children[0])
+        late = orphans.get(view.pid or 0)
         if view.error is not None:
             outcome = "failed" if child.status != 0 or view.pid != child.pid else "completed"
         elif stop_asked:
             outcome = "stopped"
+        elif late is not None:
+            outcome = "failed" if late else "completed"
         elif child.status == 0 or (view.ended and view.pid != child.pid):
             outcome = "completed"
         else:
@@ -74,8 +77,12 @@ def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
     why = _why_unseen(run, child)
     if why and seen.warned not in (why, _WITHOUT):
         seen.warned = why
-        _append(run, child.ranks[0], schema.Warning(
-            f"only the output of this process can be shown: {why}"))
+        tell(run, child.ranks[0], f"only the output of this process can be shown: {why}")
+
+
+def tell(run: Run, rank: int, text: str) -> None:
+    """Write a warning into a rank's record. An error is logged."""
+    _append(run, rank, schema.Warning(text))
 
 
 def _why_unseen(run: Run, child: Child) -> str | None:

@@ -6,6 +6,7 @@ import logging
 import os
 
 from gpu_engine.common import procs
+from gpu_engine.common.interfaces import address_of, interface_to
 from gpu_engine.common.ports import free_port
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
@@ -33,6 +34,8 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
     for process in plan.processes:
         env = {k: v for k, v in os.environ.items() if k not in (*_FOREIGN, *process.unset)}
         env |= process.env
+        if plan.nodes > 1 and plan.spec.task.command is not None:
+            env = _interface(plan.master_addr) | env
         env |= {"GPU_PANEL_RUN": str(run.path), "PYTHONUNBUFFERED": "1",
                 "GPU_PANEL_ATTEMPT": str(attempt.number),
                 "GPU_PANEL_SUPERVISOR": f"{os.getpid()}:{procs.start_ticks(os.getpid())}"}
@@ -58,3 +61,12 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
         attempt.children.append(child)
         attempt.events |= seen
     return None
+
+
+def _interface(master: str) -> dict[str, str]:
+    """The variables that have gloo and NCCL use the interface that leads to the other machines, as
+    a task's ranks do (`worker/rank/joining.py`): gloo would take the address of the host name,
+    which on Debian is 127.0.1.1. Empty where `master` is a name of this machine itself."""
+    address = address_of(master)
+    name = interface_to(address) if address is not None else None
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": "=" + name} if name else {}

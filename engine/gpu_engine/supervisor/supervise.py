@@ -20,6 +20,7 @@ from gpu_engine.runs.state import Notice
 from gpu_engine.supervisor import (
     claim,
     hang_watch,
+    left_running,
     logs,
     noticed,
     oom,
@@ -90,10 +91,11 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        queued = waiting.read(self.run.path) is not None
         try:
-            leases = claim.take(self.plan, self.run.id)
+            leases = claim.take(self.plan, self.plan.whole, queued=queued)
         except UserError as err:
-            if waiting.read(self.run.path) is not None:
+            if queued:
                 return self._wait_again(str(err))
             self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
                             cause=Cause(str(err)))
@@ -196,12 +198,19 @@ class Supervisor:
         self.watch = hang_watch.Watch(self.run, self.hang_timeout)
         devices = DeviceRecord(self.run, self.plan.source, claim.devices_of(self.plan))
         digests = Digests()
+        if not self.is_task and procs.LINUX:
+            attempt.left = left_running.LeftRunning()
         while attempt.going_on:
+            self._tell_of_left(attempt)
             self._hear(attempt, self._wait(attempt))
             self._look(attempt)
             devices.look()
             digests.look(map(self.run.events, attempt.events))
         devices.close()
+        if attempt.left is not None and attempt.left.rest and not attempt.forced:
+            scripts.tell(self.run, attempt.children[0].ranks[0], "the command has left running "
+                         "what does not train, which was ended: "
+                         + left_running.named(attempt.left.rest))
         left = kill_tree(attempt.children)
         if left:
             log.error("could not end: %s", left)
@@ -218,7 +227,8 @@ class Supervisor:
             words = f"asked to stop {self.stopped_by}"
             verdict = ("stopped", f"{words}; {verdict[1]}" if verdict[1] else words, None)
         if not self.is_task:
-            scripts.write_ends(self.run, attempt.events, attempt.children, self.stop_asked)
+            scripts.write_ends(self.run, attempt.events, attempt.children, attempt.orphans,
+                               self.stop_asked)
         return verdict
 
     def _direct(self, role: str) -> bool:
@@ -242,11 +252,23 @@ class Supervisor:
         for child in attempt.children:
             if self._direct(child.role):
                 scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
-        if self.hang_timeout and attempt.deadline is None and attempt.running_children:
+        if self.hang_timeout and attempt.deadline is None and (
+                attempt.running_children or attempt.stopping is None):
             attempt.hang = self.watch.look(attempt.events)
             if attempt.hang is not None:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
+
+    def _tell_of_left(self, attempt: Attempt) -> None:
+        """Say why the run goes on though its command has ended."""
+        left = attempt.left
+        if left is None or attempt.stopping is not None or not left.going_on:
+            return
+        pids = {pid: procs.program(pid) for pid in sorted(left.going_on)}
+        reason = (f"the command has ended and left running what trains or is about to: "
+                  f"{left_running.named(pids)}; gpu-engine stop {self.run.id} ends it")
+        if reason != self.state.reason:
+            self._set_state("running", reason=reason)
 
     def _noticed(self, attempt: Attempt) -> tuple[Notice, ...]:
         goes_on = self.plan.spec.train.on_nonfinite == "continue"
@@ -271,7 +293,7 @@ class Supervisor:
         number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
             self.stopped_by = sender.describe(got[1])  # at once: a `kill` is gone in a moment
-        ended = reap(attempt.children)
+        ended = reap(attempt.children, attempt.orphans)
         if ended:
             self._note_ends(attempt, ended)
         if number == signal.SIGQUIT:
@@ -342,7 +364,7 @@ class Supervisor:
                 beyond = f"though {attempt.ended_ranks} ended"
             self._set_state(self.state.state, reason=f"{who} still writing a checkpoint and may "
                             f"finish it {beyond}, as long as it grows; gpu-engine stop --now "
-                            f"{self.run.id} ends it")
+                            f"{self.plan.whole} ends it")
         return True
 
     def _limit(self, attempt: Attempt, seconds: float | None) -> None:

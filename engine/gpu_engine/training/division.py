@@ -1,12 +1,10 @@
-"""Finds out whether an iterable dataset divides itself over ranks and loader workers.
+"""How an iterable dataset divides itself over ranks and loader workers.
 
 PyTorch gives every loader worker a copy of an iterable dataset and leaves it to the dataset to
 read only a part: with `get_worker_info()` in the documented pattern, or by rank and worker in
 WebDataset's `split_by_node` and `split_by_worker`. A dataset that divides itself must not be
 divided once more; any other one must be. The interface does not tell which kind a dataset is, so
-it is watched until it gives its first example. If it reads its worker's number and the number of
-workers, it divides by worker; if it reads its rank and the world size, it divides by rank. When
-that rule is wrong, comparing the readers' first examples shows it (`reader_reports`).
+it says so with an attribute `divided_by`, or its task does; of two libraries' own it is known.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from typing import Any
 from gpu_engine.common.errors import UserError
 
 RANK, WORKER = "rank", "worker"
-_SAYS = {"nothing": frozenset(), "worker": frozenset({WORKER}), "rank": frozenset({RANK}),
-         "rank and worker": frozenset({RANK, WORKER})}
+_SAYS = {"nothing": frozenset(), "workers": frozenset({WORKER}), "ranks": frozenset({RANK}),
+         "both": frozenset({RANK, WORKER})}
 _COUNTS = {"num_shards", "n_shards", "shards", "count", "num", "n", "total", "of", "world_size",
            "num_replicas", "num_workers", "num_parts"}
 _INDEXES = {"index", "idx", "i", "shard_index", "shard_id", "shard_idx", "rank", "worker",
@@ -29,36 +27,66 @@ _INDEXES = {"index", "idx", "i", "shard_index", "shard_id", "shard_idx", "rank",
 
 @dataclass(frozen=True)
 class KnownDivision:
-    """How a dataset divides itself, as far as it is known before reading it."""
+    """A dataset, and what it divides itself by."""
 
     data: Any
     by: frozenset[str]
     """What it divides itself by: RANK, WORKER, both or neither."""
-    sure: bool
-    """Whether its author says so (`divided_by`), so that it need not be watched."""
 
 
-def known_division(data: Any, rank: int, ranks: int, watched: frozenset[str] = frozenset()
-                   ) -> KnownDivision:
-    """What `data` divides itself by, according to its attribute `divided_by`, its library, or what
-    was seen while the dataset was made (`watched`, from `Watch.divides`).
+def known_division(data: Any, task: Any, *, rank: int, ranks: int, workers: int) -> KnownDivision:
+    """What `data` divides itself by: by its attribute `divided_by`, by that of `task`, or by its
+    library. `workers`: of each of the `ranks`; 0 for none.
 
-    Raises UserError if `divided_by` has an unknown value.
+    Raises UserError if there is more than one reader and nothing says it, or if `divided_by` has an
+    unknown value.
     """
-    says = getattr(data, "divided_by", None)
-    if says is not None:
-        if says not in _SAYS:
-            raise UserError(f"{type(data).__name__}.divided_by is {says!r}; it takes "
-                            + ", ".join(f'"{word}"' for word in _SAYS))
-        return KnownDivision(data, _SAYS[says], sure=True)
-    if type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "_distributed"):
+    several = frozenset(what for what, count in ((RANK, ranks), (WORKER, workers)) if count > 1)
+    for who in (data, task):
+        says = getattr(who, "divided_by", None)
+        if says is not None:
+            if says not in _SAYS:
+                raise UserError(f"{type(who).__name__}.divided_by is {says!r}; it takes "
+                                + ", ".join(f'"{word}"' for word in _SAYS))
+            return KnownDivision(data, _SAYS[says])
+    library = type(data).__module__.partition(".")[0]
+    if library == "datasets" and hasattr(data, "_distributed"):
         # Hugging Face's datasets divide over loader workers by themselves, and over ranks once
-        # they are told the rank.
+        # they are told the rank, which nothing public tells: a second time they would be divided
+        # twice. Where the name is gone, such a dataset has to say what it divides itself by.
         if ranks > 1 and data._distributed is None:
             library = importlib.import_module("datasets.distributed")  # part of the same library
             data = library.split_dataset_by_node(data, rank=rank, world_size=ranks)
-        return KnownDivision(data, frozenset({RANK, WORKER}), sure=False)
-    return KnownDivision(data, frozenset(watched), sure=False)
+        return KnownDivision(data, _SAYS["both"])
+    by = _of_webdataset(data) if library == "webdataset" else frozenset()
+    if several <= by:
+        return KnownDivision(data, by)
+    raise UserError(_unsaid(data, library, ranks, workers))
+
+
+def _of_webdataset(data: Any) -> frozenset[str]:
+    """What WebDataset's own functions in a pipeline of its divide by."""
+    stages = {getattr(stage, "__name__", type(stage).__name__)
+              for stage in getattr(data, "pipeline", [])}
+    if stages & {"ResampledShards", "ResampledShardList"}:  # each reader draws its own
+        return _SAYS["both"]
+    return frozenset(what for what, splitter in (
+        (RANK, "split_by_node"), (WORKER, "split_by_worker")) if splitter in stages)
+
+
+def _unsaid(data: Any, library: str, ranks: int, workers: int) -> str:
+    name = type(data).__name__
+    readers = f"{ranks} ranks" if ranks > 1 else "one rank"
+    if workers:
+        readers += f" with {workers} loader workers" + (" each" if ranks > 1 else "")
+    hint = ("Give it nodesplitter=webdataset.split_by_node and no workersplitter of your own, or "
+            "say it" if library == "webdataset" else "Say it")
+    return (f"{readers} would read {name}, and it does not say how it divides itself among them. "
+            f"{hint} in two lines,\n"
+            f"    class {name}(IterableDataset):\n"
+            '        divided_by = "nothing"\n'
+            'if each reader would get all examples, which are then dealt out; or "workers" (it '
+            'uses get_worker_info()), "ranks" (it uses the rank), "both". The task may say it too.')
 
 
 def shard(data: Any, index: int, count: int) -> Any:

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import rng
 from gpu_engine.training.data import move
+from gpu_engine.training.division import known_division
 from gpu_engine.training.held_out import SEED, HeldOut
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.task import Task, has_default_collate
@@ -40,17 +42,17 @@ class Evaluation:
 
     def __init__(self, task: Task, data: Any, chunk: int, group: Group,
                  device: torch.device, *, others: list[torch.device] | None = None,
-                 workers: int = 0, warn: Callable[[str], None] = lambda text: None,
-                 watched: frozenset[str] = frozenset()) -> None:
+                 workers: int = 0) -> None:
         """`chunk`: examples in a forward pass; `device`: where batches go; `others`: this rank's
-        further devices; `workers`: how many loader workers; `watched`: what the dataset was seen
-        to divide itself by while it was made (`division_watch.Watch.divides`)."""
+        further devices; `workers`: how many loader workers. Raises UserError if a stream does not
+        say what it divides itself by (`known_division`)."""
         self._task, self._group = task, group
         self._device, self._devices = device, [device, *(others or [])]
+        if isinstance(data, IterableDataset):
+            data = known_division(data, task, rank=group.rank, ranks=group.size, workers=workers)
         self._chunks = HeldOut(
             data, chunk, rank=group.rank, ranks=group.size, workers=workers, device=device,
-            collate=task.collate, default_collate=has_default_collate(task),
-            gather=group.gather_bytes, warn=warn, watched=watched)
+            collate=task.collate, default_collate=has_default_collate(task))
 
     def run(self, model: nn.Module, precision: Precision,
             stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
@@ -85,7 +87,6 @@ class Evaluation:
             raise EvaluationFailed(problem) from problem
         if halted:
             return None
-        self._chunks.check()
         return self._together(mine, int(chunks))
 
     def _sum(self, name: str, value: Any) -> Tensor:

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from gpu_engine.training import division
 from gpu_engine.training.data import Reader, Request, map_loader, pin, tensor_bytes
-from gpu_engine.training.reader_reports import ReaderReports
+from gpu_engine.training.division import KnownDivision
 from gpu_engine.training.rng import mix
-from gpu_engine.training.stream import StreamReader, stream_loader, with_clear_errors
+from gpu_engine.training.stream import StreamReader, stream_loader
 
 SEED = 0xE7A1
 """The seed of every evaluation, whatever the run's, so that all draw the same random numbers."""
@@ -26,24 +25,19 @@ class HeldOut:
     """One rank's chunks of a dataset, which can be read any number of times."""
 
     def __init__(self, data: Any, chunk: int, *, rank: int, ranks: int, workers: int,
-                 device: torch.device, collate: Callable, default_collate: bool,
-                 gather: Callable[[bytes], list[bytes]], warn: Callable[[str], None],
-                 watched: frozenset[str] = frozenset()) -> None:
-        """`chunk`: examples in a chunk; the last may be smaller. `workers`: how many loader
-        workers; they start at the first reading and are kept. The rest is as in `StreamData`."""
+                 device: torch.device, collate: Callable, default_collate: bool) -> None:
+        """`data`: a map-style dataset, or an iterable one's `KnownDivision`. `chunk`: examples in a
+        chunk; the last may be smaller. `workers`: how many loader workers; they start at the first
+        reading and are kept."""
         self._device = device
         self._loader: DataLoader | None = None
-        if isinstance(data, IterableDataset):
-            known = division.known_division(data, rank, ranks, watched)
-            self._reports = ReaderReports("the evaluation's stream", known, workers,
-                                                   gather, warn)
-            self._compare = not known.sure and ranks * max(workers, 1) > 1
-            self._stream: StreamReader | None = StreamReader(
-                known, rank=rank, ranks=ranks, size=chunk, collate=collate, seed=SEED,
+        self._stream: StreamReader | None = None
+        if isinstance(data, KnownDivision):
+            self._stream = StreamReader(
+                data, rank=rank, ranks=ranks, size=chunk, collate=collate, seed=SEED,
                 partial=True)
             self._loader = stream_loader(self._stream, workers, mix(SEED, rank), device)
             return
-        self._stream, self._compare = None, False
         self._reader = Reader(data, collate, default_collate)
         self._examples, self._chunk = len(data), chunk
         self._numbers = range(rank, -(-self._examples // chunk), ranks)
@@ -68,18 +62,9 @@ class HeldOut:
 
     def _streamed(self, stream: StreamReader) -> Iterator[tuple[int, Any]]:
         here = self._loader is None
-        for item in with_clear_errors(stream if self._loader is None else self._loader):
-            self._reports.take(item.worker, item.report)
+        for item in stream if self._loader is None else self._loader:
             if item.rest is None:
                 yield item.number, pin(item.batch, self._device) if here else item.batch
-
-    def check(self) -> None:
-        """After the first complete reading, warn if the data seems to be divided wrongly. All
-        ranks call it together."""
-        if self._compare:
-            self._compare = False
-            self._reports.compare()
-            self._reports.count()
 
     def _requests(self) -> Iterator[Request]:
         return (Request(mix(SEED, number), None, tensor_bytes(self._range(number)))

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.floors import torch_since
-from gpu_engine.training import optimizer_step
 from gpu_engine.training.trained import trained
 
 _NOTHING = nullcontext()
@@ -80,7 +79,7 @@ class Precision:
         norm = self._norm(optimizer, clip, gradients) if clip > 0 or self._check else None
         if self._check and norm is not None and not torch.isfinite(norm).item():
             return False
-        optimizer_step.step(optimizer)
+        optimizer.step()
         return True
 
     @staticmethod

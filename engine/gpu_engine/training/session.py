@@ -14,7 +14,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
-from gpu_engine.training.division_watch import Watch
+from gpu_engine.training.division import known_division
 from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.params import build, load
@@ -57,8 +57,7 @@ class Session:
         raw = self.task.model()
         recorder.phase = "data"
         rng.seed_data(self.seed, held_out=False)
-        with Watch().on() as self._watched:  # a stream may divide itself when it is made
-            data = self.task.train_data()
+        data = self.task.train_data()
         rng.seed_data(self.seed, held_out=True)
         self.evaluation = self._evaluation()
         group.meet()  # so far one rank may have taken much longer, to download or index files
@@ -210,12 +209,13 @@ class Session:
             if job.spec.train.steps is None and job.spec.train.epochs is None:
                 raise UserError("train.steps: an iterable dataset has no length, so say how many "
                                 "steps to train")
+            known = known_division(data, self.task, rank=who.rank, ranks=who.world_size,
+                                   workers=workers)
             return StreamData(
-                data, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
+                known, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
-                collate=self.task.collate, seed=self.seed, watched=self._watched.divides,
-                start_all_reduce_min=self.data.start_all_reduce_min, gather=self.group.gather_bytes,
-                warn=self.recorder.warn), None
+                collate=self.task.collate, seed=self.seed,
+                start_all_reduce_min=self.data.start_all_reduce_min), None
         if not hasattr(data, "__len__"):
             raise UserError(f"{type(self.task).__name__}.train_data returned a "
                             f"{type(data).__name__}: a dataset has len() and [index], or is a "
@@ -249,14 +249,12 @@ class Session:
         return self.at.step + left, epochs
 
     def _evaluation(self) -> Evaluation | None:
-        with Watch().on() as watched:
-            data = self.task.eval_data()
+        data = self.task.eval_data()
         if data is None:
             return None
         chunk = min(int(self.task.eval_batch), self.job.batch.global_size)
         return Evaluation(self.task, data, chunk, self.group, self.devices[0],
-                          others=self.devices[1:], warn=self.recorder.warn, watched=watched.divides,
-                          workers=self.job.spec.train.workers)
+                          others=self.devices[1:], workers=self.job.spec.train.workers)
 
     def _announce(self, total: int | None, epochs: int | None) -> None:
         sampler = self.sampler

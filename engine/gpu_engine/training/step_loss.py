@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.training import torch_private
 from gpu_engine.training.trained import trained
 from gpu_engine.training.wide import widest
 from gpu_engine.worker.rank.process_group import Group
@@ -139,7 +140,7 @@ def _scale(grads: list[Tensor], factor: Tensor) -> None:
     for (device, dtype), group in alike.items():
         own = factor.to(device, non_blocking=True)
         if dtype in (torch.float32, torch.float64):
-            torch._foreach_mul_(group, own.to(dtype))  # pyright: ignore[reportPrivateImportUsage]
+            torch_private.multiply(group, own.to(dtype))
         else:  # a low-precision factor would lose digits
             for grad in group:
                 grad.mul_(own)

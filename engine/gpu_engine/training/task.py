@@ -45,11 +45,13 @@ class Task:
     `set_epoch(epoch)`, that is called before each epoch.
 
     Each example of an iterable dataset is used once in an epoch, whether the dataset divides
-    itself over ranks and loader workers or not: see docs/training.md. It may have a method
-    `shard(index, count)`, which returns the part for reader `index` of `count`, and an attribute
-    `divided_by`, which says what it divides itself by: "nothing", "worker", "rank" or "rank and
-    worker".
+    itself over ranks and loader workers or not: see docs/training.md. It has an attribute
+    `divided_by`, which says what it divides itself by: "nothing", "workers", "ranks" or "both". It
+    may have a method `shard(index, count)`, which returns the part for reader `index` of `count`.
     """
+
+    divided_by: ClassVar[str | None] = None
+    """What its iterable datasets divide themselves by that have no such attribute of their own."""
 
     eval_batch: ClassVar[int] = 64
     """Examples in one forward pass of an evaluation, at most the global batch. It does not depend

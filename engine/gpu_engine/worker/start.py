@@ -18,7 +18,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, inside, log_path
-from gpu_engine.worker.rank import current, dynamo_later
+from gpu_engine.worker.rank import current
 from gpu_engine.worker.rank.error_event import error_event
 from gpu_engine.worker.rank.job import Job, read
 from gpu_engine.worker.rank.leaving import exit_at_once
@@ -196,8 +196,7 @@ def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> st
 def importing_torch() -> Iterator[None]:
     """Wrap the import of torch in this, before any task is loaded. It keeps the garbage collector
     away from torch's objects, which live as long as the process; searching them for garbage takes
-    a tenth of the time of a start. After it, see `dynamo_later`. Raises UserError if torch is older
-    than ranks need."""
+    a tenth of the time of a start. Raises UserError if torch is older than ranks need."""
     gc.disable()
     try:
         import torch
@@ -209,7 +208,6 @@ def importing_torch() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-    dynamo_later.install()
 
 
 def _own_log(run: Path, env: MutableMapping[str, str]) -> None:

@@ -61,6 +61,7 @@ class RankWithoutSupervisor:
         """Join the other ranks and agree with them on a run folder: a new one, or their old one
         if this is a restart. Raises UserError, and AlreadyStopped."""
         spec = read_spec(args.preset, args.sets)
+        env.update(spec.run.env)
         who = identify(env, init_method=args.init_method, rank=args.rank,
                        world_size=args.world_size)
         plan = build.plan(spec, devices_here(spec, who), python=sys.executable,

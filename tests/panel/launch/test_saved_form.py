@@ -151,3 +151,9 @@ def test_presets_runs_and_commands_come_back():
     assert not draft.changed
     asked_for, _ = first_draft("single", (), None)
     assert asked_for.preset.name == "single"
+
+
+def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine():
+    draft, said = first_draft("default", ("devices.hosts=gpu1:0", "devices.pick=2"), None)
+    assert "give this or devices.hosts, not both" in str(said)
+    assert draft.spec() == presets.load("default").spec

@@ -194,17 +194,19 @@ class Draft:
             return ""
         if key == "task.command":
             return " ".join(map(_typed, value)) if isinstance(value, list) else str(value)
+        if key == "run.env":
+            return " ".join(f"{name}={shlex.quote(str(text))}" for name, text in value.items()) \
+                if isinstance(value, dict) else str(value)
         return values.show(value)
 
     def copy(self) -> dict[str, Any]:
         """A copy of the nested dict as it is now."""
         return copy.deepcopy(self.data)
 
-    def assign(self, assignment: str) -> None:
-        """Apply one `key=value` of the command line. Raises SpecError."""
-        apply_sets(self.data, [assignment])
-        if assignment.startswith("devices."):
-            self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
+    def assign(self, *assignments: str) -> None:
+        """Apply the `key=value`s of a command line. Raises SpecError."""
+        apply_sets(self.data, assignments)
+        self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
 
     def put(self, key: str, text: str) -> None:
         """Take the text of a field; empty text means the default."""
@@ -340,6 +342,16 @@ class Draft:
         empty, and this machine's are among these."""
         hosts = self.data.get("devices", {}).get("hosts")
         return list(hosts) if isinstance(hosts, list) else []
+
+    @property
+    def mode(self) -> str:
+        """The name of the mode that it runs in: that which is chosen, unless another follows from
+        the number of hosts."""
+        chosen = str(self.value("parallel.mode"))
+        try:
+            return modes.over_hosts(len(self.hosts), chosen)
+        except SpecError:  # the review reports it
+            return chosen
 
     @property
     def first_rank(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine import __version__
+from gpu_engine.code import snapshot
 from gpu_engine.common import places
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot
@@ -20,7 +21,8 @@ from gpu_engine.launch import interpreter, preflight
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.runs import disk_room
-from gpu_engine.spanning import code, nodes
+from gpu_engine.spanning import nodes, survey
+from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_panel.launch.reviewed import Review
@@ -81,10 +83,11 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
     if problems:
         return Review(tuple(problems))
     address = next(iter(machines[0].welcome.addresses), "127.0.0.1")
-    port = spec.parallel.master_port or (29500 if len(machines) > 1 else None)
+    port = spec.parallel.master_port or (MEETING_PORT if len(machines) > 1 else None)
     _, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
     if spec.run.sync != "none":
-        plan = replace(plan, code=code.look(Path.cwd()))
+        plan = replace(plan, code=snapshot.look(Path.cwd()))
+    plan = replace(plan, not_compared=survey.not_compared(spec, Path.cwd()))
     return Review((), over_hosts=plan)
 
 

@@ -259,7 +259,7 @@ class LaunchScreen(PaneScreen):
 
     @on(DevicesPane.HeldChanged)
     def _held_changed(self) -> None:
-        if self.review is not None:
+        if self.form.ready:
             self.review_now()
 
     @work(exit_on_error=False, group="review", exclusive=True)

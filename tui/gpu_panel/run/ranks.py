@@ -3,7 +3,7 @@ lines that changed are repainted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -105,6 +105,7 @@ ranks that failed or stalled come first in any order."""
         self._devices = DeviceFigures()
         self._device_keys: dict[int, list[DeviceKey]] = {}
         self._still: set[int] = set()
+        self._unheard: Collection[int] = ()
         self._late: set[int] = set()
         """Ranks that are silent, and the one that seems to hold up the others."""
         self._order = RankOrder()
@@ -119,7 +120,8 @@ ranks that failed or stalled come first in any order."""
 
     def paint(self, store: RunStore, moment: Moment) -> None:
         self.show(store.ranks, store.plan, now=moment.now, live=moment.live,
-                  figures=store.devices)
+                  figures=store.devices,
+                  unheard=store.state.unheard if store.state is not None else ())
         whole = self.screen.size.height
         height = "1fr" if self.screen.has_class("-tabs") \
             else min(self.lines + 3, max(whole // 3, 6))
@@ -127,9 +129,12 @@ ranks that failed or stalled come first in any order."""
             self._height = self.styles.height = height
 
     def show(self, ranks: Mapping[int, RankView], plan: LaunchPlan | None, *, now: float,
-             live: bool, figures: DeviceFigures | None = None) -> None:
+             live: bool, figures: DeviceFigures | None = None,
+             unheard: Collection[int] = ()) -> None:
         """Show these ranks. `plan`: that of their run, None if it is not known; `now`: unix
-        seconds; `figures`: those of their devices."""
+        seconds; `figures`: those of their devices; `unheard`: see `State.unheard`."""
+        self._unheard = unheard
+        heard_of = {r: v for r, v in ranks.items() if r not in unheard}
         self._ranks, self._now, self._live, self._texts = ranks, now, live, {}
         if plan is not self._plan:
             self._plan, self._where = plan, where_of(plan)
@@ -139,10 +144,11 @@ ranks that failed or stalled come first in any order."""
         cpu = plan is not None and plan.device_type == "cpu"
         self._hidden = (_OF_GPUS if cpu else frozenset()) | {
             i for i, kind in _OF_DEVICES.items() if kind not in known}
-        standing = [s.rank for s in stalled(ranks, now)] if live else []
+        standing = [s.rank for s in stalled(heard_of, now)] if live else []
         self._still = set(standing)
         # In a hang all ranks stand still: what matters is the one that the others wait for.
-        self._late = {*standing[:1], *(r for r, v in ranks.items() if live and is_silent(v, now))}
+        self._late = {*standing[:1],
+                      *(r for r, v in heard_of.items() if live and is_silent(v, now))}
         awaited = len(missing(ranks))
         heard = len(ranks) - awaited
         self.entitle(f"ranks ─ {heard} of {len(ranks)} started" if awaited and live
@@ -222,7 +228,7 @@ ranks that failed or stalled come first in any order."""
 
     def _cells(self, view: RankView, peers: Peers, now: float, still: bool) -> list[list[Part]]:
         """The texts of a rank: one line, and one more for each further device."""
-        activity, style = doing(view, peers, now, live=self._live)
+        activity, style = doing(view, peers, now, live=self._live, unheard=self._unheard)
         where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
         stale = self._live and is_silent(view, now)
         bad = view.loss is not None and view.loss - view.loss != 0

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_engine.common import places
+from gpu_engine.launch.taking_up import StillOn
 from gpu_engine.notify.watch import Happened, RunWatch
 from gpu_engine.runs import digest, job
 from gpu_engine.runs.folder import Run, each_run
@@ -50,7 +51,7 @@ class RunsNews:
         for run in training:
             if run.id not in self._awake:
                 self._asleep.pop(run.id, None)
-                self._awake[run.id] = RunWatch(run)
+                self._awake[run.id] = _watch(run)
         for run in others:
             if run.id not in self._awake and run.id not in self._asleep:
                 self._asleep[run.id] = run, _stamp(run)
@@ -86,7 +87,7 @@ class RunsNews:
         for run in each_run():
             self._known.add(run.id)
             if before is not None and run.id not in before and run.id not in self._asleep:
-                self._awake.setdefault(run.id, RunWatch(run))
+                self._awake.setdefault(run.id, _watch(run))
 
     def _wake(self) -> None:
         """Follow the runs whose state has changed: their turn has come, or they were resumed."""
@@ -96,7 +97,11 @@ class RunsNews:
             if now == stamp:
                 self._asleep[name] = run, stamp  # at the end: the others come first
             elif now is not None:
-                self._awake[name] = RunWatch(run)
+                self._awake[name] = _watch(run)
+
+
+def _watch(run: Run) -> RunWatch:
+    return RunWatch(run, goes_on=StillOn(run))
 
 
 def _stamp(run: Run) -> object:

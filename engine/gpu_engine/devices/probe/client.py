@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import subprocess
 import threading
 import time
 from collections.abc import Mapping
 
 from gpu_engine.common.own_programs import own_program
+from gpu_engine.common.readable import readable
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.probe.messages import (
     HEAD,
@@ -79,8 +79,7 @@ class Probe:
                 return message
             left = max(0.0, end - time.monotonic())
             try:
-                ready = select.select([self._process.stdout], [], [], left)[0]
-                if not ready:
+                if not readable(self._process.stdout.fileno(), left):
                     return None
                 piece = os.read(self._process.stdout.fileno(), 1 << 20)
             except (OSError, ValueError):  # closed by `close` in another thread

@@ -141,66 +141,6 @@ class _WaitForTorch(object):
         return None
 
 
-class _NoCollection(object):
-    """Keeps the garbage collector away from torch, while it is imported and afterwards.
-
-    Its hundreds of thousands of objects live as long as the process. Searching them for garbage
-    takes a tenth of the time of the import, a tenth of a second at each full collection and half a
-    second at the end of the process. `gc.freeze` sets aside everything that there is, also what the
-    program made before. So this leaves the collector alone if the program uses it in its own way,
-    and freezes nothing while a file is open for writing: one that is part of a cycle is written
-    out only when it is collected.
-    """
-
-    frozen = 0
-    """How many objects Python itself has set aside when it starts, as 3.12 does."""
-
-    @classmethod
-    def begin(cls):
-        loaded = "gc" in sys.modules
-        import gc  # it is built into Python
-
-        cls.frozen = gc.get_freeze_count()
-        if not loaded:
-            del sys.modules["gc"]  # a program without torch finds sys.modules as it is without us
-
-    def __enter__(self):
-        self._off = self._freeze = False
-        try:
-            import gc
-
-            if gc.isenabled() and not gc.get_debug() and not gc.callbacks \
-                    and gc.get_freeze_count() <= self.frozen:
-                self._freeze = not _writes_a_file(gc.get_objects())
-                gc.disable()
-                self._off = True
-        except Exception as err:
-            _note("before torch", err)
-
-    def __exit__(self, kind, *error):
-        if self._off:
-            import gc
-
-            if self._freeze and kind is None:
-                gc.freeze()
-            gc.enable()
-
-
-def _writes_a_file(objects):
-    """Whether one of `objects` is an open file, other than stdout and stderr, that can be written.
-    Runs no code of the program: it asks for types alone, and calls what is written in C."""
-    from _io import FileIO
-
-    for each in objects:
-        if issubclass(type(each), FileIO):
-            try:
-                if FileIO.fileno(each) > 2 and FileIO.writable(each):
-                    return True
-            except ValueError:  # it is closed
-                pass
-    return False
-
-
 class _ForLog(object):
     """Makes `import gpu_engine` work, for `gpu_engine.log`, in an environment without gpu-panel,
     even if there is an unrelated folder of that name."""
@@ -227,8 +167,11 @@ def _after(loader):
     execute = loader.exec_module
 
     def exec_module(module):
-        with _NoCollection():
-            execute(module)  # an error in here is the program's own
+        try:
+            execute(module)
+        except BaseException as err:  # the program's own, whose traceback has no frame of ours
+            err.__traceback__ = err.__traceback__.tb_next
+            raise
         try:
             sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _WaitForTorch)]
             vars(loader).pop("exec_module", None)
@@ -236,6 +179,10 @@ def _after(loader):
         except Exception as err:
             _note("after torch", err)
 
+    # Python leaves frames of this name out of tracebacks (before 3.11 `raise` puts ours back), and
+    # passes over them where a warning counts frames.
+    exec_module.__code__ = exec_module.__code__.replace(
+        co_filename="<frozen importlib._bootstrap>", co_name="_call_with_frames_removed")
     loader.exec_module = exec_module
 
 
@@ -254,7 +201,6 @@ def _install():
         _hand_over()
     else:
         sys.meta_path.insert(0, _WaitForTorch())
-        _NoCollection.begin()
 
 
 try:

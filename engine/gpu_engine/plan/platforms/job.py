@@ -147,10 +147,10 @@ def _sets(spec: RunSpec) -> list[str]:
 
 
 def _environment(plan: LaunchPlan) -> dict[str, str]:
-    """Output at once, and the number of threads that the plan gives the command."""
+    """Output at once, the number of threads that the plan gives the command, and run.env."""
     threads = {k: v for p in plan.processes for k, v in p.env.items() if k == "OMP_NUM_THREADS"}
     own = plan.spec.task.command is not None
-    return {"PYTHONUNBUFFERED": "1"} | (threads if own else {})
+    return {"PYTHONUNBUFFERED": "1"} | (threads if own else {}) | plan.spec.run.env
 
 
 def _notes(plan: LaunchPlan, out: Job) -> list[str]:

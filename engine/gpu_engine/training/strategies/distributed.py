@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.training import torch_private
 from gpu_engine.training.strategies.base import Strategy
 from gpu_engine.training.task import Task
 
@@ -83,7 +84,7 @@ class Distributed(Strategy):
         In training, DDP broadcasts them before each forward pass. The pass then changes them by
         each rank's own batch, as BatchNorm does with its averages.
         """
-        left_out = getattr(self.raw, "_ddp_params_and_buffers_to_ignore", ())  # as DDP reads it
+        left_out = torch_private.left_out_by_ddp(self.raw)
         for name, buffer in self.raw.named_buffers():
             if name in left_out or buffer.numel() == 0:
                 continue

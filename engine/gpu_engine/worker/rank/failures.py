@@ -12,14 +12,12 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.nccl import own_fault
 from gpu_engine.worker.rank.store import Store
 
 _LINGER = 3.0
 _PATIENCE = 3.0
 """Seconds that a failing rank waits for the store's answer: the link to it may be cut."""
-_OWN = ("ncclinvalid", "invalid usage", "duplicate gpu", "ncclunhandledcuda", "cuda error",
-        "out of memory")
-"""Texts in NCCL's errors that mean a fault of this rank itself, not of the connection."""
 
 
 class PeerLost(UserError):
@@ -129,7 +127,7 @@ def first_line(err: BaseException) -> str:
 def _is_connection(err: BaseException) -> bool:
     """Whether gloo, NCCL or the store raised this because another rank is gone. The decision goes
     by where it was raised: a task's own errors may mention NCCL or a timeout too."""
-    text = str(err).lower()
     if isinstance(err, dist.DistError):
-        return not any(sign in text for sign in _OWN)
-    return isinstance(err, RuntimeError) and "gloo/" in text  # the path of gloo's source file
+        return not own_fault(str(err))
+    # The path of gloo's source file:
+    return isinstance(err, RuntimeError) and "gloo/" in str(err).lower()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.spec.modes import MEETING_PORT
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _from_variables(env: Mapping[str, str], source: str, rank: str, size: str, l
         # Every node works out the same port from the number of the job.
         port = port or 20000 + (_number(env, "SLURM_JOB_ID") or 0) % 20000
     elif source == "mpirun" and lw == w:
-        addr, port = addr or "127.0.0.1", port or 29500
+        addr, port = addr or "127.0.0.1", port or MEETING_PORT
     lw = max(w if lw is None else lw, 1)
     node, nodes = _number(env, _NODE.get(source, ("", ""))[0]), None
     if node is not None:

@@ -32,12 +32,12 @@ def prepare() -> None:
     from multiprocessing import process, util
 
     global _folder
-    here: Any = process.current_process()
-    config: dict[str, object] = here._config
-    if "tempdir" in config:
+    # Where `util.get_temp_dir` looks, which nothing public sets. A Python without it: as by hand.
+    config: Any = getattr(process.current_process(), "_config", None)
+    if config is None or "tempdir" in config:
         return
     _folder = _made()
-    config["tempdir"] = _folder  # where `util.get_temp_dir` looks
+    config["tempdir"] = _folder
     util.Finalize(None, remove, exitpriority=-100)  # after the workers have been ended
 
 

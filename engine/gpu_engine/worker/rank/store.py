@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import sys
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -126,10 +127,13 @@ def _limit_silence(store: Store) -> None:
     if not sys.platform.startswith("linux"):
         return
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names alone
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
-            if one.family in (socket.AF_INET, socket.AF_INET6) \
-                    and one.getpeername()[1] == at.port:
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family in (socket.AF_INET, socket.AF_INET6) \
+                        and one.getpeername()[1] == at.port:
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
 
 def prefixed(prefix: str, store: Store) -> Any:

@@ -82,8 +82,9 @@ def test_ticks_become_entries_and_entries_ticks(keys):
 
 def test_an_entry_without_ids_is_all_that_the_host_has():
     machines = {"gpu1": gpus(2), "local": slots(1), "gpu2": None}
-    assert ticks.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines) == ("gpu1 0", "gpu1 1",
-                                                                        "cpu:0")
+    keys = ticks.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines)
+    assert keys == ("gpu1 0", "gpu1 1", "cpu:0", "gpu2 ")
+    assert ticks.entries(keys) == ["gpu1:0,1", "local:cpu:0", "gpu2"]
     uuid = gpus(2).devices[1].uuid
     assert ticks.of_hosts([f"gpu1:{uuid}"], machines) == ("gpu1 1",)
     assert ticks.of_hosts(["a b", "gpu1:"], machines) == ()
@@ -109,6 +110,21 @@ async def test_ticks_over_machines_and_back():
         assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
 
 
+@pytest.mark.parametrize("entry", ["gpu4:0", "gpu4"])
+async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(home, entry):
+    async with panel(slots(2), hosts=lab()) as (pilot, screen):
+        pane, [key] = screen.devices, ticks.of_hosts([entry], {})
+        await pilot.press("1")
+        screen.draft.tick_hosts([entry, "local:cpu:1"])
+        pane.paint()
+        await until(pilot, lambda: pane.ticked == (key, "cpu:1") and key in pane.keys)
+        pane.cursor = pane.keys.index(key)
+        await pilot.press("space")
+        await until(pilot, lambda: pane.ticked == ("cpu:1",))
+        assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
+        assert key not in pane.keys
+
+
 async def test_what_would_run_on_each_host_is_shown(home):
     hosts = lab()
     hosts.show(replace(hosts.seen[1], state="seen", reason=None))
@@ -118,6 +134,14 @@ async def test_what_would_run_on_each_host_is_shown(home):
         screen.devices.tick(["gpu1 0", "gpu1 1", "alice@gpu2 0"])
         await settled(pilot, screen)
         assert screen.review.problems == ()
+        mode = screen.form.query_one("#f-parallel-mode")
+        assert (mode.value, screen.draft.value("parallel.mode")) == ("multinode", "ddp")
+        assert not screen.form.query_one("#f-parallel-node_rank").display
+        screen.devices.tick(["gpu1 0", "gpu1 1"])
+        await settled(pilot, screen)
+        assert mode.value == "ddp"
+        screen.devices.tick(["gpu1 0", "gpu1 1", "alice@gpu2 0"])
+        await settled(pilot, screen)
         plan = said(screen.plan)
         assert "gpu1        GPU 0 → cuda:0 rank 0   GPU 1 → cuda:1 rank 1\n" in plan
         assert "alice@gpu2  GPU 0 → cuda:0 rank 2\n" in plan
@@ -216,6 +240,19 @@ async def test_the_freest_of_the_machine_under_the_cursor_and_those_that_are_not
         await pilot.press("f")
         await until(pilot, lambda: screen.draft.data["devices"].get("ids") == [
             "cpu:0", "cpu:1"])
+
+
+async def test_hosts_that_it_opens_with_are_planned_once_they_have_answered(home):
+    first = lab().seen[0]
+    hosts = StillHosts(HostSeen(first.host))
+    async with panel(slots(1), hosts=hosts, sets=("devices.hosts=gpu1:0,1",), size=(160, 60),
+                     ready=False) as (pilot, screen):
+        await until(pilot, lambda: screen.devices.resolved)
+        await settled(pilot, screen)
+        assert "Asking gpu1 …" in said(screen.plan)
+        hosts.show(first)
+        await until(pilot, lambda: "GPU 1 → cuda:1 rank 1" in said(screen.plan))
+        assert "has not answered" not in shown(screen.form)
 
 
 async def test_a_preset_s_hosts_are_ticked_and_saved_as_they_are(home):

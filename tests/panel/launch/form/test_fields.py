@@ -64,6 +64,24 @@ async def test_launch_goes_to_a_problem_there():
         assert not screen.query_one(More).collapsed
 
 
+async def test_variables_are_typed_as_before_a_command():
+    async with panel(gpus(2), sets=("run.env.NCCL_DEBUG=two words",)) as (pilot, screen):
+        await screen.query_one(More).open()
+        await settled(pilot, screen)
+        box = screen.query_one("#f-run-env", Input)
+        assert box.value == "NCCL_DEBUG='two words'"
+        await type_into(pilot, screen, "f-run-env", "NCCL_DEBUG=INFO HF_HOME='/a b'")
+        plan = screen.review.plan
+        assert plan.spec.run.env == {"NCCL_DEBUG": "INFO", "HF_HOME": "/a b"}
+        assert plan.processes[0].env["HF_HOME"] == "/a b"
+        assert "--set 'run.env.HF_HOME=/a b'" in plan.lines[0]
+        await type_into(pilot, screen, "f-run-env", "NCCL_DEBUG")
+        assert [p.key for p in screen.review.problems] == ["run.env"]
+        await type_into(pilot, screen, "f-run-env", "RANK=1")
+        assert problems_below(screen) == ["✗ RANK: gpu-panel itself sets it for each rank; "
+                                          "leave it out"]
+
+
 async def test_what_is_typed_there_is_planned_and_a_word_stands_for_0():
     sets = ("train.hang_timeout=900", "train.restarts=0", "train.clip=1")
     async with panel(gpus(2), sets=sets) as (pilot, screen):

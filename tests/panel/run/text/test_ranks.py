@@ -9,9 +9,10 @@ from gpu_panel.run.text.ranks import Peers, doing
 from ...run_kit import NOW, view
 
 
-def words(ranks: list[RankView], rank: int = 0, *, live: bool = True) -> str:
+def words(ranks: list[RankView], rank: int = 0, *, live: bool = True,
+          unheard: tuple[int, ...] = ()) -> str:
     known = {v.rank: v for v in ranks}
-    return doing(known[rank], Peers.of(known), NOW, live=live)[0]
+    return doing(known[rank], Peers.of(known), NOW, live=live, unheard=unheard)[0]
 
 
 def test_what_a_rank_does() -> None:
@@ -28,6 +29,7 @@ def test_what_a_rank_does() -> None:
 def test_silence_is_said() -> None:
     assert words([view(0, beat=NOW - 4)]) == "forward"
     assert words([view(0, beat=NOW - 6)]) == "silent · forward"
+    assert words([view(0, beat=NOW - 6)], unheard=(0,)) == "not heard of · forward"
 
 
 def test_a_rank_that_waits_names_whom() -> None:

@@ -122,6 +122,7 @@ def build(table: DeviceTable, width: int) -> tuple[Line | None, list[Row]]:
     for machine, seen in zip(others, table.hosts, strict=True):
         rows.append(_host(seen, table.now, width))
         devices(machine)
+        rows += _unseen(table, machine, width)
     rows += [_text(text, style, width) for text, style in table.notes]
     return header, rows
 
@@ -165,6 +166,16 @@ def _host(seen: HostSeen, now: float, width: int) -> Row:
         what = "! " if seen.state == "away" else "view only: "
         lines += _indented(what + seen.reason, "bad" if seen.state == "away" else "warn", width)
     return Row("", tuple(lines))
+
+
+def _unseen(table: DeviceTable, machine: _Machine, width: int) -> list[Row]:
+    """Ticked devices of a host that it does not show, as it was never reached: so that the ticks
+    can be taken away."""
+    shown = {machine.key(device) for device in machine.inventory.devices}
+    name = machine.host.host.name if machine.host is not None else None
+    return [Row(key, (((TICKED, "accent"), (" " + fit(
+        f"{clean(row_keys.split(key)[1]) or 'all'}  not seen yet", width - 2).rstrip(), "warn")),))
+        for key in table.ticked if row_keys.split(key)[0] == name and key not in shown]
 
 
 def _indented(text: str, style: str, width: int) -> list[Line]:

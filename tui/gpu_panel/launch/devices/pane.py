@@ -154,7 +154,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         source, draft = self._source, self._draft
         self._table = DeviceTable(
             source.inventory, source.snapshot, self.ticked,
-            mode=str(draft.value("parallel.mode")) if draft else "single",
+            mode=draft.mode if draft else "single",
             first_rank=draft.first_rank if draft else 0,
             freedom=source.freedom, ours=words.of_runs(self._runs, time.time()),
             notes=words.notes(source, draft, self.resolved, self._problems),

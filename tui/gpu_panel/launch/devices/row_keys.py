@@ -7,6 +7,10 @@ ANY = ""
 """Stands for any device."""
 
 
+ALL = ""
+"""Stands for all devices of a host that has not said which it has."""
+
+
 def of(host: str | None, device: str) -> str:
     """The key of a device's row. `host`: None for this machine."""
     return device if host is None else f"{host} {device}"

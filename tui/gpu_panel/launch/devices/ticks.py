@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def of_hosts(entries: Sequence[str], inventories: Mapping[str, Inventory | None]
              ) -> tuple[str, ...]:
     """The keys of the rows that entries of `devices.hosts` tick, in the order of the ranks. An
-    entry without ids ticks all known devices of its host. `inventories`: host, including `LOCAL`,
-    → its devices."""
+    entry without ids ticks all known devices of its host; where none are known, a row that stands
+    for all (`row_keys.ALL`). `inventories`: host, including `LOCAL`, → its devices."""
     try:
         parsed = parse_all(entries)
     except (BadName, AttributeError):  # the review reports the problem
@@ -30,7 +30,8 @@ def of_hosts(entries: Sequence[str], inventories: Mapping[str, Inventory | None]
         inventory = inventories.get(entry.host)
         host = None if entry.host == LOCAL else entry.host
         every = tuple(d.id for d in inventory.devices) if inventory is not None else ()
-        for name in entry.ids or every:
+        unseen = (row_keys.ALL,) if inventory is None and host is not None else ()
+        for name in entry.ids or every or unseen:
             device = inventory.find(name) if inventory is not None else None
             keys.append(row_keys.of(host, device.id if device is not None else name))
     return tuple(keys)
@@ -45,7 +46,8 @@ def entries(keys: Sequence[str]) -> list[str] | None:
     for key in keys:
         host, device = row_keys.split(key)
         ids.setdefault(host or LOCAL, []).append(device)
-    return [str(HostDevices(host, tuple(found))) for host, found in ids.items()]
+    return [str(HostDevices(host, tuple(d for d in found if d != row_keys.ALL)))
+            for host, found in ids.items()]
 
 
 def named_in(entries: Sequence[str]) -> list[str]:

@@ -136,9 +136,11 @@ MORE_ROWS = (
     FormRow("", (Field("amp.tf32", "TF32", options=_OFF_ON),
                  Field("run.grad_norm", "gradient norm", options=_OFF_ON))),
     FormRow("", (Field("run.sync", "code on hosts",
-                       options=(("none", "is there"), ("rsync", "send"))),)),
+                       options=(("none", "is there"), ("send", "send"))),)),
     FormRow("", (Field("run.python", "interpreter", width=0,
                        placeholder="/path/to/env/bin/python"),)),
+    FormRow("", (Field("run.env", "variables", width=0,
+                       placeholder="NCCL_DEBUG=INFO HF_HOME=/data/hf"),)),
 )
 
 NO_FIELD = frozenset({
@@ -175,6 +177,8 @@ FIELDS = {f.key: f for row in (*TASK_ROWS, *ROWS, *MORE_ROWS) for f in row.field
 
 def field_of(problem_key: str) -> str:
     """The key of the field that shows a problem of `problem_key`."""
+    if problem_key.startswith("run.env."):
+        return "run.env"
     return LENGTH if problem_key in ("train.epochs", "train.steps") else problem_key
 
 

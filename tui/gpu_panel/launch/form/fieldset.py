@@ -176,7 +176,9 @@ class Fieldset(FocusInView):
     def adapt(self, draft: Draft) -> None:
         """Show only the fields that the chosen mode and task use, with defaults in empty ones."""
         self._draft = draft
-        mode = str(draft.value("parallel.mode"))
+        mode = draft.mode
+        with self.prevent(Choice.Changed):
+            self._choice("parallel.mode").value = mode
         for row in self._rows:
             shown = False
             for field in row.fields:
@@ -224,6 +226,8 @@ class Fieldset(FocusInView):
             return draft.insists(field.key)
         if field.key == "train.lr_reference_batch":
             return draft.value("train.lr_scale") != "none" or draft.says(field.key)
+        if draft.hosts and field.key in ("parallel.nodes", "parallel.node_rank"):
+            return False  # they follow from the hosts
         chosen = modes.find(mode)
         return chosen is None or chosen.applies(field.key)
 

@@ -40,4 +40,6 @@ def label_of(problem: Problem, field: Field, row: FormRow) -> str:
     clear."""
     if field.key == "task.command":  # which word of the command
         return problem.value if isinstance(problem.value, str) else ""
+    if field.key == "run.env":
+        return problem.key.removeprefix("run.env").removeprefix(".")
     return field.label if len(row.fields) > 1 else ""

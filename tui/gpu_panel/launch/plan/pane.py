@@ -93,6 +93,8 @@ environment of its processes. y copies the command; v shows every process in ful
                  *_ranks(plan, gap[:3])]
         if plan.code is not None:
             lines.append(Content(clean(plan.code.sentence())))
+        if plan.not_compared is not None:
+            lines.append(Content(clean(f"code: {plan.not_compared}")))
         for line in plan.lines:
             lines.append(Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary")))
         lines.append(Content.styled(f"env {environment.summary(plan)}", "$text-muted"))

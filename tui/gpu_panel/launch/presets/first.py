@@ -33,8 +33,7 @@ def first_draft(name: str | None, assignments: Sequence[str],
     except UserError as err:
         return (Draft() if command is None else Draft.of_command(command)), err
     try:
-        for assignment in assignments:
-            draft.assign(assignment)
+        draft.assign(*assignments)
         draft.spec()
     except SpecError as err:
         return Draft(draft.preset), err

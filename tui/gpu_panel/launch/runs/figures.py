@@ -66,8 +66,8 @@ class LiveRun:
                        devices=_devices(plan) if here else ())
         if follower.behind:
             return line
-        if line.state == "running" and (still := hang.stalled(follower.ranks.values(),
-                                                              time.time())):
+        if line.state == "running" and (still := hang.stalled(
+                follower.ranks.values(), time.time(), unheard=follower.state.unheard)):
             unheard = disk_room.silence(line.run.path) if still[0].is_silent else None
             return replace(line, still=unheard or hang.describe(still))
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,

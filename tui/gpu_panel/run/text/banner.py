@@ -117,6 +117,8 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
     if lines:
         return lines, "error"
     lines = _notices(store)
+    if state.unheard:
+        lines.insert(0, f"{WARNING} {clean(state.reason or 'nothing is heard of its ranks', 300)}")
     begun = state.attempts[-1].started if state.attempts else state.started
     notes = [f"{WARNING} {clean(w, 300)}" for w in store.launch_warnings()] \
         if begun is None or now - begun < SHOWN_FOR else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -42,9 +42,10 @@ class Peers:
                    median(rates) if rates else 0.0)
 
 
-def doing(view: RankView, peers: Peers, now: float, *, live: bool) -> tuple[str, str]:
+def doing(view: RankView, peers: Peers, now: float, *, live: bool,
+          unheard: Collection[int] = ()) -> tuple[str, str]:
     """What a rank is doing, and the style for that: one of `rows.STYLES` or "". `now`: unix
-    seconds."""
+    seconds. `unheard`: see `State.unheard`."""
     if view.error is not None:
         return f"{GLYPHS['failed']} {clean(view.error.type or 'failed', 40)}", "bad"
     if view.outcome is not None:
@@ -56,6 +57,8 @@ def doing(view: RankView, peers: Peers, now: float, *, live: bool) -> tuple[str,
     phase = clean(view.phase or "starting", 20)
     if not live:
         return f"ended in {phase}", "warn"
+    if view.rank in unheard:
+        return f"not heard of · {phase}", "warn"
     if is_silent(view, now):
         return f"silent · {phase}", "bad"
     if view.detail or view.written is not None:
@@ -111,8 +114,10 @@ def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Standstill]:
 def standing_still(store: RunStore, now: float) -> list[hang.Standstill]:
     """The ranks that stand still in a running run. While there are any, the last rate is out of
     date and the time left is unknown."""
-    live = store.state is not None and store.state.state == "running"
-    return stalled(store.ranks, now) if live else []
+    state = store.state
+    if state is None or state.state != "running":
+        return []
+    return stalled({r: v for r, v in store.ranks.items() if r not in state.unheard}, now)
 
 
 def missing(ranks: Mapping[int, RankView]) -> list[int]:

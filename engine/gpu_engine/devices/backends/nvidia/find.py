@@ -21,7 +21,7 @@ def load() -> ModuleType:
     that name is not NVIDIA's; the text says what to do."""
     import pynvml
 
-    if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
+    if hasattr(pynvml, "__path__"):  # NVIDIA's is a single file
         raise ImportError(
             "the installed package 'pynvml' is not NVIDIA's: pip uninstall pynvml, then "
             "pip install --force-reinstall nvidia-ml-py"

@@ -1,0 +1,150 @@
+"""The code of a run as it is at one moment: what git tracks, or does not ignore, in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_engine.code.listing import (
+    LARGEST,
+    LONGEST_LIST,
+    MOST_FILES,
+    Entry,
+    Kind,
+    name_of,
+    packed,
+)
+from gpu_engine.common import units
+from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.files import reason
+from gpu_engine.plan.records import Code
+
+_KEY = "run.sync"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The code as it was at one moment. An edit later changes nothing of it."""
+
+    folder: str
+    entries: tuple[Entry, ...]
+    """In the order of their paths."""
+    contents: tuple[bytes, ...]
+
+    @property
+    def listed(self) -> bytes:
+        return packed(self.entries)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.listed)
+
+    def about(self) -> Code:
+        """For the plan."""
+        return Code(self.folder, len(self.entries), sum(e.size for e in self.entries), self.name)
+
+
+def take(folder: Path) -> Snapshot:
+    """What git tracks and what it does not ignore in `folder`. Raises SpecError where git can't
+    tell, and where it is more than code has."""
+    found = dict(_found(folder, os.fsencode(folder)))
+    if len(found) > MOST_FILES:
+        raise _problem(folder, f"has {len(found):,} files that git does not ignore; {MOST_FILES:,} "
+                               "may be sent. Add what is no code to .gitignore")
+    total = sum(info.st_size for info in found.values())
+    if total > LARGEST:
+        largest = sorted(found, key=lambda path: found[path].st_size, reverse=True)[:3]
+        named = ", ".join(f"{os.fsdecode(p)} ({units.size(found[p].st_size)})" for p in largest)
+        raise _problem(folder, f"has {units.size(total)} that git does not ignore; "
+                               f"{units.size(LARGEST)} may be sent, as data is never moved. The "
+                               f"largest: {named}. Add them to .gitignore, and have the data on "
+                               "the hosts")
+    entries, contents = [], []
+    for path in sorted(found):
+        kind, data = _content(folder, path)
+        entries.append(Entry(path, kind, hashlib.sha256(data).hexdigest(), len(data)))
+        contents.append(data)
+    taken = Snapshot(str(folder), tuple(entries), tuple(contents))
+    if sum(map(len, contents)) > LARGEST or len(taken.listed) > LONGEST_LIST:
+        raise _problem(folder, "is too large to be sent, or grows while it is read")
+    return taken
+
+
+def look(folder: Path) -> Code:
+    """What `take` would read, for a plan that is shown again and again: files that have not
+    changed since are not read again. Raises as `take`."""
+    global _looked
+    state = tuple((path, i.st_ino, i.st_mode, i.st_size, i.st_mtime_ns, i.st_ctime_ns)
+                  for path, i in sorted(_found(folder, os.fsencode(folder))))
+    if _looked is None or _looked[0] != (folder, state):
+        _looked = (folder, state), take(folder).about()
+    return _looked[1]
+
+
+_looked: tuple[object, Code] | None = None
+
+
+def _found(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes, os.stat_result]]:
+    """The files below `folder`, a repository or a part of one. One inside, as of a submodule, is
+    asked for its own."""
+    links: set[bytes] = set()
+    folders: list[bytes] = []
+    for name in _listed(top, folder):
+        name = name.rstrip(b"/")
+        try:
+            info = os.lstat(os.path.join(folder, name))  # noqa: PTH118
+        except OSError:
+            continue  # tracked, and deleted
+        if stat.S_ISDIR(info.st_mode):
+            folders.append(name)
+        elif stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+            if stat.S_ISLNK(info.st_mode):
+                links.add(name)
+            if not any(name.startswith(link + b"/") for link in links):
+                yield below + name, info
+    for name in folders:
+        inner = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.lexists(os.path.join(inner, b".git")):  # noqa: PTH118
+            yield from _found(top, inner, below + name + b"/")
+
+
+def _listed(top: Path, folder: bytes) -> list[bytes]:
+    # The folder's own configuration may name a program as its monitor.
+    argv = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--others",
+            "--exclude-standard"]
+    try:
+        done = subprocess.run(argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+                              env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+                              check=False)
+    except OSError as err:
+        raise _problem(top, f"can't be sent: git, which says what is code there, can't be started: "
+                            f"{reason(err)}") from None
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
+        raise _problem(top, f"can't be sent: git does not say what is code there ({lines[-1][:200]}"
+                            "). Start in a git repository, or take run.sync=none")
+    return sorted(set(done.stdout.split(b"\0")) - {b""})
+
+
+def _content(folder: Path, path: bytes) -> tuple[Kind, bytes]:
+    full = os.path.join(os.fsencode(folder), path)  # noqa: PTH118
+    try:
+        if stat.S_ISLNK(os.lstat(full).st_mode):
+            return "link", os.readlink(full)  # noqa: PTH115
+        fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(0, "it is no file any more")
+            return "program" if mode & 0o100 else "file", file.read(LARGEST + 1)
+    except OSError as err:
+        raise _problem(folder, f"can't be sent: {os.fsdecode(path)}: {reason(err)}") from None
+
+
+def _problem(folder: Path, message: str) -> SpecError:
+    return SpecError([Problem(_KEY, "send", f"{folder} {message}")])

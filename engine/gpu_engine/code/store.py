@@ -1,0 +1,270 @@
+"""Code that was sent here, or kept for a run that waits: `code/NAME` below the home, made whole
+under another name first.
+
+`code/NAME.list` says what belongs to it. Whatever else is in the folder was written there by a run,
+and such a folder is never removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from gpu_engine.code import listing
+from gpu_engine.code.listing import BadList, Entry
+from gpu_engine.common import places
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_file, reason
+from gpu_engine.runs import waiting
+from gpu_engine.runs.folder import Run, all_parts, all_runs
+
+KEPT = 24 * 3600.0
+"""Seconds for which code that no run uses is kept: a run may be about to start in it."""
+_COPIES = 100
+"""Folders of the same code, at most: one more whenever a run has changed the files of the others.
+"""
+_KEY, _NAME = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
+_SENDING = ".sending-"
+
+
+def keep(listed: bytes, contents: Sequence[bytes]) -> Path:
+    """Keep code of this machine: its list of files, and their contents in the order of the list.
+    Returns the folder that holds it. Raises UserError if it can't be written."""
+    place, there = place_of(listing.name_of(listed))
+    with told():
+        if there:
+            mark_used(place)
+            return place
+        root().mkdir(mode=0o700, parents=True, exist_ok=True)
+        return built(listing.name_of(listed), listed, listing.unpacked(listed),
+                      lambda number, entry: contents[number], secrets.token_hex(16))
+
+
+def kept(name: str) -> Path | None:
+    """The folder that holds the code of this name, as it was kept; None if there is none."""
+    place, there = place_of(name)
+    return place if there else None
+
+
+def built(name: str, listed: bytes, entries: tuple[Entry, ...],
+           content: Callable[[int, Entry], bytes], key: str) -> Path:
+    """Write all files, then rename. Raises OSError, and UserError as `_fill`."""
+    temporary = root() / f"{_SENDING}{key}"
+    try:
+        _fill(temporary, entries, content)
+        place, there = place_of(name)
+        if not there:
+            _list_of(place).write_bytes(listed)
+            _moved(temporary, place)
+        mark_used(place)
+        _remove_old()
+        return place
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _moved(temporary: Path, place: Path) -> None:
+    """Somebody else may have sent the same at the same moment."""
+    try:
+        temporary.rename(place)
+    except OSError:
+        if not _unchanged(place):
+            raise
+
+
+def _fill(folder: Path, entries: tuple[Entry, ...], content: Callable[[int, Entry], bytes]
+          ) -> None:
+    """Write all files. Links come last, so that no file is written through one. Raises UserError
+    where one is not what the list says."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    links = []
+    for number, entry in enumerate(entries):
+        data = content(number, entry)
+        if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise UserError(f"{os.fsdecode(entry.path)} was changed on its way here; try again")
+        target = folder / os.fsdecode(entry.path)
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if entry.kind == "link":
+            links.append((target, data))
+            continue
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            os.fchmod(fd, 0o755 if entry.kind == "program" else 0o644)
+    for target, data in links:
+        target.symlink_to(os.fsdecode(data))
+
+
+def place_of(name: str) -> tuple[Path, bool]:
+    """Where this code is, or would be, and whether it is there. Raises UserError."""
+    _checked(name, _NAME)
+    for number in range(1, _COPIES + 1):
+        place = root() / (name[:listing.SHORT] + (f"-{number}" if number > 1 else ""))
+        if not os.path.lexists(place):
+            return place, False
+        with contextlib.suppress(OSError):
+            if listing.name_of(_list_of(place).read_bytes()) == name and _unchanged(place):
+                return place, True
+    raise UserError(f"{_COPIES} folders of this code, all changed by runs, are in {root()}; "
+                    "delete some")
+
+
+def _unchanged(place: Path) -> bool:
+    """Whether every file of the code there is as it was sent."""
+    try:
+        entries = listing.unpacked(_list_of(place).read_bytes())
+        return all(hashlib.sha256(read(place, e)).hexdigest() == e.sha256
+                   and _kind(place / os.fsdecode(e.path)) == e.kind for e in entries)
+    except (OSError, BadList):
+        return False
+
+
+def _kind(path: Path) -> str:
+    if path.is_symlink():
+        return "link"
+    return "program" if path.stat().st_mode & 0o100 else "file"
+
+
+def read(place: Path, entry: Entry) -> bytes:
+    path = place / os.fsdecode(entry.path)
+    if entry.kind == "link":
+        return os.readlink(os.fsencode(path))  # noqa: PTH115 - a Path would drop a leading ./
+    with open_file(path) as file:
+        return file.read(entry.size + 1)
+
+
+def contents() -> dict[str, tuple[Path, Entry]]:
+    """The hash of every file of code here → where one like it is. What a run has changed since is
+    left out."""
+    out: dict[str, tuple[Path, Entry]] = {}
+    for place, entries in _all():
+        for entry in entries:
+            if entry.sha256 in out:
+                continue
+            with contextlib.suppress(OSError):
+                if hashlib.sha256(read(place, entry)).hexdigest() == entry.sha256:
+                    out[entry.sha256] = place, entry
+    return out
+
+
+def _all() -> Iterator[tuple[Path, tuple[Entry, ...]]]:
+    for file in sorted(root().glob("*.list")):
+        with contextlib.suppress(OSError, BadList):
+            yield file.with_suffix(""), listing.unpacked(file.read_bytes())
+
+
+def remove_unused(folder: str) -> tuple[str | None, str | None]:
+    """Delete the code whose folder holds `folder`: that folder, or None and why it stays, in words;
+    (None, None) where there is no such code."""
+    for place, entries in list(_all()):
+        if not _holds(place, folder):
+            continue
+        user = next((run.id for run in _users() if _holds(place, run.cwd())), None)
+        if user is not None:
+            return None, f"its code stays in {place}: run {user} uses it"
+        if _others(place, entries):
+            return None, f"its code stays in {place}: there are files in it that were not sent"
+        _remove(place)
+        return str(place), None
+    return None, None
+
+
+def _remove_old() -> None:
+    """Delete code that no run here has used for a day, and what was sent and never finished. A
+    folder with files of a run's own stays, and code that a waiting run needs."""
+    used = [run.cwd() for run in _users()]
+    needed = _waited_for()
+    for place, entries in list(_all()):
+        if _old(_list_of(place)) and not any(_holds(place, u) for u in used) \
+                and listing.name_of(listing.packed(entries)) not in needed \
+                and not _others(place, entries):
+            _remove(place)
+    for path in root().glob(f"{_SENDING}*"):
+        if _old(path):
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _users() -> list[Run]:
+    """All that may have been started in code that was sent or kept."""
+    return [*all_parts(), *all_runs()]
+
+
+def _waited_for() -> set[str]:
+    """The names of the code that waiting runs need."""
+    found = (waiting.read(places.runs_folder() / name)
+             for name in waiting.ids(places.queue_folder()))
+    return {entry.code for entry in found if entry is not None and entry.code is not None}
+
+
+def _remove(place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    _list_of(place).unlink(missing_ok=True)
+
+
+def _holds(place: Path, folder: str) -> bool:
+    """Whether `folder` is the place, or below it."""
+    inner = Path(os.path.realpath(folder))
+    return Path(os.path.realpath(place)) in (inner, *inner.parents)
+
+
+def _old(path: Path) -> bool:
+    try:
+        return time.time() - path.lstat().st_mtime > KEPT
+    except OSError:
+        return False
+
+
+def _others(place: Path, entries: tuple[Entry, ...]) -> bool:
+    """Whether there is a file that was not sent, or one that was changed. What Python compiled does
+    not count, nor links to elsewhere (`kept.py` makes some): nothing is lost with those."""
+    known = {os.fsdecode(e.path) for e in entries}
+    for path in place.rglob("*"):
+        inner = path.relative_to(place)
+        if path.is_symlink() and os.path.isabs(os.readlink(path)):  # noqa: PTH115, PTH117
+            continue
+        if (path.is_symlink() or not path.is_dir()) and "__pycache__" not in inner.parts \
+                and str(inner) not in known:
+            return True
+    return place.exists() and not _unchanged(place)
+
+
+def root() -> Path:
+    return places.home() / "code"
+
+
+def _list_of(place: Path) -> Path:
+    return place.with_name(f"{place.name}.list")
+
+
+def sent(key: str, what: str) -> Path:
+    return root() / f"{_SENDING}{_checked(key, _KEY)}.{what}"
+
+
+def _checked(word: str, pattern: re.Pattern[str]) -> str:
+    if not pattern.fullmatch(word):
+        raise UserError(f"{word[:80]!r} is no name of code")
+    return word
+
+
+def mark_used(place: Path) -> None:
+    """It was just asked for."""
+    with contextlib.suppress(OSError):
+        os.utime(_list_of(place))
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """A disk that is full, said as a person reads it."""
+    try:
+        yield
+    except OSError as err:
+        raise UserError(f"the code can't be written to {root()}: {reason(err)}") from None

@@ -1,0 +1,185 @@
+"""Leases: what each run holds of the devices, so that two launches can't take the same one.
+
+A lease is a file (`held`) with all devices of a run, which counts as long as the process lives that
+made it. It is made in a folder of the user's home and, where root has set up a folder for all users
+of the machine (`shared`), there as well. Whoever is on a GPU without one is seen in the driver's
+process list (`availability.in_the_way`). Both are checked before ranks start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import reason
+from gpu_engine.common.frozen import frozen
+from gpu_engine.common.records import Pid, read_record
+from gpu_engine.devices.leases import held, shared
+from gpu_engine.devices.records import Device
+
+_PATIENCE = 0.3
+"""Seconds for which a device is asked for again that is held: of a process that is ending, one file
+goes a moment after the other."""
+
+
+@frozen(slots=True)
+class Holder:
+    """Who holds a device, by the file's owner and otherwise in the holder's own words: every field
+    but `device` may be unknown. Texts are harmless to show."""
+
+    device: str
+    """The key of the device, see `key`."""
+    run: str | None = None
+    user: str | None = None
+    pid: int | None = None
+    host: str | None = None
+    since: float | None = None
+    """Unix seconds."""
+    label: str | None = None
+    """The device's label when it was taken ("GPU 1")."""
+    shared: bool = False
+    """Whether the run takes the device together with other runs."""
+    others: tuple[Holder, ...] = ()
+    """The other runs on the same device, if it is shared."""
+
+    def __str__(self) -> str:
+        who = f"run {self.run}" if self.run else "another run"
+        if self.user:
+            who += f" of {self.user}"
+        details = [f"pid {self.pid}"] if self.pid else []
+        if self.host and self.host != socket.gethostname():
+            details.append(f"on {self.host}")
+        if self.since:
+            details.append(time.strftime("since %Y-%m-%d %H:%M", time.localtime(self.since)))
+        text = f"{who} ({', '.join(details)})" if details else who
+        return " and ".join([text, *map(str, self.others)])
+
+
+def key(device: Device) -> str:
+    """The key of a device's lease: its UUID, as an index can change. Without one (a CPU slot, a
+    lost GPU): its id and this machine's name, as several machines may share the folder."""
+    return device.uuid or f"{device.id}@{socket.gethostname()}"
+
+
+Leases = contextlib.ExitStack
+"""The leases of one run, held until `close` or until this process ends."""
+
+
+def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = False) -> Leases:
+    """Take all of `devices` for a run, or none. Raises `UserError`, which says who holds what.
+
+    With `share`, a device that another run holds is taken too. It is then not free while either run
+    lives, and a later run that does not share is refused.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    wanted = list(devices)
+    said = {"run": run_id, "pid": os.getpid(), "host": socket.gethostname(), "shared": share,
+            "devices": [{"key": key(d), "label": d.label} for d in wanted]}
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            with Leases() as leases, contextlib.ExitStack() as alone:
+                places, name = _places(folder), ""
+                for _, lock in places:
+                    alone.enter_context(held.alone(lock))
+                taken = {} if share else holders(folder)
+                refused = [f"{d.label} is held by {taken[key(d)]}" for d in wanted
+                           if key(d) in taken]
+                if not refused:
+                    for place, _ in places:
+                        file = held.make(place, said, name)
+                        leases.callback(file.close)
+                        name = file.path.name
+                    return leases.pop_all()
+        except OSError as error:
+            raise _not_made(folder, error) from error
+        if time.monotonic() > end:
+            raise UserError("; ".join(refused) + ". Take other devices, wait until it ends, or "
+                            "share on purpose")
+        time.sleep(0.01)
+
+
+def holders(folder: Path) -> dict[str, Holder]:
+    """The holders of all leased devices, by `key`: our own runs', and all users' if they share a
+    folder. Raises OSError."""
+    found: dict[str, Holder] = {}
+    for holder in sorted(_holders(folder), key=lambda h: h.since or 0.0):
+        first = found.get(holder.device)
+        if first is None:
+            found[holder.device] = holder
+        elif first.shared and not holder.shared:
+            found[holder.device] = replace(holder, others=(first, *first.others))
+        else:
+            found[holder.device] = replace(first, others=(*first.others, holder))
+    return found
+
+
+def _places(folder: Path) -> list[tuple[Path, Path]]:
+    """The folders in which leases are, each with the lock of who takes one there."""
+    box = shared.find()
+    return [(folder, folder / "lock"), *([(box.claims, box.lock)] if box is not None else [])]
+
+
+def _not_made(folder: Path, error: OSError) -> UserError:
+    where = str(error.filename or folder)
+    more = "" if where.startswith(str(folder)) else (
+        f". Root can mend the folder of all users; with {shared.VARIABLE} set to nothing the run "
+        "starts without, and other users don't see it")
+    return UserError(f"the devices can't be leased: {where}: {reason(error)}{more}")
+
+
+def _holders(folder: Path) -> Iterator[Holder]:
+    """Who holds a device, once for each device. Removes what is left of runs of ours."""
+    live: dict[str, held.Found] = {}
+    for place, _ in _places(folder):
+        for file in held.read(place):
+            if file.live:
+                live.setdefault(file.path.name, file)
+            elif file.mine:
+                with contextlib.suppress(OSError):
+                    file.path.unlink()
+    for file in live.values():
+        with contextlib.suppress(ValueError):  # nonsense
+            yield from _read(file)
+
+
+@frozen(slots=True)
+class _Leased:
+    key: str
+    label: str = ""
+
+
+@frozen(slots=True)
+class _Said:
+    devices: tuple[_Leased, ...]
+    run: str | None = None
+    pid: Pid | None = None
+    host: str | None = None
+    shared: bool = False
+
+
+def _read(file: held.Found) -> list[Holder]:
+    """Raises ValueError if the file says nothing sensible."""
+    said = read_record(_Said, file.said)
+    here = not said.host or said.host == socket.gethostname()
+    return [Holder(
+        leased.key, run=said.run and clean(said.run, 200), user=file.user,
+        pid=said.pid if said.pid and (not here or _is_theirs(said.pid, file.uid)) else None,
+        host=said.host and clean(said.host, 200), since=file.made,
+        label=clean(leased.label, 200), shared=said.shared)
+        for leased in said.devices]
+
+
+def _is_theirs(pid: int, uid: int) -> bool:
+    """Whether this process is seen from here and is the user's: nobody is led to another's."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == uid  # noqa: PTH116
+    except OSError:
+        return False

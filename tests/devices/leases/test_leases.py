@@ -1,0 +1,228 @@
+"""Two launches can't take one device, however the first of them ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.devices import leases
+from gpu_engine.devices.records import Device
+
+A = Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")
+B = Device("1", "gpu", "A100", index=1, uuid="GPU-bbbb")
+SLOT = Device("cpu:0", "cpu", "CPU core 0", index=0)
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from gpu_engine.devices import leases
+from gpu_engine.devices.records import Device
+held = leases.acquire(Path(sys.argv[1]), [Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")],
+                     "3f2a", share=len(sys.argv) > 2)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """Another process that holds GPU 0."""
+    started = []
+
+    def hold(*more):
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(tmp_path / "leases"), *more],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "leases"
+
+
+def test_who_holds_it_is_known(folder, elsewhere):
+    process = elsewhere()
+    (holder,) = leases.holders(folder).values()
+    assert (holder.device, holder.run, holder.pid) == ("GPU-aaaa", "3f2a", process.pid)
+    assert holder.label == "GPU 0"
+    assert abs(holder.since - time.time()) < 60
+    with pytest.raises(UserError) as caught:
+        leases.acquire(folder, [A, B], "other")
+    assert "GPU 0 is held by run 3f2a" in str(caught.value)
+    assert f"pid {process.pid}" in str(caught.value)
+    assert set(leases.holders(folder)) == {"GPU-aaaa"}, "all or none"
+
+
+def test_it_goes_with_its_process(folder, elsewhere):
+    process = elsewhere()
+    process.kill()
+    process.wait()
+    assert leases.holders(folder) == {}
+    leases.acquire(folder, [A], "next").close()
+
+
+def test_it_goes_when_closed(folder):
+    with leases.acquire(folder, [A, SLOT], "one") as held:
+        assert set(leases.holders(folder)) == {"GPU-aaaa", leases.key(SLOT)}
+        mine = [int(fd.name) for fd in Path("/proc/self/fd").iterdir()
+                if os.path.realpath(fd).startswith(os.path.realpath(folder))]
+        assert len(mine) == 1
+        assert not any(map(os.get_inheritable, mine)), "a rank would hold them, too"
+    assert leases.holders(folder) == {}
+    held.close()
+
+
+def test_ranks_do_not_keep_it(folder):
+    """A rank that is left behind must not hold a lease that nobody knows of."""
+    held = leases.acquire(folder, [A], "one")
+    rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    held.close()
+    try:
+        assert leases.holders(folder) == {}
+    finally:
+        rank.kill()
+        rank.wait()
+
+
+def test_sharing_on_purpose(folder, elsewhere):
+    first = elsewhere()
+    with leases.acquire(folder, [A], "second", share=True):
+        holder = leases.holders(folder)["GPU-aaaa"]
+        assert (holder.run, [o.run for o in holder.others]) == ("3f2a", ["second"])
+        assert "3f2a" in str(holder)
+        assert "second" in str(holder)
+        first.kill()
+        first.wait()
+        assert leases.holders(folder)["GPU-aaaa"].run == "second"
+        assert leases.holders(folder)["GPU-aaaa"].shared
+        with pytest.raises(UserError, match="run second"):
+            leases.acquire(folder, [A], "third")
+        leases.acquire(folder, [A], "third", share=True).close()
+    assert leases.holders(folder) == {}
+    leases.acquire(folder, [A], "third").close()
+
+
+def test_a_sharer_that_was_killed_leaves_nothing(folder, elsewhere):
+    process = elsewhere("share")
+    assert leases.holders(folder)["GPU-aaaa"].shared
+    process.kill()
+    process.wait()
+    assert leases.holders(folder) == {}
+    leases.acquire(folder, [A], "next").close()
+
+
+def test_files_are_private_and_name_the_holder(folder):
+    with leases.acquire(folder, [A], "one"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+        (path,) = (p for p in folder.iterdir() if p.name != "lock")
+        assert json.loads(path.read_text())["run"] == "one"
+
+
+@pytest.mark.parametrize("body", [
+    "", "{", "[]", "\x00", "{}", '{"devices": 7}', '{"devices": [["x"]]}', '{"devices": [{}]}'])
+def test_a_damaged_file_is_passed_over(folder, body):
+    with leases.acquire(folder, [A], "one"), leases.acquire(folder, [B], "two"):
+        damaged = max(p for p in folder.iterdir() if p.name != "lock")
+        damaged.write_text(body)
+        assert set(leases.holders(folder)) == {"GPU-aaaa"}
+
+
+def test_what_it_does_not_say_is_unknown(folder):
+    with leases.acquire(folder, [A], "one"):
+        (path,) = (p for p in folder.iterdir() if p.name != "lock")
+        path.write_text('{"devices": [{"key": "GPU-aaaa"}], "run": 7, "pid": "x", "host": null}')
+        holder = leases.holders(folder)["GPU-aaaa"]
+        assert (holder.run, holder.pid) == (None, None)
+        assert str(holder).startswith("another run of ")
+
+
+def test_a_link_in_its_place_is_not_followed(folder, tmp_path):
+    folder.mkdir()
+    (tmp_path / "precious").write_text("kept")
+    (folder / "lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match="lock: too many levels of symbolic links"):
+        leases.acquire(folder, [A], "one")
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_no_folder_means_no_leases(folder):
+    assert leases.holders(folder) == {}
+
+
+def test_a_slot_is_of_this_machine(folder, monkeypatch):
+    """The folder may be shared by machines, each of which has a cpu:0."""
+    with leases.acquire(folder, [SLOT, A], "one"):
+        monkeypatch.setattr(leases.socket, "gethostname", lambda: "another")
+        assert leases.key(SLOT) not in leases.holders(folder)
+        leases.acquire(folder, [SLOT], "two").close()
+        assert "on " in str(leases.holders(folder)["GPU-aaaa"])
+
+
+def test_who_is_suspended_while_they_look_keeps_nothing_alive(folder, elsewhere):
+    process = elsewhere()
+    (path,) = (p for p in folder.iterdir() if p.name != "lock")
+    process.kill()
+    process.wait()
+    with path.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        leases.acquire(folder, [A], "second").close()
+        assert not path.exists(), "and it is cleared up"
+
+
+def test_of_many_launches_one_gets_it(folder):
+    """While others look at who holds what, which must not keep anybody from taking."""
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            leases.holders(folder)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for thread in lookers:
+        thread.start()
+    try:
+        for _ in range(8):
+            got = []
+            barrier = threading.Barrier(4)
+
+            def launch(number, barrier=barrier, got=got):
+                barrier.wait()
+                try:
+                    order = [A, B] if number % 2 else [B, A]
+                    got.append(leases.acquire(folder, order, str(number)))
+                except UserError:
+                    pass
+
+            launches = [threading.Thread(target=launch, args=(n,)) for n in range(4)]
+            for thread in launches:
+                thread.start()
+            for thread in launches:
+                thread.join()
+            assert len(got) == 1
+            got[0].close()
+    finally:
+        stop.set()
+        for thread in lookers:
+            thread.join()

@@ -1,0 +1,207 @@
+"""How often a run starts again, how long it waits, and which attempt an event counts for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.events import schema
+from gpu_engine.events.paths import events_path
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.writer import append
+from gpu_engine.runs.create import create_run
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.state import Notice
+from gpu_engine.supervisor.attempt import Attempt, Verdict
+from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.supervise import Supervisor
+
+from ..conftest import PATIENCE, wait_for
+from ..faults.kit import Box
+from ..plans import plan
+
+
+class Scripted(Supervisor):
+    """A supervisor whose attempts end as a test says, and which does not wait before the next."""
+
+    def __init__(self, run: Run, end: Callable[[Scripted, int], str]) -> None:
+        super().__init__(run, 0o22)
+        self.end, self.numbers, self.pauses, self.begun_with = end, [], [], []
+        self.stop_in_pause = False
+
+    def _attempt(self, number: int) -> Verdict:
+        self.numbers.append(number)
+        self.begun_with.append(self.state.warnings)
+        return self.end(self, number), "a reason", None  # pyright: ignore[reportReturnType]
+
+    def _pause(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        return not self.stop_in_pause
+
+
+@pytest.fixture
+def made(home: Path) -> Callable[..., Scripted]:
+    def make(end: Callable[[Scripted, int], str] = lambda run, number: "failed", *,
+             restarts: int, attempt: int = 1) -> Scripted:
+        planned = plan(spec={"task": {"command": ["true"]}, "train": {"restarts": restarts}})
+        run, lock = create_run("test", "", planned)
+        os.close(lock)
+        made = Scripted(run, end)
+        made._begin(attempt)
+        return made
+    return make
+
+
+@pytest.mark.parametrize(("restarts", "pauses"), [
+    (0, []), (1, [1]), (2, [1, 2]), (7, [1, 2, 4, 8, 16, 30, 30])])
+def test_each_pause_is_twice_the_one_before_up_to_half_a_minute(made, restarts, pauses):
+    run = made(restarts=restarts)
+    assert run._attempts().state == "failed"
+    assert run.numbers == list(range(1, restarts + 2))
+    assert run.pauses == pauses
+
+
+def test_a_resumed_run_has_all_its_restarts_and_short_pauses_again(made):
+    run = made(restarts=2, attempt=5)
+    run._attempts()
+    assert (run.numbers, run.pauses) == ([5, 6, 7], [1, 2])
+
+
+def test_it_ends_with_the_first_attempt_that_does_not_fail(made):
+    run = made(lambda run, number: "completed" if number == 2 else "failed", restarts=5)
+    assert run._attempts().state == "completed"
+    assert run.numbers == [1, 2]
+    assert [a.outcome for a in run.run.state().attempts][-2:] == ["failed", "completed"]
+
+
+def test_a_stop_in_the_pause_is_the_end(made):
+    run = made(restarts=5)
+    run.stop_in_pause = True
+    state = run._attempts()
+    assert (run.numbers, state.state) == ([1], "stopped")
+    assert state.reason == "stopped while waiting after attempt 1 failed"
+    assert state.again is None
+
+
+def test_what_fails_while_it_is_asked_to_stop_is_not_started_again(made):
+    def end(run: Scripted, number: int) -> str:
+        run.stop_asked = True
+        return "failed"
+
+    run = made(end, restarts=5)
+    assert run._attempts().state == "failed"
+    assert (run.numbers, run.pauses) == ([1], [])
+
+
+def test_an_attempt_begins_without_the_warnings_of_the_one_before(made):
+    def end(run: Scripted, number: int) -> str:
+        run._set_state("running", warnings=(Notice("nonfinite", "the loss is NaN"),))
+        return "failed"
+
+    run = made(end, restarts=1)
+    run._attempts()
+    assert run.begun_with == [(), ()]
+
+
+def test_a_second_reason_to_end_gives_the_ranks_no_more_time(made):
+    run, attempt = made(restarts=0), Attempt(1)
+    run._limit(attempt, 5.0)
+    first = attempt.deadline
+    run._limit(attempt, 30.0)
+    assert attempt.deadline == first
+    run._limit(attempt, 1.0)
+    assert attempt.deadline < first
+
+
+# --- real ranks --------------------------------------------------------------------------------
+
+@pytest.fixture
+def box(home: Path, tmp_path: Path, monkeypatch) -> Box:
+    return Box(home, tmp_path, monkeypatch)
+
+
+def ended(run: Run):
+    return wait_for(lambda: (s := run.state()) and not s.live and s, PATIENCE)
+
+
+def test_ranks_are_told_that_another_has_failed(box: Box):
+    run = box.go("""
+start()
+meet()
+if rank == 1:
+    os._exit(3)
+while not asked:
+    time.sleep(0.01)
+tell("warning", message="told to end")
+finish("stopped")
+""")
+    state = ended(run)
+    assert (state.state, state.cause.rank) == ("failed", 1)
+    assert "told to end" in run.events(0).read_text()
+
+
+def test_a_rank_that_ends_without_a_word_has_not_completed(box: Box):
+    run = box.go("start()\nmeet()\nif rank == 1: os._exit(0)\ntrain(3)")
+    state = ended(run)
+    assert (state.state, state.cause.rank) == ("failed", 1)
+
+
+def test_a_rank_that_writes_a_checkpoint_may_finish_it(box: Box):
+    run = box.go("""
+start()
+step(1)
+while not asked:
+    time.sleep(0.01)
+began = time.time()
+for done in range(1, 30):
+    tell("phase", phase="checkpoint", since=began, step=1, done=done, total=30)
+    time.sleep(0.1)
+finish("stopped", 1)
+""", ranks=1, run={"grace": 0.5})
+    wait_for(lambda: run.events(0).exists() and '"step"' in run.events(0).read_text(), PATIENCE)
+    assert run.state().live
+    run.stop()
+    state = ended(run)
+    assert state.state == "stopped"
+    assert '"kind":"end"' in run.events(0).read_text()
+    assert "killed" not in (state.reason or "")
+
+
+# --- whose events count ------------------------------------------------------------------------
+
+def started(attempt: int) -> schema.Start:
+    return schema.Start(0, 0, 0, os.getpid(), 1, 1, attempt=attempt)
+
+
+def test_what_an_earlier_attempt_wrote_does_not_count(tmp_path: Path):
+    path = events_path(tmp_path, 0)
+    path.parent.mkdir()
+    path.touch()
+    step = schema.Step(6, 0.1, 0, loss=1.0)
+    for event in (step, started(1), schema.Step(7, 0.1, 0, loss=1.0), schema.End("failed", 7, 1.0)):
+        append(path, event)
+    seen = RankState.from_now(0, Tail(path), 2)
+    seen.read()
+    assert (seen.view.outcome, seen.view.at_step, seen.begun) == (None, None, False)
+    append(path, started(2))
+    seen.read()
+    assert seen.begun
+
+    late = RankState(0, Tail(path), 2)  # a rank that was not planned is found with its whole file
+    late.read()
+    assert (late.view.outcome, late.view.at_step, late.begun) == (None, None, True)
+
+
+def test_a_checkpoint_that_grows_is_no_standstill():
+    seen = RankState(0, Tail(Path("none")), 1)
+    seen.take(started(1))
+    saving = {"phase": "checkpoint", "since": 1.0, "step": 7, "total": 100}
+    seen.take(schema.Phase(**saving, done=10))
+    seen.moved = 0.0
+    seen.take(schema.Phase(**saving, done=10))
+    assert seen.moved == 0.0
+    seen.take(schema.Phase(**saving, done=11))
+    assert seen.moved > 0.0

@@ -1,0 +1,131 @@
+"""What the saver decides: what is on the disk, what is the best, what is kept."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.runs.checkpoints import Damaged
+from gpu_engine.spec.read import from_dict
+from gpu_engine.training import checkpoint, checkpoint_state
+from gpu_engine.training.checkpoint_copy import Copier
+from gpu_engine.training.saving import Saver
+from gpu_engine.worker.rank.identity import Identity
+from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.recorder import Recorder
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., Saver]:
+    def make(**train: Any) -> Saver:
+        (tmp_path / "ranks").mkdir()
+        (tmp_path / "ranks" / "00000.jsonl").touch()
+        job: Any = SimpleNamespace(
+            run=tmp_path, spec=from_dict({"train": train}), devices=["cpu"], who=Identity(),
+            attempt=1, mode="single", batch=SimpleNamespace(global_size=8))
+        saver: Saver
+        state = {"step": 0, "model": {"w": torch.ones(3)}}
+        saver = Saver(job, Group(Identity()), Recorder(tmp_path / "ranks" / "00000.jsonl"), [],
+                      lambda: state)
+        save = saver.save
+
+        def at(step: int, *metrics: Any, **how: Any) -> None:
+            state["step"] = step
+            save(step, *(metrics or ({},)), **how)
+
+        saver.save = at  # the state is that of the step
+        return saver
+    return make
+
+
+def steps(saver: Saver) -> list[int]:
+    return [int(path.name[5:]) for path in checkpoint.listed(saver.folder)]
+
+
+def test_a_checkpoint_that_was_not_written_is_written_at_the_end(made, monkeypatch) -> None:
+    saver, write = made(checkpoint_async=True), checkpoint.save
+
+    def full(*about: Any) -> None:
+        raise checkpoint.NotWritten("the disk is full")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    saver.save(5)
+    saver.finish()
+    assert (steps(saver), saver.step) == ([], None)
+    with pytest.raises(UserError, match="the disk is full"):
+        saver.save(5, final=True)
+    monkeypatch.setattr(checkpoint, "save", write)
+    saver.save(5, final=True)
+    assert (steps(saver), saver.step) == ([5], 5)
+
+
+@pytest.mark.parametrize(("best", "better", "worse"), [("max:score", 0.6, 0.4),
+                                                       ("min:score", 0.4, 0.6)])
+def test_only_what_is_better_is_the_best(made, best: str, better: float, worse: float) -> None:
+    saver = made(best=best)
+    assert not saver.record_evaluation(1, {"score": float("nan")})
+    assert not saver.record_evaluation(1, {"other": 1.0})
+    assert saver.record_evaluation(2, {"score": 0.5})
+    saver.save(2, {"score": 0.5})
+    saver.finish()
+    for score, is_best in ((0.5, False), (worse, False), (better, True), (float("nan"), False)):
+        assert saver.record_evaluation(3, {"score": score}) == is_best
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+def test_an_old_best_goes_with_the_evaluation_that_beats_it(made, under_way: bool) -> None:
+    """The run may end after that: the next save, which would delete it, never comes."""
+    saver = made(best="max:score", keep=2, checkpoint_async=under_way)
+    saver.save(5, {"score": 0.5})
+    saver.save(10)
+    saver.save(15)
+    if not under_way:
+        saver.finish()
+        assert steps(saver) == [5, 10, 15]
+    assert not saver.record_evaluation(15, {"score": 0.9})
+    saver.finish()
+    assert steps(saver) == [10, 15]
+
+
+def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path: Path, monkeypatch) -> None:
+    for step in (1, 2):
+        checkpoint.save(tmp_path, {"step": step}, [b"rank"], {})
+
+    def fails(path: Path, **how: Any) -> None:
+        (Path(path) / "state.pt").unlink()
+
+    monkeypatch.setattr(shutil, "rmtree", fails)
+    checkpoint.prune(tmp_path, 1, None)
+    assert [path.name for path in checkpoint.listed(tmp_path)] == ["step-00000002"]
+
+
+def test_what_torch_can_not_load_is_not_kept(tmp_path: Path, monkeypatch) -> None:
+    """Whatever our own rule says of it."""
+    monkeypatch.setattr(checkpoint_state, "loadable", lambda state: state)
+    with pytest.raises(UserError, match="just written can't be loaded"):
+        checkpoint.save(tmp_path, {"step": 1, "odd": SimpleNamespace()}, [b"rank"], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_generators_of_ranks_are_verified_as_they_are_read(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, {"step": 1}, [b"first", b"second"], {}).path
+    assert checkpoint.load_ranks(path) == [b"first", b"second"]
+    (path / "rank-00001.pt").write_bytes(b"sEcond")
+    with pytest.raises(Damaged, match="rank-00001"):
+        checkpoint.load_ranks(path)
+
+
+def test_two_tensors_of_one_memory_are_copied_to_the_end_of_the_longer_one() -> None:
+    memory = bytearray(range(64))
+    short = torch.frombuffer(memory, dtype=torch.uint8, count=8)
+    long = torch.frombuffer(memory, dtype=torch.uint8, count=64)
+    for state in ({"a": short, "b": long}, {"a": long, "b": short}):
+        copy = Copier().copy(state)
+        assert all(torch.equal(copy[key], state[key]) for key in state)
