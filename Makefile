@@ -5,9 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 PEERS := build/peers/.venv
+FAST := $(addprefix tests/,common events plan spec settings test_walls.py test_floors.py) \
+	$(addprefix tests/panel/,charts terminal common test_keys.py test_private_names.py \
+	launch/test_goldens.py run/test_goldens.py)
 FOREIGN := build/foreign/.venv
 
-.PHONY: panel test tested fuzz test-gpu faults mutants matrix lint lock man docs bench bench-peers foreign clean
+.PHONY: panel test test-fast tested fuzz test-gpu faults mutants matrix lint lock man docs bench bench-peers foreign clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -15,6 +18,10 @@ panel: $(READY)
 # The linters need one core for a while, and run beside the tests.
 test: $(READY)
 	@$(MAKE) --no-print-directory -j 2 lint tested
+
+# What needs neither torch nor other programs, for the time while one works: a minute.
+test-fast: $(READY)
+	$(VENV)/bin/python -m pytest -q -n 4 --dist loadfile $(FAST)
 
 # Six files at a time, also on two cores: most tests wait for processes. Collected once before that,
 # they are compiled; otherwise each of the six would compile all of them.

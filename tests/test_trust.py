@@ -66,7 +66,7 @@ WRITING = {
         notify/config.py: open in begin
         settings/file.py: write_atomic in begin
         spec/presets.py: write_atomic in duplicate, write_atomic in save
-        gpu_panel/launch/kept.py: write_json in write
+        gpu_panel/launch/saved_form.py: write_json in write
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """
         agent/code.py: open in send, write_bytes in missing

@@ -43,7 +43,7 @@ def test_a_table_of_two():
     assert second.device.name == "NVIDIA GeForce RTX 3090"
     assert (second.utilization, second.power, second.power_limit) == (None, None, None)
     assert second.memory_used == 0
-    assert first.processes is None, "who is on it is not known"
+    assert first.processes is None, "users unknown"
 
 
 def test_asked_over_a_shell_that_prints_first(tmp_path):

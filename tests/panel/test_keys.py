@@ -20,6 +20,7 @@ from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.launch.form.interpreter import InterpreterLine
 from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
+from gpu_panel.launch.screen import LaunchScreen
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
 
@@ -73,6 +74,13 @@ def test_no_key_of_a_screen_is_bound_past_the_table():
     assert known <= bound
 
 
+def test_the_scopes_on_a_screen_are_those_of_its_panes():
+    """They are known before the screens are, whose classes take their bindings from the table."""
+    assert set(keys.SCREENS) == {
+        frozenset({screen.SCOPE, *(key.scope for pane in screen.PANES for key in pane.KEYS)})
+        for screen in (LaunchScreen, RunScreen, CompareScreen, SweepScreen, GpuProcessesScreen)}
+
+
 def test_no_key_does_two_things_on_one_screen():
     for screen in (each for each in ours() if issubclass(each, PaneScreen)):
         typed = [one for key in (*screen.KEYS, *keys.of("app")) for one in key.keys.split(",")]
@@ -108,7 +116,7 @@ async def test_the_palette_knows_the_keys():
     async with panel(slots(1)) as (pilot, screen):
         said = [c.help for c in pilot.app.get_system_commands(screen)]
         assert all(k.tooltip in said for k in screen.KEYS if k.palette)
-        assert {"Save what the form says as a preset", "Go to the devices"} <= set(said)
+        assert {"Save the form as a preset", "Go to the devices"} <= set(said)
 
 
 async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):

@@ -17,6 +17,7 @@ import time
 
 import pytest
 from click.testing import CliRunner
+from textual.drivers.linux_driver import LinuxDriver
 
 from gpu_panel.__main__ import main
 from gpu_panel.terminal.driver import QuietDriver
@@ -137,17 +138,18 @@ def test_a_terminal_that_closes_ends_it():
         raise
 
 
-def test_only_what_was_suspended_resumes():
+def test_only_what_was_suspended_resumes(monkeypatch):
     """Else a second thread reads the terminal, and goes on when the panel has ended."""
-    driver, resumed = QuietDriver.__new__(QuietDriver), []
-    driver._auto_restart = True
-    driver.resume_application_mode = lambda: resumed.append(True)
-    driver._must_signal_resume = False
-    driver._sigcont_application()
-    assert resumed == []
-    driver._must_signal_resume = True
-    driver._sigcont_application()
-    assert resumed == [True]
+    driver, done = QuietDriver.__new__(QuietDriver), []
+    monkeypatch.setattr(LinuxDriver, "suspend_application_mode", lambda _: done.append("suspended"))
+    monkeypatch.setattr(LinuxDriver, "resume_application_mode", lambda _: done.append("resumed"))
+    driver._suspended = False
+    driver.resume_application_mode()
+    assert done == []
+    driver.suspend_application_mode()
+    driver.resume_application_mode()
+    driver.resume_application_mode()
+    assert done == ["suspended", "resumed"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])

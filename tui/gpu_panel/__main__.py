@@ -13,7 +13,6 @@ from gpu_engine.cli import completing, mistakes_shown
 from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import WithCommand
 from gpu_engine.cli.version import version_option
-from gpu_panel.common import garbage
 
 
 class _Panel(WithCommand):
@@ -41,10 +40,8 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     first time with the preset "default". Your own command goes after --: in the form it replaces
     the preset's task. In the panel, ? shows every key.
     """
-    if not list_keys:
-        if (missing := _no_terminal()) is not None:
-            raise click.ClickException(f"{missing}; in a script use gpu-engine run")
-        garbage.hold()  # the launch screen ends that
+    if not list_keys and (missing := _no_terminal()) is not None:
+        raise click.ClickException(f"{missing}; in a script use gpu-engine run")
     from gpu_engine.settings import file
     from gpu_panel import keys
 
@@ -58,7 +55,6 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
 
     early.begin()  # importing Textual takes about as long as the probe needs
     from gpu_panel.app import PanelApp
-    from gpu_panel.common import frames
     from gpu_panel.terminal import background
     from gpu_panel.themed import is_chosen
 
@@ -69,7 +65,6 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     # A thread that reads a long run gives way to the event loop after this time. A key passes the
     # loop about ten times until it is shown, and would wait for 5 ms each time.
     sys.setswitchinterval(0.001)
-    frames.soon()
     own = settings.panel.theme if "panel.theme" in settings.given else None
     light = not is_chosen(own) and background.light(os.environ, 0)
     app = PanelApp(preset, sets=sets, command=ctx.meta.get("command"), settings=settings,

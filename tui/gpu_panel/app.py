@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import SystemCommand
-from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.driver import Driver
 from textual.events import Event, Key, Paste
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.timer import Timer, TimerCallback
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.settings.schema import Settings
 from gpu_panel import keys
-from gpu_panel.common import garbage
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
+from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.devices.source import DeviceSource, Sampling, Watching
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
@@ -103,17 +102,8 @@ class PanelApp(ThemedApp):
 
     def set_timer(self, delay: float, callback: TimerCallback | None = None, *,
                   name: str | None = None, pause: bool = False) -> Timer:
-        """As Textual's, whose timer never rings if the process lost the processor for `delay`
-        seconds just as it began. For the app, which waits 8 ms with a new size of the terminal,
-        no later size would then count either."""
-        timer = super().set_timer(delay, callback, name=name, pause=pause)
-        timer._skip = False
-        return timer
-
-    def pop_screen(self) -> AwaitComplete:
-        if not isinstance(self.screen, ModalScreen):
-            garbage.closed_screen(self)
-        return super().pop_screen()
+        """As Textual's, but sure to ring."""
+        return surely_rings(super().set_timer(delay, callback, name=name, pause=pause))
 
     @work(exit_on_error=False, group="theme", exclusive=True)
     async def _keep_theme(self) -> None:
@@ -162,14 +152,14 @@ class PanelApp(ThemedApp):
         except OSError as err:
             self.notify(f"That can't be saved: {err}", severity="warning", markup=False)
             told = self.teller.on
-        self.notify("The panel rings and notifies when a run ends or stands still, and when a "
-                    "device that you wait for is free" if told else
-                    "The panel no longer rings or notifies", title="On" if told else "Off")
+        self.notify("You are notified when a run ends or stalls, and when a device that you wait "
+                    "for is free" if told else "No bell, no notifications",
+                    title="On" if told else "Off")
 
     def action_redraw(self) -> None:
         """Draw everything again, after another program has written to the terminal."""
-        if (redraw := getattr(self._driver, "redraw", None)) is not None:
-            redraw()
+        if self.terminal is not None:
+            self.terminal.redraw()
 
     async def action_quit(self) -> None:
         """Close the panel, after a question about unsaved changes that is asked once. Runs go on,
@@ -182,7 +172,7 @@ class PanelApp(ThemedApp):
             bottom.draft.asked()  # a second ctrl+q quits
             self.push_screen(Confirm(
                 "Close the panel", f"Your changes to {bottom.draft.title} are not saved as a "
-                "preset. The form comes back with them when the panel opens the next time.",
+                "preset. They come back when the panel opens again.",
                 yes="Close it", no="Stay"), lambda yes: self._quit(bottom) if yes else None)
             return
         self._quit(bottom)
@@ -197,8 +187,8 @@ class PanelApp(ThemedApp):
             yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
                                 self._caller(screen, key.action))
         yield SystemCommand("keys", "Show every key and what the pane does", self.action_help)
-        yield SystemCommand("bell on/off", "Ring and notify when a run ends or a device is free, "
-                            "or be silent", self._caller(screen, "app.tell"))
+        yield SystemCommand("bell on/off", "Turn bell and notifications on or off",
+                            self._caller(screen, "app.tell"))
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)
         yield SystemCommand("quit", "Close the panel; runs go on", self.action_quit)
 
@@ -210,15 +200,10 @@ class PanelApp(ThemedApp):
 
     # --- failures ------------------------------------------------------------------------------
 
-    def _handle_exception(self, error: Exception) -> None:
-        """End with a short message after an exception outside an action. The widget that raised
-        it is dead; Textual would print a screenful of local variables."""
-        if self.is_headless:  # in a test: let the test see it
-            super()._handle_exception(error)
-            return
+    def failed(self, error: Exception) -> None:
+        """End with a short message, and the traceback in panel.log."""
         where = record(error)
         from rich.text import Text
 
-        self._exception = error
         self.exit(return_code=1, message=Text(f"gpu-panel ended: {sentence(error, where)}"))
-        self._close_messages_no_wait()
+        self.panic()  # no message is handled any more, also if the app's own handling has failed

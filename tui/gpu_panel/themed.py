@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path, PurePath
-from typing import ClassVar
-
-from textual.app import App
+from typing import TYPE_CHECKING, ClassVar
 
 from gpu_engine.common import places
 from gpu_engine.common.files import write_json
 from gpu_panel import okabe_ito
+from gpu_panel.common.textual_private import FailingApp
 from gpu_panel.theme import legible
+
+if TYPE_CHECKING:
+    from gpu_panel.terminal.driver import QuietDriver
 
 SHEET = Path(__file__).with_name("panel.tcss")
 """The styles that all screens share."""
 
 
-class ThemedApp(App[None]):
+class ThemedApp(FailingApp):
     """Base of every app that shows our widgets, as they need the colours of theme.py."""
 
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [SHEET]
+
+    terminal: QuietDriver | None = None
+    """The way to the terminal; None where another driver is in use."""
 
     def __init__(self) -> None:
         super().__init__()

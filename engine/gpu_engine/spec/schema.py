@@ -35,7 +35,7 @@ class TaskSpec:
     """What is trained: a task class (`use`) or the person's own command, never both."""
 
     use: str | None = None
-    """`module:Class` or `path/to/file.py:Class`."""
+    """Your task class: `module:Class` or `path/to/file.py:Class`."""
     command: list[str] | None = None
     """A script of your own, unchanged: its argument list. `{batch.per_gpu}` and the like are
     filled in."""
@@ -72,12 +72,12 @@ class ParallelSpec:
     nodes: Count = 1
     """multinode: how many machines take part."""
     node_rank: Whole = 0
-    """multinode: the number of this machine, counted from 0."""
+    """multinode: which of them this machine is, counted from 0."""
     master_addr: str = "127.0.0.1"
     """multinode: numeric address of node 0, reachable from every node."""
     master_port: Port | None = None
-    """TCP port on node 0. 0, on one machine: any free port. None: 29500 for several machines, any
-    free port on a single one."""
+    """TCP port on node 0. 0, on one machine: any free port. Empty: 29500 for several machines,
+    any free port on a single one."""
     node_devices: list[Count] | None = None
     """multinode: how many devices each node uses, node 0's first. None: each as many as this."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
@@ -86,7 +86,7 @@ class ParallelSpec:
     """direct: gpu-panel starts each rank itself. auto: direct on one machine, torchrun for
     several."""
     timeout: Positive = 300.0
-    """Seconds that a collective may wait before the ranks give up."""
+    """Seconds that a collective waits for the other ranks before it fails."""
     bucket_cap_mb: Count | None = None
     """DDP's gradient bucket in MiB; None: PyTorch's default."""
     static_graph: bool = False
@@ -100,11 +100,11 @@ class BatchSpec:
     """How many examples a step sees: global = per_gpu × replicas × accumulate."""
 
     size: Count = 64
-    """Examples in one step: in all or per GPU, as `meaning` says."""
+    """Examples in one step, for all devices together or for each (`meaning`)."""
     meaning: Literal["global", "per_gpu"] = "global"
-    """Whether `size` counts the examples of all replicas together, or one replica's share."""
+    """global: `size` is for all devices together. per_gpu: for each of them."""
     accumulate: Count = 1
-    """Backward passes per step."""
+    """Backward passes per step: 2 halve the memory for the same global batch."""
 
 
 @frozen
@@ -127,14 +127,14 @@ class TrainSpec:
     steps: Count | None = None
     """Optimizer steps in all. Give epochs or steps, not both; with neither: one epoch."""
     lr: Positive = 3e-4
-    """Learning rate, before `lr_scale`."""
+    """Learning rate, before it is scaled (`lr_scale`)."""
     lr_scale: Literal["none", "linear", "sqrt"] = "none"
     """linear: multiply lr by global batch / `lr_reference_batch`. sqrt: by the square root of
     that."""
     lr_reference_batch: Count | None = None
     """The global batch that lr was chosen for."""
     weight_decay: NotNegative | None = None
-    """Weight decay of the default optimizer, AdamW; None: PyTorch's default, 0.01. A task that
+    """Weight decay of the default optimizer, AdamW; empty: PyTorch's default, 0.01. A task that
     makes its own optimizer sets it there."""
     seed: Whole = 0
     """Seed of the weights, the order of the examples and all random draws: the same seed gives the
@@ -142,7 +142,7 @@ class TrainSpec:
     clip: NotNegative = 0.0
     """Largest gradient norm; 0: gradients are not clipped."""
     workers: Whole = 2
-    """DataLoader worker processes per rank."""
+    """DataLoader worker processes per rank; 0: the rank loads its data itself."""
     checkpoint_every: Whole = 500
     """Steps between checkpoints; 0: save only at the end."""
     checkpoint_async: bool = True
@@ -170,8 +170,8 @@ class ProcessSpec:
     """How the processes are run: the section [run]."""
 
     python: str | None = None
-    """Python interpreter for the ranks, which needs torch only; None: the first near by that has
-    it."""
+    """Python interpreter for the ranks, which needs torch only; empty: the first one found that has
+    torch."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
     sync: Literal["none", "send"] = "none"
@@ -186,7 +186,8 @@ class ProcessSpec:
     """Variables for the environment of the ranks, on every machine: NCCL_DEBUG = "INFO",
     HF_HOME = "/data/hf". They come before those that are inherited."""
     grad_norm: bool = False
-    """For a script of your own: also record the norm of each step's gradients."""
+    """For a script of your own: also record the norm of each step's gradients, which costs
+    a pass over them."""
 
 
 @frozen

@@ -63,21 +63,6 @@ async def test_it_shows_the_keys_of_what_has_the_focus():
         assert shown(app.bar) == "f6 third f2 first"
 
 
-async def test_it_is_drawn_again_only_when_its_keys_change():
-    app = App()
-    async with app.run_test() as pilot:
-        await pilot.pause()
-        drawn: list[object] = []
-        draw = app.bar.render
-        app.bar.render = lambda: drawn.append(1) or draw()  # type: ignore[method-assign]
-        app.screen.refresh_bindings()
-        await pilot.pause()
-        assert not drawn
-        await pilot.press("tab")
-        await pilot.pause()
-        assert drawn
-
-
 async def test_a_click_presses_the_key_and_the_pointer_is_told_what_it_does():
     for roomy, second in ((False, 9), (True, 12)):
         app = App(roomy=roomy)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from textual.app import App
 from textual.events import Key, Paste
 from textual.widgets import Input
 
 from gpu_engine.runs.create import create_run
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.help import HelpScreen
+from gpu_panel.common.key_order import KeyOrder
 from gpu_panel.launch.devices.pane import DevicesPane
 
 from ...conftest import gpus, slots
@@ -77,3 +79,13 @@ async def test_a_key_whose_place_has_closed_holds_up_nothing():
         screen.query_one("#f-batch-size", Input).focus()
         burst(pilot.app, "escape", "end", *"0")
         await until(pilot, lambda: screen.draft.value("batch.size") == 320)
+
+
+async def test_a_key_that_still_waits_as_the_last_screen_closes_is_dropped():
+    handled: list[Key | Paste] = []
+
+    async def handle(event: Key | Paste) -> None:
+        handled.append(event)
+
+    await KeyOrder(App[None](), handle).take(Key("a", "a"))
+    assert handled == []

@@ -80,7 +80,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             await until(pilot, lambda: screen.runs.keys == [first, second])
             await pilot.press("s")
             await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
-            assert f"Take run {second} out of the queue" in words(pilot)
+            assert f"Remove run {second} from the queue" in words(pilot)
             await pilot.press("y")
             await until(pilot, lambda: screen.runs.waiting == 1)
             assert Run(places.runs_folder() / second).state().state == "stopped"

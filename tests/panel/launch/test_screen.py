@@ -186,7 +186,7 @@ async def test_multinode_asks_for_what_it_needs():
         assert not screen.query_one("#f-parallel-nodes").display
         await choose(pilot, screen, "f-parallel-mode", "multinode")
         assert screen.query_one("#f-parallel-nodes").display
-        assert "this is number" in screen_text(pilot.app)
+        assert "node rank" in screen_text(pilot.app)
         await type_into(pilot, screen, "f-parallel-node_rank", "5")
         assert "with 2 nodes the ranks are 0 to 1" in problems_below(screen)[0]
         await type_into(pilot, screen, "f-parallel-node_rank", "1")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gpu_panel.common import garbage
 from gpu_panel.launch import settle
 
 from ...conftest import gpus
@@ -17,33 +16,37 @@ from ..panel_kit import panel, until
 NAME = "a_screen_opened_next"
 
 
-@pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether the module was there each time garbage was begun to be looked for."""
-    found: list[bool] = []
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "SETTLED", 0.01)
     monkeypatch.setattr(settle, "NEXT", (NAME,))
-    monkeypatch.setattr(garbage, "begin", lambda: found.append(NAME in sys.modules))
-    return found
 
 
-async def test_it_is_imported_in_a_thread(home, begun, monkeypatch, tmp_path: Path) -> None:
+async def test_it_is_imported_in_a_thread(home, monkeypatch, tmp_path: Path) -> None:
     tmp_path.joinpath(f"{NAME}.py").write_text(
         "import threading\nthread = threading.current_thread().name\n")
     monkeypatch.syspath_prepend(tmp_path)
     async with panel(gpus(2)) as (pilot, _):
-        await until(pilot, lambda: begun)
-    assert begun == [True]
+        await until(pilot, lambda: NAME in sys.modules)
     assert sys.modules.pop(NAME).thread == "panel-import"
 
 
-async def test_a_module_that_cannot_be_imported_is_left_for_its_screen_to_name(home, begun) -> None:
+async def test_a_module_that_cannot_be_imported_is_left_for_its_screen_to_name(
+        home, monkeypatch) -> None:
+    tried: list[str] = []
+
+    def fails(name: str) -> None:
+        tried.append(name)
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(settle, "import_module", fails)
     async with panel(gpus(2)) as (pilot, _):
-        await until(pilot, lambda: begun)
+        await until(pilot, lambda: tried)
+        await pilot.pause()
         assert pilot.app.is_running
-    assert begun == [False]
 
 
-def test_the_modules_exist() -> None:
+def test_the_modules_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     for name in settle.NEXT:
         import_module(name)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.events.convert import BadEvent, from_dict
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.folder import Run
-from gpu_panel.run import store as store_of_a_run
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.banner import banner
 
@@ -39,77 +35,9 @@ async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
             shares += banner(store, T0)[0]
     task.cancel()
     assert len(set(shares)) > 3  # the share that was read rises, so other tasks run in between
-    assert any("reading what the ranks wrote… " in s and s.endswith(" %") for s in shares)
+    assert any("reading events… " in s and s.endswith(" %") for s in shares)
     assert store.ranks[1].step == 39_999
     assert sum(store.loss.ranks[0].count) == 40_000
-
-
-async def test_between_the_news_of_some_ranks_and_of_others_the_loop_goes_on(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key passes it about ten times until it is shown."""
-    ranks = range(2 * store_of_a_run.AT_ONCE + 1)
-    run, turns, when = Written(tmp_path), 0, []
-
-    def tell(step: int) -> None:
-        for rank in ranks:
-            run.raw(rank, event_lines.line("step", {"step": step, "n": 1, "epoch": 0, "loss": 2.0,
-                                                    "losses": [2.0]}, t=T0))
-
-    async def turn() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    tell(1)
-    store = RunStore(run.run)
-    fold = store.fold
-
-    def folded(fresh: Any) -> None:
-        when.append((turns, len(fresh)))
-        fold(fresh)
-
-    tasks = [asyncio.create_task(store.follow()), asyncio.create_task(turn())]
-    await store.wait_for(lambda store: store.caught_up and len(store.ranks) == len(ranks), 60)
-    monkeypatch.setattr(store, "fold", folded)
-    tell(2)
-    await store.wait_for(lambda store: store.ranks[ranks[-1]].step == 2, 60)
-    for task in tasks:
-        task.cancel()
-    assert all(many <= store_of_a_run.AT_ONCE for _, many in when)
-    assert sum(many for _, many in when) == len(ranks)
-    assert all(later - earlier >= 10 for (earlier, _), (later, _) in pairwise(when)), when
-
-
-async def test_reading_and_folding_wait_for_a_key_that_is_on_its_way(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece, and the pieces of a long run are small."""
-    run, done = Written(tmp_path), []
-    for rank in range(2 * store_of_a_run.OLD_AT_ONCE + 1):
-        run.start(rank)
-    store = RunStore(run.run)
-    fold, read = store.fold, store._reader.read
-
-    async def shown() -> None:
-        done.append("waits")
-
-    def folded(fresh: Any) -> None:
-        done.append("folds")
-        assert len(fresh) <= store_of_a_run.OLD_AT_ONCE
-        fold(fresh)
-
-    def reads(seconds: float) -> Any:
-        done.append("reads")
-        return read(seconds)
-
-    monkeypatch.setattr(store_of_a_run.pressed, "shown", shown)
-    monkeypatch.setattr(store, "fold", folded)
-    monkeypatch.setattr(store._reader, "read", reads)
-    task = asyncio.create_task(store.follow())
-    await store.wait_for(lambda store: store.caught_up, 60)
-    task.cancel()
-    assert done.count("folds") > 2
-    assert {before for before, after in pairwise(done) if after != "waits"} == {"waits"}
 
 
 values = st.recursive(

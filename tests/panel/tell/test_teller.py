@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,7 +30,7 @@ def by_hand(monkeypatch):
 def sent(app, monkeypatch) -> list[str]:
     """What the terminal is sent from now on."""
     found: list[str] = []
-    monkeypatch.setattr(app._driver, "tell", found.append, raising=False)
+    monkeypatch.setattr(app, "terminal", SimpleNamespace(tell=found.append))
     return found
 
 
@@ -96,7 +97,7 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         told = sent(app, monkeypatch)
         await until(pilot, lambda: source.freedom and not source.freedom["0"].free)
         await pilot.press("w")
-        await until(pilot, lambda: "told when free" in screen_text(app))
+        await until(pilot, lambda: "notifies when free" in screen_text(app))
         await pilot.press("down", "w")  # GPU 1
         await until(pilot, lambda: "1 is free now" in screen_text(app))
         assert source.wanted == {"0"}
@@ -109,7 +110,7 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
             assert len(told) == expected
         assert "Device 0 is free" in told[0]
         assert source.wanted == set()
-        await until(pilot, lambda: "told when free" not in screen_text(app))
+        await until(pilot, lambda: "notifies when free" not in screen_text(app))
         use(0, 1, 2)
         await until(pilot, lambda: source.freedom and not source.freedom["1"].free)
         await pilot.press("W")

@@ -188,7 +188,7 @@ class Axes:
     """What a chart's numbers are, and how they are written."""
 
     y_text: Callable[[float | None], str] = units.loss
-    """Formats a value at the reading line."""
+    """Formats a value at the crosshair."""
     y_unit: float = 1.0
     """The unit of the numbers along the y axis."""
     unit: str = ""
@@ -198,7 +198,7 @@ class Axes:
     x_text: Callable[[int], str] = "{:,}".format
     """Formats an x."""
     x_name: str = "step"
-    """The word before an x at the reading line."""
+    """The word before an x at the crosshair."""
     x_ticks: Callable[[float, float, int], list[float]] = step_ticks
     """Chooses the numbers along the x axis."""
     x_gap: float | None = None

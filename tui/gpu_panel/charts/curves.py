@@ -108,7 +108,7 @@ class CurveView(CurveDrawing, can_focus=True):
         self.redraw()
 
     def action_cross(self, by: int) -> None:
-        """Move the reading line by `by` dots; the first call shows it at the end."""
+        """Move the crosshair by `by` dots; the first call shows it at the end."""
         x0, x1 = self._range
         step = max((x1 - x0) / max(2 * self._cells - 1, 1), 1.0)
         first, last = self._extent()
@@ -120,12 +120,12 @@ class CurveView(CurveDrawing, can_focus=True):
         self.redraw()
 
     def action_mark(self, by: int) -> None:
-        """Move the reading line to the next mark (1) or the previous one (-1)."""
+        """Move the crosshair to the next mark (1) or the previous one (-1)."""
         x0, x1 = self._range
         at = marking.beside(self.marks, (x1 if by < 0 else x0 - 1) if self.cross is None
                             else self.cross, by)
         if at is None:
-            self.notify("There is no further mark" if self.marks else "This chart has no marks",
+            self.notify("No further mark" if self.marks else "No marks on this chart",
                         timeout=2)
             return
         self.cross = at

@@ -58,7 +58,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Closer:
+class ZoomSeries:
     """What is known more finely of a part of the x axis, from `first` to `last`."""
 
     first: int
@@ -112,7 +112,7 @@ class CurveDrawing(Widget):
         self._styles: list[Style] = []
         self._window: tuple[float, float] | None = None
         self._range = (0.0, 1.0)
-        self.closer: Closer | None = None
+        self.zoomed: ZoomSeries | None = None
         self._cells = 1
         self._gutter = 8
         """The width of the numbers along the y axis, as it was drawn last: with a good guess, the
@@ -361,10 +361,10 @@ class CurveDrawing(Widget):
     def _finest(self, series: Series) -> Series:
         """The series, or the one that has more of the part that is shown."""
         x0, x1 = self._range
-        closer = self.closer
-        if closer is None or not (self._window and closer.first <= x0 and x1 <= closer.last):
+        zoomed = self.zoomed
+        if zoomed is None or not (self._window and zoomed.first <= x0 and x1 <= zoomed.last):
             return series
-        return closer.series.get(id(series), series)
+        return zoomed.series.get(id(series), series)
 
     def _extent(self) -> tuple[int, int]:
         """The least and the greatest x of all lines."""

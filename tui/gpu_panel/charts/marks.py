@@ -23,7 +23,7 @@ class Mark:
     kind: str
     """One of the characters above."""
     text: str = ""
-    """What is said about it at the reading line."""
+    """What is said about it at the crosshair."""
 
 
 def near(marks: Iterable[Mark], cross: int, apart: float) -> list[Mark]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.cells import cell_len
-from textual._resolve import resolve_box_models
 from textual.containers import Container
 from textual.content import Content
 from textual.css.scalar import Unit
@@ -73,12 +72,13 @@ class FlowLayout(Layout):
         return placements
 
     def _measure(self, parent: Widget, child: Widget, size: Size) -> tuple[int, int, Spacing]:
-        wanted = child.styles.width
-        (width, height, margin), = resolve_box_models(
-            [wanted], [child], size, parent.app.viewport_size, Size(0, 0))
-        if wanted is not None and wanted.unit == Unit.FRACTION:
-            return _LEAST, int(height), margin
-        return int(width), int(height), margin
+        view, frame, wanted = parent.app.viewport_size, child.gutter, child.styles.width
+        if wanted is None or wanted.unit == Unit.AUTO:
+            width = child.get_content_width(size, view) + frame.width
+        else:
+            width = _LEAST if wanted.unit == Unit.FRACTION else int(wanted.value)
+        height = child.get_content_height(size, view, width - frame.width) + frame.height
+        return width, height, child.styles.margin
 
 
 class FlowRow(Container):

@@ -1,7 +1,7 @@
 """The last line of a screen: the keys that do something now. A click on one presses it.
 
 Textual's Footer has a widget for each key and makes all of them anew after every move of the focus,
-which lays the whole screen out again. This one is a single widget, drawn only when its keys change.
+which lays the whole screen out again. This one is a single widget.
 """
 
 from __future__ import annotations
@@ -75,11 +75,9 @@ class KeyBar(Widget):
                 by_action.setdefault(binding.action, ShownKey(
                     binding.key, self.app.get_key_display(binding), binding.description, tooltip,
                     enabled))
-        shown = tuple(by_action.values())
-        if shown != self.shown:
-            self.shown = shown
-            self._scroll(0)
-            self.refresh()
+        self.shown = tuple(by_action.values())
+        self._scroll(0)
+        self.refresh()
 
     # --- drawing -------------------------------------------------------------------------------
 

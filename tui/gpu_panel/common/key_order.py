@@ -68,6 +68,8 @@ class KeyOrder:
         while self._waiting and self._under_way is None:
             event = self._waiting.popleft()
             target = self._target()
+            if target is None:  # the last screen has closed
+                continue
             await self._handle(event)
             self._number += 1
             if self._follow(target, self._number, _ROUNDS):

@@ -81,13 +81,13 @@ class PaneScreen(Screen[None]):
         cls.BINDINGS = bound
         super().__init_subclass__(**options)
 
-    def _on_screen_resume(self, event: ScreenResume) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         """Textual styles every widget again when a screen is shown, also the first time, right
         after all were styled."""
         if not self.stack_updates:
             event.refresh_styles = False
 
-    async def _on_compose(self, event: Compose) -> None:
+    def on_compose(self, event: Compose) -> None:
         """Called before Textual's own, which mounts the panes. Textual sets the classes for the
         terminal's size only after the first layout, and then styles and lays out everything
         again."""

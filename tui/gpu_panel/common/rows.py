@@ -1,8 +1,5 @@
-"""A list of rows of styled text that repaints only the lines that changed.
-
-It costs a fraction of Textual's DataTable: nothing is laid out, and a changed figure repaints one
-line.
-"""
+"""A list of rows of styled text. It costs a fraction of Textual's DataTable: nothing is laid out,
+and only what is on the screen is put together. `terminal/` sends the cells that have changed."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.content import Content
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -35,8 +32,7 @@ class Row:
     key: str
     """Identifies the entry. Empty for text that the cursor skips."""
     lines: tuple[Iterable[Part], ...]
-    """Each is a `Line`, or makes its parts when they are first asked for. It is drawn again when
-    another one, that is not equal, takes its place."""
+    """Each is a `Line`, or makes its parts when they are first asked for."""
 
 
 class Rows(ScrollView, can_focus=True):
@@ -81,7 +77,6 @@ class Rows(ScrollView, can_focus=True):
         self._rows: tuple[Row, ...] = ()
         self._flat: list[tuple[Iterable[Part], int]] = []
         self._styles: dict[str, Style] = {}
-        self._titles = ("", "")
 
     # --- for subclasses ------------------------------------------------------------------------
 
@@ -90,11 +85,10 @@ class Rows(ScrollView, can_focus=True):
         raise NotImplementedError
 
     def repaint(self) -> None:
-        """Show what `build` returns now. Draws only lines that differ."""
+        """Show what `build` returns now."""
         if self.size.width == 0:
             return
         header, rows = self._built()
-        old_flat, old_header = self._flat, self._header
         key = self.key_at_cursor
         self._header, self._rows = header, tuple(rows)
         self._flat = []
@@ -108,15 +102,8 @@ class Rows(ScrollView, can_focus=True):
         elif self.cursor >= len(keys):
             self.cursor = max(0, len(keys) - 1)
         height = len(self._flat) + (header is not None)
-        if len(old_flat) != len(self._flat) or (old_header is None) != (header is None):
-            self.virtual_size = Size(self.size.width, height)
-            self.refresh()
-            return
-        if header != old_header:
-            self.refresh(Region(0, 0, self.size.width, 1))
-        for i, (old, new) in enumerate(zip(old_flat, self._flat, strict=True)):
-            if old != new:
-                self._refresh_line(i)
+        self.virtual_size = Size(self.size.width, height)
+        self.refresh()
 
     @property
     def rows_wanted(self) -> int:
@@ -135,11 +122,8 @@ class Rows(ScrollView, can_focus=True):
         return header, rows
 
     def entitle(self, title: str, subtitle: str = "") -> None:
-        """Set the texts in the border. Unchanged ones are not set again, as that would repaint
-        everything."""
-        if (title, subtitle) != self._titles:
-            self._titles = (title, subtitle)
-            self.border_title, self.border_subtitle = Content(title), Content(subtitle)
+        """Set the texts in the border."""
+        self.border_title, self.border_subtitle = Content(title), Content(subtitle)
 
     # --- the cursor ----------------------------------------------------------------------------
 
@@ -158,9 +142,7 @@ class Rows(ScrollView, can_focus=True):
         return max(0, min(value, len(self.keys) - 1))
 
     def watch_cursor(self, old: int, new: int) -> None:
-        for i, (_, owner) in enumerate(self._flat):
-            if owner in (old, new):
-                self._refresh_line(i)
+        self.refresh()
         mine = [i for i, (_, owner) in enumerate(self._flat) if owner == new]
         if mine:
             room = self.scrollable_content_region.height - (self._header is not None)
@@ -235,7 +217,6 @@ class Rows(ScrollView, can_focus=True):
     # --- drawing -------------------------------------------------------------------------------
 
     def on_resize(self) -> None:
-        self._flat = []
         self.repaint()
 
     def notify_style_update(self) -> None:
@@ -249,11 +230,6 @@ class Rows(ScrollView, can_focus=True):
     def on_blur(self) -> None:
         self._styles.clear()
         self.refresh()
-
-    def _refresh_line(self, index: int) -> None:
-        y = index - round(self.scroll_y) + (self._header is not None)
-        if (self._header is not None) <= y < self.size.height:
-            self.refresh(Region(0, y, self.size.width, 1))
 
     def _style(self, name: str) -> Style:
         if name not in self._styles:

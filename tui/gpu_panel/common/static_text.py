@@ -1,4 +1,4 @@
-"""Texts in places that are drawn already."""
+"""Texts in places that are laid out already."""
 
 from __future__ import annotations
 

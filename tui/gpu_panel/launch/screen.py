@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container
-from textual.events import Resize
+from textual.events import Resize, ScreenResume
 from textual.timer import Timer
 from textual.widgets import Collapsible
 
@@ -23,17 +23,17 @@ from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.launch import room
+from gpu_panel.launch.autosave import Autosave
+from gpu_panel.launch.busy_devices import BusyDevice, busy_devices, sharing_would_help
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices.pane import DevicesPane
 from gpu_panel.launch.devices.ticks import named_in
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.host_bar import HostBar
-from gpu_panel.launch.keeper import FormKeeper
 from gpu_panel.launch.plan.pane import PlanPane, as_before
 from gpu_panel.launch.reviewed import Review
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.settle import settle
-from gpu_panel.launch.taken import Taken, sharing_would_help, taken_devices
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import UserError
@@ -73,7 +73,7 @@ class LaunchScreen(PaneScreen):
         """The installation of torch that was begun last."""
         self._begun = False
         """Whether the first frame has been drawn."""
-        self.keeper = FormKeeper(self, source, preset is None and command is None
+        self.autosave = Autosave(self, source, preset is None and command is None
                                  and not assignments)
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
@@ -131,7 +131,7 @@ class LaunchScreen(PaneScreen):
     async def _load_form(self) -> None:
         with guard(self.app):
             draft, trouble = await in_thread(self._first, name="panel-preset")
-            self.keeper.begin(draft)
+            self.autosave.begin(draft)
             await self._take_draft(draft)
             if trouble is not None:
                 show(self.app, trouble)
@@ -155,7 +155,7 @@ class LaunchScreen(PaneScreen):
             self.action_pane("form")
 
     def on_unmount(self) -> None:
-        self.keeper.keep_at_once(self.draft)
+        self.autosave.keep_at_once(self.draft)
         if self._torch is not None:
             self._torch.give_up_at_once()
 
@@ -164,7 +164,7 @@ class LaunchScreen(PaneScreen):
         before = self.draft
         draft.replaces(before)
         if before.changed:
-            await self.keeper.set_aside(before)
+            await self.autosave.set_aside(before)
             self.notify(f"ctrl+/ brings back {before.title}", markup=False)
         await self._take_draft(draft)
 
@@ -213,7 +213,7 @@ class LaunchScreen(PaneScreen):
     def on_screen_suspend(self) -> None:
         self.source.watch_bus()  # no bus rates while the details are hidden
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         if not self._begun:
             self.host.paint()
             self.devices.look()
@@ -309,7 +309,7 @@ class LaunchScreen(PaneScreen):
     def _show_review(self, found: Review) -> None:
         self.review = found
         run = self.draft.run
-        self.keeper.keep_soon(self.draft)
+        self.autosave.keep_soon(self.draft)
         self.plan.show_review(found, as_before(run[0], self.draft.differences())
                               if run is not None and found.plan is not None else "")
         self.form.show_review(found)
@@ -323,11 +323,11 @@ class LaunchScreen(PaneScreen):
 
     async def action_undo(self) -> None:
         """Take back the last edit."""
-        await self._show_undone(self.draft.undo(), "There is nothing to undo")
+        await self._show_undone(self.draft.undo(), "Nothing to undo")
 
     async def action_redo(self) -> None:
-        """Do an edit again that was undone."""
-        await self._show_undone(self.draft.redo(), "There is nothing to redo")
+        """Redo the edit that was undone."""
+        await self._show_undone(self.draft.redo(), "Nothing to redo")
 
     async def _show_undone(self, draft: Draft | None, otherwise: str) -> None:
         if draft is None:
@@ -355,7 +355,7 @@ class LaunchScreen(PaneScreen):
             if found is None:
                 self.notify("Still looking for devices", severity="warning")
                 return
-            taken = await taken_devices(self.source, self.devices.ticked)
+            taken = await busy_devices(self.source, self.devices.ticked)
             if found.plan is None and not sharing_would_help(found, taken):
                 await self._go_to_problem(found)
                 return
@@ -376,7 +376,7 @@ class LaunchScreen(PaneScreen):
             launched.asked()
             self.runs.open(run)
 
-    async def _ask_about(self, taken: Mapping[str, Taken], share: bool) -> bool:
+    async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:
         """Ask whether to launch on devices that are not free. The person may have the run wait for
         them instead."""
         from gpu_panel.launch.queue.ask import LaunchTaken
@@ -449,8 +449,7 @@ class LaunchScreen(PaneScreen):
                     self.notify("Still looking for devices", severity="warning")
                     return
                 if self.review.no_torch is None:
-                    self.notify("There is nothing to install: runs here have torch, or don't ask "
-                                "for it")
+                    self.notify("Nothing to install: torch is there, or not needed")
                     return
             from gpu_engine.interpreters import own_torch
             from gpu_panel.launch.torch.dialog import CHOOSE, TorchScreen

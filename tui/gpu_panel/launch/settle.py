@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from importlib import import_module
 
-from gpu_panel.common import garbage
 from gpu_panel.common.background import in_thread
 
 SETTLED = 2.0
@@ -16,9 +16,9 @@ everything else in opening it."""
 
 
 async def settle() -> None:
-    """Import what is needed next, and then look for garbage from time to time."""
+    """Import what is needed next."""
     await asyncio.sleep(SETTLED)
     try:
         await in_thread(lambda: [import_module(name) for name in NEXT], name="panel-import")
     finally:
-        garbage.begin()
+        gc.freeze()  # nearly all that is there stays: searching it holds up a key for 50 ms

@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from gpu_panel import keys
 from gpu_panel.charts.curves import CurveView
-from gpu_panel.charts.drawing import Closer
+from gpu_panel.charts.drawing import ZoomSeries
 from gpu_panel.common.background import in_thread
 from gpu_panel.run import subjects
 from gpu_panel.run.marks import marks
@@ -44,7 +44,7 @@ class ChartPane(CurveView, RunPane):
         """What is drawn now."""
         self._painted: object = None
         self._read_to, self._read_at = 0, -math.inf
-        """The last step in `closer`, and when that was read, monotonic seconds."""
+        """The last step in `zoomed`, and when that was read, monotonic seconds."""
         self._last: tuple[RunStore, Moment] | None = None
 
     def choose(self, key: str) -> None:
@@ -77,7 +77,7 @@ class ChartPane(CurveView, RunPane):
         """Have more steps read where there is room for more than are shown."""
         if self._last is not None and self._is_coarse(self._last[0]):
             assert self._window is not None
-            self._look_closer(self._last[0], *map(int, self._window))
+            self._read_zoomed(self._last[0], *map(int, self._window))
 
     def _is_coarse(self, store: RunStore) -> bool:
         """Whether the file has more steps of what is shown than were kept of the whole curve."""
@@ -87,25 +87,25 @@ class ChartPane(CurveView, RunPane):
         stride = max((line.series.stride for line in self._lines), default=1)
         if stride == 1 or x1 - x0 >= 2 * stride * self._cells:
             return False
-        if self.closer is None or not (self.closer.first <= x0 and x1 <= self.closer.last):
+        if self.zoomed is None or not (self.zoomed.first <= x0 and x1 <= self.zoomed.last):
             return True
         grown = self._read_to < min(x1, store.loss.all.last or 0)
         return grown and time.monotonic() - self._read_at >= AGAIN
 
-    @work(group="closer", exclusive=True, exit_on_error=False)
-    async def _look_closer(self, store: RunStore, first: int, last: int) -> None:
+    @work(group="zoom", exclusive=True, exit_on_error=False)
+    async def _read_zoomed(self, store: RunStore, first: int, last: int) -> None:
         """Read the part that is shown again, step by step; also what is beside it, if that is not
         too much."""
         await asyncio.sleep(STILL)
         beside = last - first
         for begin, end in (max(first - beside, 0), last + beside), (first, last + 1):
             self._read_at = time.monotonic()
-            found = await in_thread(lambda begin=begin, end=end: store.closer(begin, end))
+            found = await in_thread(lambda begin=begin, end=end: store.zoom_series(begin, end))
             if found is not None:
                 pairs = [(store.loss.all, found.all)]
                 pairs += [(store.loss.ranks[r], one) for r, one in found.ranks.items()]
                 self._read_to = found.all.last or 0
-                self.closer = Closer(begin, end, {id(whole): one for whole, one in pairs})
+                self.zoomed = ZoomSeries(begin, end, {id(whole): one for whole, one in pairs})
                 self.redraw()
                 return
 

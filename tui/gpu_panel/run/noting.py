@@ -25,6 +25,6 @@ def place_of(store: RunStore, now: float, chart: ChartPane | None) -> marks.Mark
 
 def ask_for_note(place: marks.Mark) -> AskLine:
     """The question for the text of a note at `place`."""
-    where = "the reading line" if place.step is None else f"step {place.step:,}"
+    where = "the crosshair" if place.step is None else f"step {place.step:,}"
     return AskLine(f"Note at {where}", place.text, "Charts mark it with ✎, and show its text at "
-                   "the reading line. An empty text removes it.", longest=marks.LONGEST)
+                   "the crosshair. An empty text removes it.", longest=marks.LONGEST)

@@ -53,7 +53,7 @@ COLUMNS = (
     Column("util", 6, least=5), Column("power", 9, least=5), Column("temp", 9, least=5),
     Column("allocated", 4, sorts=order.MEMORY), Column("reserved", 8, sorts=order.MEMORY),
     Column("peak", 3, sorts=order.MEMORY), Column("host", 6, sorts=order.MEMORY),
-    Column("beat", 5, least=5),
+    Column("seen", 5, least=5),
 )
 _OF_GPUS = frozenset(i for i, c in enumerate(COLUMNS)
                      if c.title in ("allocated", "reserved", "peak"))
@@ -83,13 +83,6 @@ class RankText:
             self._parts = _joined(self._cells, self._shown, self._widths, self._mark)
         return iter(self._parts)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RankText) and self._cells == other._cells \
-            and self._mark == other._mark and self._widths == other._widths \
-            and self._shown == other._shown
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The ranks of a run, the chosen one marked."""
@@ -98,8 +91,8 @@ class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverr
     KEYS = keys.of("ranks")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Every rank: where it runs, what it does now, its figures, and the time since its last
-sign of life. Enter shows the log of the rank under the cursor. o or a click on a heading sorts;
-ranks that failed or stand still come first in any order."""
+heartbeat. Enter shows the log of the rank under the cursor. o or a click on a heading sorts;
+ranks that failed or stalled come first in any order."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -158,7 +151,7 @@ ranks that failed or stand still come first in any order."""
                       *(r for r, v in heard_of.items() if live and is_silent(v, now))}
         awaited = len(missing(ranks))
         heard = len(ranks) - awaited
-        self.entitle(f"ranks ─ {heard} of {len(ranks)} heard from" if awaited and live
+        self.entitle(f"ranks ─ {heard} of {len(ranks)} started" if awaited and live
                      else f"ranks ─ {len(ranks)}",
                      "" if self._order.by == order.BY_RANK else f"{self._order.by} first")
         self.repaint()
@@ -198,7 +191,7 @@ ranks that failed or stand still come first in any order."""
 
     def _sort(self, by: str) -> None:
         self._order.by = by
-        self.entitle(self._titles[0], "" if by == order.BY_RANK else f"{by} first")
+        self.border_subtitle = "" if by == order.BY_RANK else f"{by} first"
         self.repaint()
 
     def on_rows_chosen(self, message: Rows.Chosen) -> None:

@@ -23,7 +23,6 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.launch.found import stop as stop_run
 from gpu_engine.runs import job, marks
 from gpu_engine.runs.folder import Run
-from gpu_panel.common import pressed
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
@@ -47,11 +46,6 @@ PAINT_APART, PAINT_AGAIN = 0.5, 1.0
 FIRST_LOOK = 0.05
 """Seconds for which the first frame waits for the state and the plan of the run, which decide how
 high its panes are: a frame with the wrong heights has to be laid out again."""
-CHARTS_AFTER = 0.1
-"""Seconds from painting the texts to painting the charts. A key that is pressed meanwhile need not
-wait for both."""
-A_FRAME = 0.02
-"""The same where the whole picture is seen for the first time."""
 WIDE = (100, 30)
 """From this many columns and lines on, all panes are shown together; otherwise, one at a time with
 tabs."""
@@ -120,50 +114,34 @@ class RunScreen(PaneScreen):
 
     async def _keep_painted(self) -> None:
         """Paint news as soon as it is read, but not too often; clocks and logs now and then."""
-        shown, whole = -1, False
+        shown = -1
         while True:
             with suppress(TimeoutError):
                 await self.store.wait_for(lambda store, shown=shown: store.version != shown,
                                           PAINT_AGAIN - PAINT_APART)
-            shown, before, whole = self.store.version, whole, self.store.caught_up
-            await self._paint_soon(texts=True)
-            await self._rest(CHARTS_AFTER if whole == before else A_FRAME, whole=whole)
-            await self._paint_soon(texts=False)
-            await self._rest(PAINT_APART - CHARTS_AFTER, whole=whole)
+            shown, whole = self.store.version, self.store.caught_up
+            self.paint()
+            if whole:
+                await asyncio.sleep(PAINT_APART)
+                continue
+            with suppress(TimeoutError):  # once it has been read as a whole, it is painted at once
+                await self.store.wait_for(lambda store: store.caught_up, PAINT_APART)
 
-    async def _paint_soon(self, *, texts: bool) -> None:
-        """Paint the texts, or else the charts, unless a key is on its way to the screen."""
-        await pressed.shown()
-        self.paint(texts=texts, charts=not texts)
-
-    async def _rest(self, seconds: float, *, whole: bool) -> None:
-        """Wait; but of a run of which only a part was painted, no longer than until it has been
-        read."""
-        if whole:
-            await asyncio.sleep(seconds)
-            return
-        with suppress(TimeoutError):
-            await self.store.wait_for(lambda store: store.caught_up, seconds)
-
-    def paint(self, *, texts: bool = True, charts: bool = True) -> None:
-        """Draw what has changed; ages and clocks change even without news. `texts`: everything but
-        the charts."""
+    def paint(self) -> None:
+        """Draw what has changed; ages and clocks change even without news."""
         if not self.app.is_running or (not self.is_current and self._painted):
             return  # as the panel closes, the panes go first
         self._painted = True
         store, now = self.store, self._clock()
         moment = Moment(now, store.state is None or store.state.live, self._rank)
         for pane in self._panes():
-            if charts if isinstance(pane, ChartPane) else texts:
-                pane.paint(store, moment)
-        if charts:
-            self._name_tabs()
-            bare = self._without_figures()
-            if bare != self._bare:
-                self._bare = bare
-                self._arrange()
-        if texts:
-            self._paint_texts(now, moment)
+            pane.paint(store, moment)
+        self._name_tabs()
+        bare = self._without_figures()
+        if bare != self._bare:
+            self._bare = bare
+            self._arrange()
+        self._paint_texts(now, moment)
 
     def _paint_texts(self, now: float, moment: Moment) -> None:
         """Draw what is in no pane."""
@@ -218,7 +196,7 @@ class RunScreen(PaneScreen):
         for pane in self._panes():
             if pane is not event.pane:
                 pane.rank_chosen(event.rank)
-        self.call_after_refresh(self.paint, texts=False)
+        self.call_after_refresh(self.paint)
 
     # --- arranging ------------------------------------------------------------------------------
 
@@ -292,7 +270,7 @@ class RunScreen(PaneScreen):
             self._again()
 
     def action_copy_command(self) -> None:
-        """Copy the command that starts the same run without the panel."""
+        """Copy the command that starts this run."""
         plan = self.store.plan
         if plan is None:
             self.notify("Its plan can't be read yet, so there is no command", severity="warning")
@@ -349,7 +327,7 @@ class RunScreen(PaneScreen):
         pane = next((p for p in self._panes() if isinstance(p, ChartPane) and p.has_focus), None)
         place = place_of(self.store, self._clock(), pane)
         if place is None:
-            self.notify("There is nothing on the curve yet to write a note at",
+            self.notify("No step to write a note at yet",
                         severity="warning")
             return
         with guard(self.app):
@@ -394,7 +372,7 @@ class RunScreen(PaneScreen):
             self.notify("Ended the remaining processes")
             return
         if queued:
-            self.notify("Taken out of the queue")
+            self.notify("Removed from the queue")
             await self.store.look_now()
             self.paint()
             return

@@ -21,9 +21,9 @@ def ask_to_cancel(run_id: str) -> Confirm:
 
 def ask_to_leave(run_id: str) -> Confirm:
     """The question before a run that waits in the queue is taken out of it."""
-    return Confirm(f"Take run {run_id} out of the queue?",
-                   "It has not started: it waits for its turn. It ends as stopped, and e loads its "
-                   "settings into the form again.", yes="Take it out", no="Keep waiting")
+    return Confirm(f"Remove run {run_id} from the queue?",
+                   "It has not started. It ends as stopped; e loads its settings into the form.",
+                   yes="Remove it", no="Keep waiting")
 
 
 def end_now(run_id: str) -> Confirm:
@@ -36,6 +36,6 @@ def end_now(run_id: str) -> Confirm:
 
 def end_left(run_id: str, pids: list[int]) -> Confirm:
     """The question before the leftovers of a lost run are ended."""
-    return Confirm(f"End what is left of run {run_id}?",
+    return Confirm(f"End the remaining processes of run {run_id}?",
                    f"Its supervisor is gone; pid {', '.join(map(str, pids[:8]))} still run"
                    f"{'s' * (len(pids) == 1)}.", yes="End it", no="Leave it")

@@ -27,8 +27,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import event_digests, marks, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
-from gpu_panel.common import pressed
-from gpu_panel.run import closer, losses, recorded
+from gpu_panel.run import losses, recorded, zoom_series
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.look import Look, Turn, look
 from gpu_panel.run.marks import Moments
@@ -44,12 +43,8 @@ LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 MANY, MANY_EVERY = 16, 1.0
 """With more ranks than that, a live run is read less often: most of the cost is per read and rank,
 and at so many nobody sees the difference."""
-AT_ONCE, GIVE_WAY, TURNS = 8, 0.003, 10
-"""Ranks whose news are folded at once, and seconds and turns of the event loop between two such
-pieces, in which a key that was pressed meanwhile makes its way: it passes the loop about ten times
-until it is shown, and on a busy machine the seconds may be over before."""
-OLD_AT_ONCE = 2
-"""The same for what was written before the screen opened, of which there is more of each rank."""
+AT_ONCE = 8
+"""Ranks whose news are folded before other tasks get their turn."""
 
 
 @dataclass(slots=True)
@@ -223,15 +218,10 @@ class RunStore:
                 for host, reading in await asyncio.to_thread(self._tails.read):
                     self.devices.fold(host, reading, self.began)
                     self._tell()
-            await pressed.shown()
             fresh = await asyncio.to_thread(self._reader.read, BATCH)
-            at_once = AT_ONCE if self.caught_up else OLD_AT_ONCE
-            for begin in range(0, len(fresh), at_once):
-                if begin:
-                    await self._give_way()
-                await pressed.shown()
-                self.fold(fresh[begin:begin + at_once])
-            await asyncio.sleep(0)
+            for begin in range(0, max(len(fresh), 1), AT_ONCE):
+                self.fold(fresh[begin:begin + AT_ONCE])
+                await asyncio.sleep(0)
             if not self.caught_up:
                 self.read_share = self._reader.share()
             if self._reader.cut_short:
@@ -246,11 +236,6 @@ class RunStore:
             await asyncio.sleep(DONE_EVERY if not live
                                 else LIVE_EVERY if len(self.ranks) <= MANY else MANY_EVERY)
 
-    async def _give_way(self) -> None:
-        await asyncio.sleep(GIVE_WAY if self.caught_up else 0)
-        for _ in range(TURNS if self.caught_up else 0):
-            await asyncio.sleep(0)
-
     async def _digest(self) -> None:
         """Once a run that has ended was read, have the digest made that a long one may lack, so
         that it opens faster the next time."""
@@ -260,10 +245,10 @@ class RunStore:
             if making is not None:
                 threading.Thread(target=making.wait, daemon=True).start()
 
-    def closer(self, first: int, last: int) -> RankSeries | None:
+    def zoom_series(self, first: int, last: int) -> RankSeries | None:
         """The losses of these steps one by one; None if there are too many. Blocks: called in a
         thread."""
-        return closer.read(self._reader, first, last)
+        return zoom_series.read(self._reader, first, last)
 
     async def look_now(self) -> None:
         """Read the state without waiting for the next look."""

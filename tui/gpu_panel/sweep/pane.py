@@ -33,10 +33,10 @@ class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride
     KEYS = keys.of("sweep")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """A line for each combination of values, the best first: the best and the last value of
-its runs that are done, as their mean, ± their sample standard deviation, and how many they are; ~
-marks those of which no run is done yet. Enter shows the runs of a line, and opens one. b chooses
-the value that decides, O whether the least or the greatest is best. m marks runs, and c compares
-the marked ones, or those of the line. s stops the whole sweep, u tries failed runs again."""
+its completed runs (mean ± sample standard deviation, and their number); ~ marks combinations
+without a completed run. Enter shows the runs of a line, and opens one. b chooses the value to rank
+by, O whether the least or the greatest is best. m marks runs, c compares the marked ones or those
+of the line. s stops the whole sweep, u retries failed runs."""
 
     def __init__(self, sweep: str) -> None:
         """`sweep`: its id."""
@@ -102,7 +102,7 @@ the marked ones, or those of the line. s stops the whole sweep, u tries failed r
         if self.members is None or self._group is None:
             return None, [Row("", ((("Reading the sweep …", "dim"),),))]
         if not self.members:
-            return None, [Row("", ((("None of its runs is there any more", "dim"),),))]
+            return None, [Row("", ((("None of its runs exists any more", "dim"),),))]
         head, rows = lines.build(self._points, self._group.keys, self.by, width,
                                  unfolded=self._unfolded, marked=self.marked)
         return head, [*rows, *lines.below(self._points, self.by, width)]
@@ -203,7 +203,7 @@ the marked ones, or those of the line. s stops the whole sweep, u tries failed r
             self.app.push_screen(CompareScreen([self._run(one.id) for one in chosen]))
 
     def action_turn(self) -> None:
-        """Have the greatest value be the best, or the least."""
+        """Rank by the greatest value, or by the least."""
         self.by = By(self.by.name, not self.by.largest)
         self._arrange()
         self.notify(f"The {'greatest' if self.by.largest else 'least'} {self.by.name} is best",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.events import ScreenResume
 
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.panes import Pane, PaneScreen
@@ -36,7 +37,7 @@ class SweepScreen(PaneScreen):
         self.set_interval(EVERY, self._look)
         self.table.look_at_once()
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         """A run may have been resumed on its own screen."""
         if self.table.members is not None:
             self.table.look_at_once()

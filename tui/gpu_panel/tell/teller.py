@@ -15,12 +15,11 @@ from gpu_panel.launch.devices import row_keys
 from gpu_panel.terminal.notice import notice
 
 if TYPE_CHECKING:
-    from textual.app import App
-
     from gpu_engine.devices.steady import Steady
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.runs.line import RunLine
     from gpu_panel.tell.news import News, RunsNews
+    from gpu_panel.themed import ThemedApp
 
 EVERY = 1.5
 """Seconds between two looks."""
@@ -35,7 +34,7 @@ _SHOWN_FOR = 12.0
 class Teller:
     """Looks every now and then, and tells. All but the looking happens in the event loop."""
 
-    def __init__(self, app: App[None], source: DeviceSource, chosen: bool | None = None) -> None:
+    def __init__(self, app: ThemedApp, source: DeviceSource, chosen: bool | None = None) -> None:
         """`chosen`: whether the person's settings want it; None: as it was turned last."""
         self._app, self._source = app, source
         self._news: RunsNews | None = None
@@ -149,8 +148,8 @@ class Teller:
         if toast:
             self._app.notify(text, title=title, markup=False, timeout=_SHOWN_FOR,
                              severity="information" if good else "warning")
-        send = getattr(self._app._driver, "tell", None)
-        if send is not None:
-            send(notice(os.environ, title, text))
+        terminal = self._app.terminal
+        if terminal is not None:
+            terminal.tell(notice(os.environ, title, text))
         else:
             self._app.bell()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterable
+from typing import Any
 
 from textual import events
-from textual._xterm_parser import XTermParser
-from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
-from gpu_panel.common import pressed
+from gpu_panel.common import textual_private
 from gpu_panel.terminal import plain
 from gpu_panel.terminal.background import Answers, heard
 from gpu_panel.terminal.line import Line
@@ -24,7 +25,7 @@ _DONE = (events.InputEvent, events.Paste)
 """What a person does."""
 
 
-class _Parser(XTermParser):
+class _Parser(textual_private.Parser):
     """Textual's, which gets what was typed before it began, and does not see the terminal's late
     answer about its background."""
 
@@ -47,48 +48,54 @@ class _Parser(XTermParser):
         yield from super().tick()
 
 
-setattr(linux_driver, "XTermParser", _Parser)  # noqa: B010  the driver makes its parser itself
+textual_private.parse_with(_Parser)
 
 
 class QuietDriver(LinuxDriver):
     """Textual sends a whole pane if a cell of it changes; this sends the cell."""
 
-    _line: Line | None = None
+    def __init__(self, app: Any, **options: Any) -> None:
+        """`app`: the panel, which gets it as `terminal`."""
+        super().__init__(app, **options)
+        self.app = app
+        app.terminal = self
+        self._line: Line | None = None
+        self._suspended = False
+        self._event_loop = asyncio.get_running_loop()
 
     def start_application_mode(self) -> None:
         env = os.environ
         relayed = "TMUX" in env or env.get("TERM", "").startswith(("screen", "tmux"))
-        if self._file is not None:
-            self._line = Line(self._file.fileno(), self._size_now(), Pace(answering=not relayed),
+        if sys.__stderr__ is not None:
+            self._line = Line(sys.__stderr__.fileno(), self.app.size, Pace(answering=not relayed),
                               translate=plain.translation(env), gone=self._gone)
             self._line.start()
         super().start_application_mode()
 
-    def _size_now(self) -> tuple[int, int]:
-        size = self._app.size
-        return size.width, size.height
-
     def _gone(self) -> None:
         """End the panel: without a terminal, and where no SIGHUP tells so, it would go on for ever,
         and read the end of its input again and again."""
-        self._loop.call_soon_threadsafe(self._app.exit, None, 128 + signal.SIGHUP)
+        self._event_loop.call_soon_threadsafe(self.app.exit, None, 128 + signal.SIGHUP)
 
-    def _sigcont_application(self, *_: object) -> None:
+    def suspend_application_mode(self) -> None:
+        self._suspended = True
+        super().suspend_application_mode()
+
+    def resume_application_mode(self) -> None:
         """Resume only what was suspended. The kernel sends SIGCONT right behind the SIGHUP of a
         terminal that closes: resumed then, a second thread would read the end of the input again
         and again, and the panel that has ended would never be gone."""
-        if self._must_signal_resume:
-            super()._sigcont_application()
+        if self._suspended:
+            self._suspended = False
+            super().resume_application_mode()
 
     def write(self, data: str) -> None:
         if self._line is not None:
-            self._line.resize(self._size_now())
+            self._line.resize(self.app.size)
             self._line.write(data)
 
     def process_message(self, message: Message) -> None:
         line = self._line
-        if isinstance(message, _DONE) and not isinstance(message, events.MouseMove):
-            pressed.note()
         if line is not None:
             if isinstance(message, events.CursorPosition):
                 if line.answered():

@@ -87,7 +87,7 @@ def test_without_pidfds_too(child, monkeypatch):
 
 def test_a_number_that_was_given_away_again_is_not_touched(child):
     process = child()
-    with pytest.raises(NotOurs, match="another one now"):
+    with pytest.raises(NotOurs, match="another process now"):
         examine(shown_as(process.pid, started=time.time() - 3600))
     assert not send(Target(process.pid, 1))
     assert process.poll() is None
@@ -95,7 +95,7 @@ def test_a_number_that_was_given_away_again_is_not_touched(child):
 
 @pytest.mark.parametrize(("process", "said"), [
     (shown_as(4_000_000), "has ended already"),
-    (DeviceProcess(7, visible=False), "can't be seen from here"),
+    (DeviceProcess(7, visible=False), "not visible from here"),
     (DeviceProcess(os.getpid()), "the panel itself"),
     (DeviceProcess(os.getppid()), "the panel itself"),
 ])

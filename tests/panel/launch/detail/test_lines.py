@@ -34,7 +34,7 @@ def test_everything_that_a_look_has_is_said():
         "1.5 GiB/s / 20.0 MiB/s", "3 corrected, 0 not", "persistence  off",
         "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
         "no hardware fault", "alice", "30.0 GiB", "70 %", "107 %", "2.0 GiB", "2 h",
-        "● run 3f2a rank 1 python train.py", "can't be seen from here", "graphics · Xorg", "9 d",
+        "● run 3f2a rank 1 python train.py", "not visible from here", "graphics · Xorg", "9 d",
     ):
         assert words in said, words
 
@@ -47,14 +47,14 @@ def test_what_is_not_known_is_a_dash_and_never_a_zero():
     for label in ("temperature  – °C", "power        – of – W", "fan          –", "performance  –",
                   "– of – MHz", "memory busy –", "slowed by    –", "gen – ×–",
                   "– corrected, – not", "persistence  –", "compute mode –", "lease        –",
-                  "The driver does not list the processes", "? –"):
+                  "The driver does not list its processes", "? –"):
         assert label in said, label
     assert "no hardware fault" not in said  # there was no sample
 
 
 def test_nobody_on_it_and_nobody_holds_it():
     said = text(DeviceDetails(GPU, replace(BUSY, processes=()), leases_known=True))
-    assert "No process is on it" in said
+    assert "No processes" in said
     assert "nobody" in said
 
 

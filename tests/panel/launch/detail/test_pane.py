@@ -41,7 +41,7 @@ async def test_it_follows_the_table_s_cursor():
         await pilot.press("down")
         await pilot.pause()
         assert detail.border_title.startswith("GPU 1 ─ ")
-        assert "No process is on it" in shown(detail)
+        assert "No processes" in shown(detail)
         await pilot.press("up", "enter", "i")
         await pilot.pause()
         assert not detail.display

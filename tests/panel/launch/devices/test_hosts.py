@@ -15,10 +15,10 @@ from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.hosts import file
 from gpu_engine.hosts.records import Host
 from gpu_engine.hosts.seen import HostSeen
+from gpu_panel.launch.busy_devices import busy_devices
 from gpu_panel.launch.devices import row_keys, ticks
 from gpu_panel.launch.devices.lines import DeviceTable, build
 from gpu_panel.launch.plan.pane import PlanPane
-from gpu_panel.launch.taken import taken_devices
 
 from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen
@@ -46,10 +46,10 @@ def test_a_group_a_machine_with_its_age_and_why_it_is_away():
     assert groups == ["this machine", "gpu1  left  1 of 2 free", "alice@gpu2  1 of 1 free  seen "
                       "75 s ago", "gpu3", "gpu4  asking …"]
     assert "  ! no answer: it is off, or a firewall is between" in lines
-    assert "  only to be looked at: " + NOT_THERE in lines
+    assert "  view only: " + NOT_THERE in lines
     boxes = [line[:3] for line in lines if line[1:2] == " " and line[0] in "▣☐·"]
     assert boxes == ["☐ c", "▣ 0", "☐ 1", "☐ 0", "· 0"]
-    assert "  └ who is on it is not known" in lines
+    assert "  └ users unknown" in lines
 
 
 def test_what_a_host_says_can_do_nothing_to_the_terminal():
@@ -229,7 +229,7 @@ async def test_the_freest_of_the_machine_under_the_cursor_and_those_that_are_not
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
         pane = screen.devices
         await until(pilot, lambda: "gpu1 1" in pane.keys)
-        taken = await taken_devices(screen.source, ["gpu1 0", "gpu1 1", "gpu9 0", "gpu4 0"])
+        taken = await busy_devices(screen.source, ["gpu1 0", "gpu1 1", "gpu9 0", "gpu4 0"])
         assert list(map(str, taken.values())) == [
             "GPU 1 on gpu1: alice · python train.py · 70.0 GiB · 3 days"]
         await pilot.press("1")

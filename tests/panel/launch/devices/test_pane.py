@@ -131,8 +131,8 @@ async def test_why_fewer_than_the_preset_asks_for_are_ticked():
         await until(pilot, lambda: "2 free" in screen_text(pilot.app))
         assert screen.draft.ids == ["0"]
         said = " ".join(shown(screen.devices).replace("│", " ").split())
-        assert "but a whole GPU and a MIG slice are not taken together" in said
+        assert "but a whole GPU and a MIG slice can't be combined" in said
     async with panel(replace(machine, devices=(card, replace(part, kind="gpu"))), "ddp",
                      sets=("devices.pick=3",)) as (_, screen):
         assert screen.draft.ids == ["0", "MIG-a"]
-        assert "are not taken together" not in shown(screen.devices)
+        assert "can't be combined" not in shown(screen.devices)

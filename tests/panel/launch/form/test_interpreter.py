@@ -37,7 +37,7 @@ async def test_none_has_torch_and_one_is_chosen_from_the_list(tmp_path: Path, mo
         await pilot.press("2")
         await screen.query_one(More).open()
         line = screen.query_one(InterpreterLine)
-        await until(pilot, lambda: "choose one near by" in str(line.render()))
+        await until(pilot, lambda: "choose another" in str(line.render()))
         line.focus()
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, InterpretersScreen)

@@ -39,7 +39,7 @@ def test_a_process_on_two_gpus_is_one_line_with_the_sum():
     assert "2 h" in first
     assert second.split()[:7] == ["80", "bob", "1", "3f2a", "rank", "1", "40.0"]
     assert third.split()[0] == "90"
-    assert "can't be seen from here" in third
+    assert "not visible from here" in third
 
 
 @pytest.mark.parametrize("width", [64, 76, 90, 100, 116, 156])
@@ -85,7 +85,7 @@ def test_a_host_s_processes_are_its_own():
 
 
 def test_none_and_hostile_ones():
-    assert text([]) == ["No process is on a GPU"]
+    assert text([]) == ["No processes on any GPU"]
     evil = "[bold]x\x1b]52;c;AAAA\x07\x9b31m\u202etxt\nnext"
     one = gpus(1)
     shot = Snapshot(NOW, (Sample(one.devices[0], processes=(

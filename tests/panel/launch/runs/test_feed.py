@@ -341,7 +341,7 @@ def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(home, monke
     assert {line.reason for line in lines[:3]} == {
         "waits, but nothing starts it: gpu-engine queue goes on with the queue"}
     assert asked == [1]
-    assert feed.news.startswith("3 runs wait in the queue and nothing was there to start them")
+    assert feed.news == "The queue had stopped, and runs again: 3 runs wait in it"
 
     tell(**{first.id: "waits for GPU 0, which is held by run 77aa", second.id: "waits for GPU 1"})
     read = []

@@ -18,8 +18,8 @@ def words(ranks: list[RankView], rank: int = 0, *, live: bool = True,
 def test_what_a_rank_does() -> None:
     assert words([view(0), view(1)]) == "forward"
     assert words([view(0, phase=None)]) == "starting"
-    assert words([RankView(0)]) == "not heard from yet"
-    assert words([RankView(0)], live=False) == "never heard from"
+    assert words([RankView(0)]) == "not started yet"
+    assert words([RankView(0)], live=False) == "never started"
     assert words([view(0, outcome="completed")]) == "✓ completed"
     failed = view(0, error=Error("OutOfMemoryError", "", None, None, None))
     assert words([failed]) == "✗ OutOfMemoryError"

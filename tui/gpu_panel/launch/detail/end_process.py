@@ -38,7 +38,7 @@ class Target:
 class NotOurs(UserError):
     """The process is not one that may be ended from here."""
 
-    title = "This process is left alone"
+    title = "Can't end this process"
 
 
 def examine(process: DeviceProcess, proc: Path = Path("/proc")) -> Target:
@@ -46,16 +46,15 @@ def examine(process: DeviceProcess, proc: Path = Path("/proc")) -> Target:
     may not be ended."""
     pid = process.pid
     if not process.visible:
-        raise NotOurs(f"Process {pid} can't be seen from here: it runs in another container or "
-                      "pid namespace and has to be ended there.")
+        raise NotOurs(f"Process {pid} is not visible from here: it runs in another "
+                      "container or pid namespace. End it there.")
     ticks = procs.start_ticks(pid)
     if ticks is None:
         raise NotOurs(f"Process {pid} has ended already.")
     boot = _boot_time(proc)
     if process.started is not None and boot is not None \
             and abs(boot + ticks / _TICK - process.started) > _OFF:
-        raise NotOurs(f"Process {pid} is another one now: the one in the table has ended and the "
-                      "system has reused its number.")
+        raise NotOurs(f"The process in the table has ended: {pid} is another process now.")
     target = Target(pid, ticks)
     _check_owner(target, process.user, proc)
     if pid in _above(proc):

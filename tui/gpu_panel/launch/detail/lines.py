@@ -113,8 +113,8 @@ ORDERS: dict[str, Callable[[DeviceProcess], float]] = {
 def _processes(details: DeviceDetails, sample: Sample, width: int) -> list[Row]:
     found = sample.processes
     if not found:
-        text = "The driver does not list the processes on it" if found is None else \
-            "No process is on it"
+        text = "The driver does not list its processes" if found is None else \
+            "No processes"
         return [Row("", ((("", ""),), ((text, "dim"),)))]
     ordered = sorted(found, key=lambda p: (ORDERS[details.order](p), p.pid))
     owner = min(12, max(5, *(len(clean(p.user or UNKNOWN)) for p in ordered)))
@@ -137,7 +137,7 @@ def _process(details: DeviceDetails, p: DeviceProcess, owner: int, width: int) -
                       age(ran)), width)
     ours = (details.ours or {}).get(p.pid)
     command = clean(p.command or UNKNOWN) if p.visible else \
-        "can't be seen from here (in a container?)"
+        "not visible from here (in a container?)"
     kind = "" if p.kind == "compute" else f"{p.kind} · "
     left = max(0, width - len(figures))
     if ours:

@@ -162,7 +162,7 @@ lists the processes on all devices."""
         with guard(self.app):
             process = self.process_at_cursor
             if process is None:
-                self.notify("There is no process under the cursor", severity="warning")
+                self.notify("No process selected", severity="warning")
                 return
             await end_or_stop(self.app, process, self.shown.host, self._runs,
                               lambda run, title: self.post_message(self.StopRun(run, title)))

@@ -163,7 +163,7 @@ def _host(seen: HostSeen, now: float, width: int) -> Row:
     if seen.snapshot is not None and seen.snapshot.problem and seen.state == "seen":
         lines += _indented("! " + seen.snapshot.problem, "warn", width)
     if seen.reason is not None:
-        what = "! " if seen.state == "away" else "only to be looked at: "
+        what = "! " if seen.state == "away" else "view only: "
         lines += _indented(what + seen.reason, "bad" if seen.state == "away" else "warn", width)
     return Row("", tuple(lines))
 
@@ -328,7 +328,7 @@ def _second(table: DeviceTable, machine: _Machine, device: Device, sample: Sampl
     """The line below a device: its rank, who uses it, and what is wrong with it; at the end
     `name`, if there is room."""
     text, style = _use(table, machine, device, sample)
-    waits = "told when free" if machine.key(device) in table.wanted else ""
+    waits = "notifies when free" if machine.key(device) in table.wanted else ""
     mine = "".join(f"{part} · " for part in (role(table, machine.key(device)), waits) if part)
     held = [t for t in sample.throttle or () if t not in text]
     extra = f" · {', '.join(held)}" if held else ""
@@ -365,7 +365,7 @@ def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) 
     if ours:
         return "● " + clean(ours), "accent"
     if not machine.can_run and freedom is None:
-        return "who is on it is not known", "dim"
+        return "users unknown", "dim"
     if freedom is None or freedom.state == "unknown":
         return (clean(freedom.reason) if freedom else "…"), "dim"
     if freedom.state == "free":

@@ -45,8 +45,7 @@ class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverri
 free; the panel asks before it launches there. The order of ticking is the order of the ranks,
 which are shown with the devices: < and > move one, r sorts them by the machine's numbers.
 
-w tells you, with the bell and a notification, when the device under the cursor has become free, W
-when any of them has."""
+w notifies you when the device under the cursor is free, W when any is."""
 
     class Edited(Message):
         """The person has changed which devices are ticked in the draft."""
@@ -257,7 +256,7 @@ when any of them has."""
     def _toggle(self, key: str) -> None:
         why_not = ticking.why_not(self._source, key)
         if why_not is not None and key not in self.ticked:
-            self.notify(why_not, title="Only to be looked at", severity="warning", markup=False)
+            self.notify(why_not, title="View only", severity="warning", markup=False)
             return
         self._count = None  # f now ticks as many as are ticked
         self.tick(ticking.toggled(self.ticked, key))

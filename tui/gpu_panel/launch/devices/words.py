@@ -41,24 +41,24 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
     """Notes and problems about the devices, with their styles. `resolved`: whether the devices
     that the preset asks for have been looked up."""
     inventory, aside = source.inventory, source.gpus_aside
-    asks = "You ticked" if draft is not None and draft.ticked_before else "The preset asks for"
+    asks = "You chose" if draft is not None and draft.ticked_before else "The preset asks for"
     found = [(f"{asks} {name}, which is not here", "warn")
              for name in (draft.absent if draft else ())]
     if source.hosts_problem is not None:
         found.append((f"! {clean(source.hosts_problem)}", "warn"))
     if aside:
         many = f"{aside} GPUs" if aside > 1 else "GPU"
-        found.append((f"c brings this machine's {many} back", "dim"))
+        found.append((f"c shows this machine's {many} again", "dim"))
     if resolved and draft is not None and draft.missing and inventory is not None:
         there = min(draft.picks or 0, len(inventory.devices))
         if len(draft.ids) < there:
             free = sum(f.free for f in (source.freedom or {}).values())
             why = "fewer are free" if free < there else \
-                "a whole GPU and a MIG slice are not taken together"
+                "a whole GPU and a MIG slice can't be combined"
             found.append((f"The preset asks for the {draft.picks} freest devices, but {why}; "
                           "tick others yourself", "warn"))
     if row_keys.ANY in source.wanted:
-        found.append(("You are told when any device has become free (W)", "accent"))
+        found.append(("You will be notified when any device is free (W)", "accent"))
     return (*found, *((f"✗ {p.message}", "bad") for p in problems))
 
 

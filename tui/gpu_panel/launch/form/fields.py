@@ -24,7 +24,8 @@ class Field:
 
     key: str
     label: str
-    help: str
+    own_help: str = ""
+    """What there is to say of a field without a key, or with more than the key's own words."""
     options: tuple[tuple[str, str], ...] = ()
     """(value, text) of each option; empty for a text field."""
     width: int = 7
@@ -35,6 +36,14 @@ class Field:
     """The word that is shown, and may be typed, for 0; empty: 0 is a number like others."""
     notes: tuple[str, ...] = ()
     """A few words about each option, for its menu."""
+
+    @property
+    def help(self) -> str:
+        """A few words about it: those of the schema, unless it has its own."""
+        from gpu_engine.spec.key_docs import docs  # when a field is first entered
+
+        told = self.own_help or docs()[self.key].replace("`", "")
+        return told.replace(" 0: ", f" {self.zero}: ") if self.zero else told
 
     def shown(self, text: str) -> str:
         """A value's text as the field shows it: "off" for 0."""
@@ -63,8 +72,8 @@ class FormRow:
 _FILLED = " ".join("{" + name + "}" for name in PLACEHOLDERS)
 
 TASK_ROWS = (
-    FormRow("", (Field("task.use", "class", "Your task: module:Class or path/to/file.py:Class",
-                       width=0, placeholder="module:Class or path/to/file.py:Class"),)),
+    FormRow("", (Field("task.use", "class", width=0,
+                       placeholder="module:Class or path/to/file.py:Class"),)),
     FormRow("", (Field("task.command", "command", "Your own script, unchanged, as you would type "
                        f"it. Placeholders: {_FILLED}; write {{{{ for a brace", width=0,
                        placeholder="python train.py --batch-size {batch.per_gpu}"),)),
@@ -75,109 +84,62 @@ ROWS = (
                            ". ".join(f"{m.short}: {m.help}" for m in modes.every()),
                            options=tuple((m.name, m.short) for m in modes.every()),
                            notes=tuple(m.help for m in modes.every())),)),
-    FormRow("", (
-        Field("parallel.nodes", "machines", "How many machines take part", width=4),
-        Field("parallel.node_rank", "this is number", "Which of them this machine is, counted "
-              "from 0", width=4),
-    )),
-    FormRow("", (
-        Field("parallel.master_addr", "meet at", "Address or host name of machine 0, as all "
-              "others reach it", width=16),
-        Field("parallel.master_port", "port", "TCP port where the ranks meet; on one machine "
-              "any free one will do", width=7),
-    )),
+    FormRow("", (Field("parallel.nodes", "machines", width=4),
+                 Field("parallel.node_rank", "node rank", width=4))),
+    FormRow("", (Field("parallel.master_addr", "master address", width=16),
+                 Field("parallel.master_port", "port", width=7))),
     FormRow("Batch", (
-        Field("batch.size", "", "Examples in one step"),
-        Field("batch.meaning", "", "global: the size is for all devices together. per GPU: it is "
-              "for each device", options=(("global", "global"), ("per_gpu", "per GPU"))),
-        Field("batch.accumulate", "accumulate", "Backward passes per step: 2 halves the memory "
-              "for the same global batch", width=4),
+        Field("batch.size", ""),
+        Field("batch.meaning", "", options=(("global", "global"), ("per_gpu", "per GPU"))),
+        Field("batch.accumulate", "accumulate", width=4),
     )),
-    FormRow("AMP", (Field("amp.dtype", "", "Automatic mixed precision; fp16 comes with a "
-                          "GradScaler",
-                          options=(("off", "off"), ("bf16", "bf16"), ("fp16", "fp16"))),)),
+    FormRow("AMP", (Field("amp.dtype", "", options=(("off", "off"), ("bf16", "bf16"),
+                                                    ("fp16", "fp16"))),)),
     FormRow("Train", (
         Field(UNIT, "", "How long: epochs over the data, or optimizer steps",
               options=(("epochs", "epochs"), ("steps", "steps"))),
         Field(LENGTH, "", "How many"),
-        Field("train.lr", "learning rate", "Learning rate, before it is scaled", width=9),
+        Field("train.lr", "learning rate", width=9),
     )),
     FormRow("", (
-        Field("train.lr_scale", "scaling", "Multiply the learning rate by the "
-              "global batch divided by a reference, or by the square root of that",
+        Field("train.lr_scale", "scaling",
               options=(("none", "none"), ("linear", "linear"), ("sqrt", "root"))),
-        Field("train.lr_reference_batch", "reference batch", "The global batch that the learning "
-              "rate was chosen for", width=6),
+        Field("train.lr_reference_batch", "reference batch", width=6),
     )),
 )
 
+_OFF_ON = (("false", "off"), ("true", "on"))
+_NO_YES = (("false", "no"), ("true", "yes"))
+
 MORE_ROWS = (
-    FormRow("", (Field("name", "name", "What the run is called", width=24),)),
+    FormRow("", (Field("name", "name", width=24),)),
+    FormRow("", (Field("train.seed", "seed", width=6),
+                 Field("train.clip", "clip gradients at", width=6, zero="off"),
+                 Field("train.workers", "loader workers", width=5, zero="none"),
+                 Field("train.weight_decay", "weight decay", width=6, zero="off",
+                       placeholder="0.01"))),
+    FormRow("", (Field("train.checkpoint_every", "checkpoint every", width=7, zero="at end"),
+                 Field("train.keep", "keep newest", width=4),
+                 Field("train.restarts", "restarts", width=4, zero="off"))),
+    FormRow("", (Field("train.eval_every", "evaluate every", width=10, zero="each epoch"),
+                 Field("train.best", "keep best by", width=14, placeholder="none"))),
     FormRow("", (
-        Field("train.seed", "seed", "The same seed gives the same training", width=6),
-        Field("train.clip", "clip gradients at", "Largest gradient norm; off leaves gradients "
-              "alone", width=6, zero="off"),
-        Field("train.workers", "loader workers", "DataLoader processes of each rank; none: the "
-              "rank loads its data itself", width=5, zero="none"),
-        Field("train.weight_decay", "weight decay", "Weight decay of the default optimizer, "
-              "AdamW; empty: PyTorch's default. A task that makes its own optimizer sets it there",
-              width=6, zero="off", placeholder="0.01"),
-    )),
-    FormRow("", (
-        Field("train.checkpoint_every", "checkpoint every", "Steps between checkpoints; or "
-              "only at the end", width=7, zero="at end"),
-        Field("train.keep", "keep newest", "How many of the newest checkpoints are kept, at "
-              "least 2", width=4),
-        Field("train.restarts", "restarts", "How often to restart the whole run from the last "
-              "checkpoint after a failure", width=4, zero="off"),
-    )),
-    FormRow("", (
-        Field("train.eval_every", "evaluate every", "Steps between evaluations; or "
-              "after each epoch and at the end", width=10, zero="each epoch"),
-        Field("train.best", "keep best by", "Also keep the checkpoint with the best value of an "
-              "evaluation: loss, or max:accuracy", width=14, placeholder="none"),
-    )),
-    FormRow("", (
-        Field("train.on_nonfinite", "NaN loss", "What to do when the loss of a step is "
-              "not a finite number",
+        Field("train.on_nonfinite", "NaN loss",
               options=(("stop", "stop"), ("skip", "skip"), ("continue", "continue"))),
-        Field("train.checkpoint_async", "train while saving", "Write checkpoints while training "
-              "goes on, from a copy in host memory", options=(("true", "yes"), ("false", "no"))),
+        Field("train.checkpoint_async", "train while saving", options=_NO_YES[::-1]),
     )),
-    FormRow("", (
-        Field("train.hang_timeout", "end if stuck for (s)", "Seconds that a rank may stand still "
-              "before the run is ended and every thread's stack is logged; must be longer than "
-              "an evaluation or a checkpoint takes. off: wait for ever", width=6, zero="off"),
-        Field("run.grace", "time to save (s)", "Seconds that ranks have to save after being asked "
-              "to stop, before they are ended", width=5),
-        Field("run.log_mb", "size of logs (MiB)", "MiB of newest output that are kept for each "
-              "rank, and as much again of older output", width=5),
-    )),
-    FormRow("", (
-        Field("parallel.timeout", "ranks wait for (s)", "Seconds that ranks wait for each other "
-              "before they give up", width=6),
-        Field("parallel.find_unused", "find unused parameters", "Look for parameters that a step "
-              "did not use: DDP then raises no error about them, but is slower",
-              options=(("false", "no"), ("true", "yes"))),
-    )),
-    FormRow("", (
-        Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it; "
-              "off leaves it as PyTorch or the task has it",
-              options=(("false", "off"), ("true", "on"))),
-        Field("run.grad_norm", "gradient norm", "Record the norm of the gradients of each step of "
-              "your own script; costs a pass over them", options=(("false", "off"),
-                                                                  ("true", "on"))),
-    )),
-    FormRow("", (
-        Field("run.sync", "code on hosts", "How the code comes to other hosts. none: it is "
-              "there; send: what git does not ignore is sent, and data never",
-              options=(("none", "is there"), ("send", "send"))),
-    )),
-    FormRow("", (Field("run.python", "interpreter", "Interpreter for the ranks, which only needs "
-                       "torch; empty: the first near by that has it. enter on the line below shows "
-                       "them all", width=0, placeholder="/path/to/env/bin/python"),)),
-    FormRow("", (Field("run.env", "variables", "Variables for the environment of the ranks, on "
-                       "every machine, as they would be typed before a command", width=0,
+    FormRow("", (Field("train.hang_timeout", "hang timeout (s)", width=6, zero="off"),
+                 Field("run.grace", "time to save (s)", width=5),
+                 Field("run.log_mb", "log size (MiB)", width=5))),
+    FormRow("", (Field("parallel.timeout", "collective timeout (s)", width=6),
+                 Field("parallel.find_unused", "find unused parameters", options=_NO_YES))),
+    FormRow("", (Field("amp.tf32", "TF32", options=_OFF_ON),
+                 Field("run.grad_norm", "gradient norm", options=_OFF_ON))),
+    FormRow("", (Field("run.sync", "code on hosts",
+                       options=(("none", "is there"), ("send", "send"))),)),
+    FormRow("", (Field("run.python", "interpreter", width=0,
+                       placeholder="/path/to/env/bin/python"),)),
+    FormRow("", (Field("run.env", "variables", width=0,
                        placeholder="NCCL_DEBUG=INFO HF_HOME=/data/hf"),)),
 )
 
@@ -193,10 +155,8 @@ NO_FIELD = frozenset({
 
 
 def rows_of(keys: Iterable[Key]) -> tuple[FormRow, ...]:
-    """A row for each of `keys`, made from its name, type and docstring in the schema."""
-    from gpu_engine.spec.key_docs import docs
-
-    return tuple(FormRow("", (Field(key.dotted, key.name.replace("_", " "), docs()[key.dotted],
+    """A row for each of `keys`, made from its name and type in the schema."""
+    return tuple(FormRow("", (Field(key.dotted, key.name.replace("_", " "),
                                     options=_options(key.kind.without_none),
                                     width=0 if key.kind.has("str") else 9),)) for key in keys)
 

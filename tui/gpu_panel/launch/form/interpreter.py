@@ -17,7 +17,7 @@ from gpu_engine.plan.records import Interpreter
 from gpu_panel.common.choice import MENU
 from gpu_panel.common.rows import fit
 
-_CHOOSE = "choose one near by"
+_CHOOSE = "choose another"
 
 
 class InterpreterLine(Widget, can_focus=True):
@@ -33,7 +33,7 @@ class InterpreterLine(Widget, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "open", "Interpreters near by", show=False)]
+        Binding("enter,space", "open", "Interpreters", show=False)]
     ABOUT = ("What the ranks of a task run in. enter shows the interpreters near by, each with its "
              "Python and its torch, to choose one")
 

@@ -43,7 +43,7 @@ class InterpretersScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         box = OptionList(Option(_FOUND, id="found"), id="interpreters", classes="sheet",
                          markup=False)
-        box.border_title = "Interpreters near by"
+        box.border_title = "Interpreters"
         box.border_subtitle = "looking … · esc"
         yield box
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from textual import on
 from textual.widget import Widget
 from textual.widgets import Collapsible
-from textual.widgets._collapsible import CollapsibleTitle
 
 
 class More(Collapsible):
@@ -37,8 +35,7 @@ class More(Collapsible):
                 self.drawn = True
                 self._fill()
 
-    @on(CollapsibleTitle.Toggle)
-    async def _before_toggle(self) -> None:
+    async def on_collapsible_title_toggle(self) -> None:
         """Called before Textual opens or closes it. Keys that are typed ahead wait for this."""
         await self.draw()
 

@@ -112,7 +112,7 @@ def build(found: Sequence[GpuProcess], notes: Sequence[str], width: int, now: fl
     `now`: Unix seconds."""
     rows = [Row("", (((note, "warn"),),)) for note in notes]
     if not found:
-        return None, [Row("", ((("No process is on a GPU", "dim"),),)), *rows]
+        return None, [Row("", ((("No processes on any GPU", "dim"),),)), *rows]
     columns = _columns(found, width, now)
     head = "".join(_cell(c.title, c) for c in columns) + "command"
     return ((head, ""),), [*(_row(p, columns, width) for p in found), *rows]
@@ -154,7 +154,7 @@ def _cell(text: str, column: _Column) -> str:
 def _row(p: GpuProcess, columns: Sequence[_Column], width: int) -> Row:
     figures = "".join(_cell(c.text(p), c) for c in columns)
     command = clean(p.process.command or UNKNOWN) if p.process.visible else \
-        "can't be seen from here (in a container?)"
+        "not visible from here (in a container?)"
     kind = "" if p.process.kind == "compute" else f"{p.process.kind} · "
     return Row(p.key, (((figures, "accent" if p.ours else ""),
                         (fit(kind + command, max(0, width - cells(figures))), "")),))

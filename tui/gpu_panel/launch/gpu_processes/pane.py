@@ -74,7 +74,7 @@ signal to one of your own, or to anybody's if you are root, and asks first."""
         with guard(self.app):
             at = next((p for p in self._found if p.key == self.key_at_cursor), None)
             if at is None:
-                self.notify("There is no process under the cursor", severity="warning")
+                self.notify("No process selected", severity="warning")
                 return
             await end_or_stop(self.app, at.process, at.host, self._runs(), self._stop)
 

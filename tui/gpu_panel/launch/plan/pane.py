@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpu_engine.spec.write import Difference
     from gpu_panel.launch.reviewed import Review
 
-NO_TORCH = "✗ No interpreter near by has torch, which ranks need."
+NO_TORCH = "✗ No interpreter with torch was found."
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
 
@@ -108,14 +108,14 @@ environment of its processes. y copies the command; v shows every process in ful
     def action_copy(self) -> None:
         """Copy the command."""
         if self._plan is None:
-            self.notify("There is nothing to copy while the form has problems", severity="warning")
+            self.notify("Nothing to copy: the form has problems", severity="warning")
             return
         copy(self.app, "\n".join(self._plan.lines))
 
     def action_processes(self) -> None:
         """Show every process in full."""
         if self._plan is None:
-            self.notify("There are no processes to show while the form has problems",
+            self.notify("No processes to show: the form has problems",
                         severity="warning")
             return
         from gpu_panel.launch.plan.processes import ProcessesScreen

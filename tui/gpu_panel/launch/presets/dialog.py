@@ -22,7 +22,7 @@ from gpu_engine.spec.presets import Preset
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskName, Confirm
 from gpu_panel.common.errors import guard
-from gpu_panel.launch import kept
+from gpu_panel.launch import saved_form
 
 if TYPE_CHECKING:
     from gpu_engine.spec.write import Difference
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EARLIER = " earlier"
 """What the screen returns for the unsaved changes of an earlier form. No preset is called so."""
 _EARLIER_SHOWN = Content.assemble(
-    ("unsaved changes\n", "bold"), ("  of an earlier form, which another one has replaced",
+    ("unsaved changes\n", "bold"), ("  of an earlier form",
                                     "$text-muted"))
 _KEYS = "enter load · r rename · d copy · e describe · x delete · esc"
 
@@ -91,7 +91,7 @@ class PresetsScreen(ModalScreen[str | None]):
                 box.add_option(Option(_broken(entry), id=entry.name, disabled=True)
                                if entry.preset is None
                                else Option(_shown(entry, entry.preset, room), id=entry.name))
-            if await in_thread(kept.earlier_path().is_file, name="panel-presets"):
+            if await in_thread(saved_form.earlier_path().is_file, name="panel-presets"):
                 box.add_option(Option(_EARLIER_SHOWN, id=EARLIER))
             names = [o.id for o in box.options]
             able = [i for i, o in enumerate(box.options) if not o.disabled]

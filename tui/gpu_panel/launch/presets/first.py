@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.spec import presets
-from gpu_panel.launch import kept
+from gpu_panel.launch import saved_form
 from gpu_panel.launch.draft import Draft
 
 
@@ -22,7 +22,7 @@ def first_draft(name: str | None, assignments: Sequence[str],
     """
     lost: UserError | None = None
     if name is None and command is None and not assignments:
-        last, lost = kept.read()
+        last, lost = saved_form.read()
         if last is not None:
             return last, lost
     try:

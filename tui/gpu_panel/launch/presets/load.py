@@ -10,7 +10,7 @@ from gpu_engine.runs import attempts
 from gpu_engine.spec import presets
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import show
-from gpu_panel.launch import kept
+from gpu_panel.launch import saved_form
 from gpu_panel.launch.draft import Draft
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ async def of_preset(name: str) -> Draft:
 async def of_earlier(app: App[Any]) -> Draft | None:
     """The draft of the unsaved changes of an earlier form; None if they can't be read: the person
     is told then."""
-    loaded, trouble = await in_thread(lambda: kept.read(kept.earlier_path()), name="panel-preset")
+    loaded, trouble = await in_thread(lambda: saved_form.read(saved_form.earlier_path()),
+                                      name="panel-preset")
     if trouble is not None:
         show(app, trouble)
     return loaded

@@ -178,9 +178,8 @@ class RunsFeed:
 
         try:
             if waiter.ensure():
-                self.news = f"{count:,} run{' waits' if count == 1 else 's wait'} in the queue " \
-                            "and nothing was there to start " \
-                            f"{'it' if count == 1 else 'them'}: the queue goes on now"
+                self.news = "The queue had stopped, and runs again: " \
+                            f"{count:,} run{' waits' if count == 1 else 's wait'} in it"
         except UserError as err:
             self.news = str(err)
 

@@ -192,7 +192,7 @@ class RunsList(Rows):
         if self.lines is None:
             return None, [lines.text_row("Looking for runs …")]
         if not self.lines:
-            return None, [lines.text_row("No runs yet. ctrl+l launches what the form says.")]
+            return None, [lines.text_row("No runs yet. ctrl+l launches one.")]
         columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
         if columns != self._layout:
             self._layout, self._rows_of = columns, {}
@@ -239,7 +239,7 @@ class RunsList(Rows):
             self._arrange()
 
     def action_clear(self) -> None:
-        """Take the marks away; if there are none, the filter."""
+        """Clear the marks; if there are none, the filter."""
         if self.marked:
             self.marked = set()
         else:
@@ -254,7 +254,7 @@ class RunsList(Rows):
         self._sort_by(known[(at + 1) % len(known)])
 
     def action_turn(self) -> None:
-        """Turn the order round."""
+        """Reverse the sort order."""
         self._sort_by(self.order, not self.turned)
 
     def header_clicked(self, x: int) -> None:

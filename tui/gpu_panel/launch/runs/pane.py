@@ -38,23 +38,22 @@ class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverr
     KEYS = keys.of("runs", "filter")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("runs"))
     HELP = """Runs go on when the panel closes; this list finds them again. Enter watches a run,
-live or finished. s asks its ranks to finish their step, save and end; u starts another attempt of
-a run that has ended; e loads a run's settings into the form, to change some of them and run it
-again. x deletes the folder of a finished run with its checkpoints, X those of all but the newest
-runs.
+live or finished. s asks its ranks to finish their step, save and end; u resumes a run that has
+ended; e loads a run's settings into the form. x deletes the folder of a finished run with its
+checkpoints, X those of all but the newest runs.
 
-Runs in the queue stand in its order below those that run, with what each waits for. [ and ] move
-one forward and back, { and } to the front and to the end; s takes it out.
+Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]
+move one forward and back, { and } to the front and to the end; s removes it.
 
 The runs of a sweep are one line: enter opens its table, → and ← show and hide its runs here.
 
 / looks for runs: each word is text that a run must have anywhere, or FIELD:TEXT with one of id,
 name, preset, task, mode, tag, state and note, as in state:failed tag:lr; -WORD leaves out what
-matches. o sorts by the next column, O turns the order round, C chooses the columns; a click on a
+matches. o sorts by the next column, O reverses the order, C chooses the columns; a click on a
 column's head sorts by it. n gives a run a name and a note, t tags.
 
 m marks runs. Then s, x and t are for all marked runs, after one question that names them, and c
-compares them. Esc takes the marks away, and then the filter."""
+compares them. Esc clears the marks, then the filter."""
 
     @dataclass
     class Again(Message):

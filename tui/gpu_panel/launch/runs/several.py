@@ -50,7 +50,7 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
         going = [line for line in live if not line.waits]
         parts = [f"{named(going)}: their ranks finish their step, save a checkpoint and end."] \
             if going else []
-        parts += [f"{named(queue)}: waiting for their turn, and taken out of the queue."] \
+        parts += [f"{named(queue)}: waiting, and removed from the queue."] \
             if queue else []
         text = " ".join(parts)
         if waits:
@@ -64,7 +64,7 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
     from gpu_engine.launch.found import stop
 
     await in_thread(lambda: _each(live, lambda line: stop(line.run)), name="panel-stop")
-    app.notify(f"Run {live[0].id} was taken out of the queue" if len(live) == len(queue) == 1
+    app.notify(f"Run {live[0].id} was removed from the queue" if len(live) == len(queue) == 1
                else f"Run {live[0].id} was asked to stop" if len(live) == 1
                else f"{len(live)} runs were asked to stop", markup=False)
 

@@ -35,7 +35,7 @@ class TorchScreen(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "close"), Binding("y", "install", "install"),
-        Binding("c", "choose", "choose one near by"), Binding("x", "end", "end it"),
+        Binding("c", "choose", "choose another"), Binding("x", "end", "end it"),
         Binding("left", "app.focus_previous", "other", show=False),
         Binding("right", "app.focus_next", "other", show=False)]
 
@@ -48,12 +48,12 @@ class TorchScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
-            box.border_title = "Torch, which ranks need"
+            box.border_title = "Install torch"
             yield Static(harmless("\n".join(self._offer.lines())))
             yield Static("", id="torch-progress")
             with Horizontal(classes="buttons"):
                 yield Button("Close", id="torch-close", compact=True, action="screen.close")
-                yield Button("Choose one near by", id="torch-choose", compact=True,
+                yield Button("Choose another", id="torch-choose", compact=True,
                              action="screen.choose")
                 yield Button("Install", id="torch-install", compact=True, variant="primary",
                              action="screen.install")
@@ -73,8 +73,8 @@ class TorchScreen(ModalScreen[str | None]):
         going = running is not None and not running.over
         button = self.query_one("#torch-install", Button)
         button.disabled = going or self._offer.problem is not None
-        self.query_one(".dialog").border_subtitle = \
-            "x ends it · esc: it goes on" if going else "y install · c choose one near by · esc"
+        self.query_one(".dialog").border_subtitle = "x cancel · esc go on in the background" \
+            if going else "y install · c choose another · esc"
         put(self.query_one("#torch-progress", Static), self._said())
 
     def _said(self) -> Content:
@@ -86,11 +86,11 @@ class TorchScreen(ModalScreen[str | None]):
         if running.failure is not None:
             why = str(running.failure) if isinstance(running.failure, UserError) \
                 else f"{type(running.failure).__name__}: {running.failure}"
-            return Content.styled("\n✗ It was not installed. The installer's last words:\n",
+            return Content.styled("\n✗ The installation failed. The installer's last lines:\n",
                                   "$text-error") + harmless(why)
         if running.given_up:
-            return Content.styled("\nIt was ended, and nothing is left of it." if running.over
-                                  else "\nEnding it …", "$text-muted")
+            return Content.styled("\nCancelled. Nothing was left behind." if running.over
+                                  else "\nCancelling …", "$text-muted")
         whole = self._offer.download + self._offer.size
         part = min(1.0, running.progress.written / whole)
         full = round(part * _WIDTH)

@@ -134,7 +134,7 @@ launchers, and the supervisor's log."""
         """Copy the line under the cursor to the clipboard."""
         line = self._view.current()
         if not line:
-            self.notify("There is no line to copy", severity="warning")
+            self.notify("No line to copy", severity="warning")
             return
         self.app.copy_to_clipboard(line)
         self.notify("Sent to the terminal's clipboard")

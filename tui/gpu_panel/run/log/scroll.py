@@ -238,11 +238,17 @@ class LogScroll(ScrollView, can_focus=True):
             whole = len({entry for entry, at in last if at == 0})
             high += max(room.height - max(whole, 1), 0) if len(last) >= room.height else 0
         size = Size(1 if self.wrapped else max(self._longest, 1), high)
-        if size != self.virtual_size:
-            # Setting it would lay out the whole screen, for each line that a run prints. Only the
-            # scrollbars depend on it, and one that comes or goes has the screen laid out.
-            self.set_reactive(Widget.virtual_size, size)  # pyright: ignore[reportArgumentType]
-            self._scroll_update(size)
+        room = self.scrollable_content_region
+        if self.show_vertical_scrollbar != (size.height > room.height) \
+                or self.show_horizontal_scrollbar != (size.width > room.width):
+            self.virtual_size = size
+            return
+        # Setting it would lay out the whole screen, for each line that a run prints.
+        self.set_reactive(Widget.virtual_size, size)  # pyright: ignore[reportArgumentType]
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.window_virtual_size = size.height
+        if self.show_horizontal_scrollbar:
+            self.horizontal_scrollbar.window_virtual_size = size.width
 
     def _retitle(self) -> None:
         parts = []

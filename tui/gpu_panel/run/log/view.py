@@ -72,7 +72,7 @@ class LogView(LogScroll):
         if found is None:
             self.post_message(self.Searched(f"Not found: {self.needle}"))
             return
-        self.post_message(self.Searched("Continued from the other end" if around else ""))
+        self.post_message(self.Searched("Search wrapped around" if around else ""))
         self.to_line(found - (gone(lines) - dropped))
         if not self.wrapped:
             self._aside_to_needle()

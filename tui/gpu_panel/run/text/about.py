@@ -81,7 +81,7 @@ def processes(state: State) -> list[str]:
     if all(not p.exit for p in state.processes):
         return []
     return [f"rank {p.rank}  pid {p.pid}  "
-            f"{'not seen to end' if p.exit is None else exit_status.describe(p.exit)}"
+            f"{'end not recorded' if p.exit is None else exit_status.describe(p.exit)}"
             for p in state.processes]
 
 

@@ -30,12 +30,12 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     state = store.state
     if state is None or (not store.caught_up and store.read_share < 1.0 and store.ranks):
         share = "" if state is None else f" {units.share(store.read_share)}"
-        return [f"reading what the ranks wrote…{share}"], "plain"
+        return [f"reading events…{share}"], "plain"
     mark = glyph(state.state)
     if state.state == "failed":
         return [*_failed(store, state), *_notices(store)], "error"
     if state.state == "unreadable":
-        return [f"{mark} {clean(state.reason or 'its state is unknown', 200)}"], "warning"
+        return [f"{mark} {clean(state.reason or 'state unknown', 200)}"], "warning"
     if state.state == "lost":
         return _lost(store, state, now), "error"
     if state.state == "completed":
@@ -92,8 +92,7 @@ def _code(turn: Turn) -> str:
     if turn.entry.code is not None and turn.entry.root is not None:
         return f"  with the code of {clean(turn.entry.root, 100)} as it was then" \
             + (f": {commit}" if commit else "")
-    return "  with the files as they are when its turn comes" + (f"; then {commit}" if commit
-                                                                 else "")
+    return "  with the files as they are when it starts" + (f"; then {commit}" if commit else "")
 
 
 def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone: str,

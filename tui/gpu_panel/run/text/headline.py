@@ -93,7 +93,7 @@ def figures(store: RunStore, now: float) -> Content:
         parts.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
     if standing_still(store, now):
         unheard = store.unheard is not None and not store.suspended
-        parts.append(("not heard from" if unheard else "stands still", "$text-warning"))
+        parts.append(("no reports" if unheard else "stalled", "$text-warning"))
     elif done.samples_per_s is not None or done.steps_per_s is not None:
         parts.append(units.pace(done.samples_per_s, done.steps_per_s))
     if store.saved is not None:

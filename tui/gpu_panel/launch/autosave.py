@@ -19,7 +19,7 @@ AFTER = 1.0
 """Seconds after a change until the form is written."""
 
 
-class FormKeeper:
+class Autosave:
     """Writes the form a moment after it has changed, and as the panel closes."""
 
     def __init__(self, screen: Screen[Any], source: DeviceSource, from_file: bool) -> None:
@@ -32,9 +32,9 @@ class FormKeeper:
 
     def begin(self, draft: Draft) -> None:
         """Take the first draft, which need not be written."""
-        from gpu_panel.launch import kept  # after the first frame, as below
+        from gpu_panel.launch import saved_form  # after the first frame, as below
 
-        self._written = kept.written(draft, None)
+        self._written = saved_form.written(draft, None)
 
     def keep_soon(self, draft: Draft) -> None:
         """Write the form soon: it may have changed."""
@@ -53,7 +53,7 @@ class FormKeeper:
             try:
                 await in_thread(lambda: self._write(form), name="panel-keep")
             except OSError as err:
-                self._screen.notify(f"The form can't be kept for the next time: {err}",
+                self._screen.notify(f"The form can't be saved: {err}",
                                     severity="warning", markup=False)
 
     async def set_aside(self, draft: Draft) -> None:
@@ -71,13 +71,13 @@ class FormKeeper:
         """What is to be written; None if that is in the file, or there is no form yet."""
         if self._written is None:
             return None
-        from gpu_panel.launch import kept
+        from gpu_panel.launch import saved_form
 
-        form = kept.written(draft, self._source.inventory)
+        form = saved_form.written(draft, self._source.inventory)
         return form if form != self._written else None
 
     def _write(self, form: dict[str, Any]) -> None:
-        from gpu_panel.launch import kept
+        from gpu_panel.launch import saved_form
 
-        kept.write(form, replaces=not self._same)
+        saved_form.write(form, replaces=not self._same)
         self._written, self._same = form, True

@@ -13,7 +13,7 @@ from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_dict
 from gpu_panel.common.dialogs import Confirm, Message
-from gpu_panel.launch import kept
+from gpu_panel.launch import saved_form
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
 from gpu_panel.launch.presets.first import first_draft
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def keep(draft: Draft, *, replaces: bool = False) -> None:
-    kept.write(kept.written(draft, None), replaces=replaces)
+    saved_form.write(saved_form.written(draft, None), replaces=replaces)
 
 
 def edited(preset: str = "ddp", **put: str) -> Draft:
@@ -55,7 +55,7 @@ async def test_leaving_is_asked_once_and_the_form_comes_back(home):
         await pilot.press("n")
         await until(pilot, lambda: pilot.app.screen is screen)
         await closing(pilot, "ctrl+q")
-    assert json.loads(kept.path().read_text())["data"]["devices"]["ids"] == [
+    assert json.loads(saved_form.path().read_text())["data"]["devices"]["ids"] == [
         machine.devices[1].uuid]
 
     moved = replace(machine, devices=machine.devices[:2])
@@ -80,7 +80,7 @@ async def test_what_another_form_replaces_is_found_among_the_presets():
     async with panel(gpus(2), "dp") as (pilot, screen):
         assert screen.draft.preset.name == "dp"
         await type_into(pilot, screen, "f-train-lr", "0.25")
-        await until(pilot, kept.earlier_path().exists)
+        await until(pilot, saved_form.earlier_path().exists)
         await pilot.press("ctrl+o")
         await until(pilot, lambda: isinstance(pilot.app.screen, PresetsScreen)
                     and pilot.app.screen.query_one("OptionList").option_count)
@@ -98,10 +98,10 @@ async def test_what_another_form_replaces_is_found_among_the_presets():
                                      b"[" * 100_000])
 def test_a_damaged_file_is_put_aside_with_a_note(home, content):
     home.mkdir(exist_ok=True)
-    kept.path().write_bytes(content)
+    saved_form.path().write_bytes(content)
     draft, said = first_draft(None, (), None)
     assert (draft.preset.name, draft.changed) == ("default", False)
-    assert "The form of last time can't be read" in str(said)
+    assert "The saved form can't be read" in str(said)
     assert str(home / "form-damaged.json") in str(said)
     assert (home / "form-damaged.json").read_bytes() == content
     assert first_draft(None, (), None)[1] is None
@@ -109,11 +109,11 @@ def test_a_damaged_file_is_put_aside_with_a_note(home, content):
 
 async def test_what_no_longer_fits_is_told_and_shown(home):
     draft = edited(batch__size="48")
-    form = kept.written(draft, None)
+    form = saved_form.written(draft, None)
     form["data"]["train"]["turbo"] = 3
     form["data"]["odd"] = "x"
     form["data"]["train"]["keep"] = 1  # no longer allowed
-    kept.write(form, replaces=False)
+    saved_form.write(form, replaces=False)
     async with panel(gpus(2), ready=False) as (pilot, screen):
         await until(pilot, lambda: isinstance(pilot.app.screen, Message))
         said = str(pilot.app.screen.query_one(".dialog-text > Static").content)

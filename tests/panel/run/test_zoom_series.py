@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_panel.run import closer
+from gpu_panel.run import zoom_series
 from gpu_panel.run.loss import LossPane
 from gpu_panel.run.store import RunStore
 
@@ -46,23 +46,23 @@ async def test_a_zoomed_part_shows_single_steps(tmp_path):
         coarse = pane.reading()
         assert "9.000" not in " ".join(coarse)
         zoom(pane, SPIKE, 100)
-        await until(pilot, lambda: pane.closer is not None)
+        await until(pilot, lambda: pane.zoomed is not None)
         pane.frame(100, 20)
         assert pane.reading()[-2:] == ["rank 0  9.000", "rank 1  10.000"]
         assert "mean 9.500" in pane.reading()
         # Beside it too, and there nothing is read again.
-        before = pane.closer
+        before = pane.zoomed
         zoom(pane, SPIKE + 80, 100)
         pane.cross = SPIKE + 80
         pane.frame(100, 20)
         (first,) = losses(0, SPIKE + 80, SPIKE + 80)
         assert pane.reading()[-2] == f"rank 0  {first:.3f}"
-        assert pane.closer is before
+        assert pane.zoomed is before
         # What is far away is read when it is looked at.
         zoom(pane, 2000, 60)
-        await until(pilot, lambda: pane.closer is not before)
-        assert pane.closer is not None
-        assert pane.closer.first <= 1970 <= 2030 <= pane.closer.last
+        await until(pilot, lambda: pane.zoomed is not before)
+        assert pane.zoomed is not None
+        assert pane.zoomed.first <= 1970 <= 2030 <= pane.zoomed.last
         # The whole is drawn from what was kept of the whole.
         await pilot.press("0")
         pane.frame(100, 20)
@@ -81,7 +81,7 @@ async def test_a_wider_chart_has_room_for_more_steps(tmp_path):
         zoom(pane, SPIKE, 2 * stride * (pane._cells + 10))
         assert not pane._is_coarse(screen.store)
         await pilot.resize_terminal(*WIDE)
-        await until(pilot, lambda: pane.closer is not None)
+        await until(pilot, lambda: pane.zoomed is not None)
         pane.cross = SPIKE
         assert pane.reading()[-2:] == ["rank 0  9.000", "rank 1  10.000"]
 
@@ -95,7 +95,7 @@ async def test_it_grows_with_the_run(tmp_path, monkeypatch):
         pane = screen.query_one(LossPane)
         await until(pilot, lambda: pane.subject is not None)
         zoom(pane, SPIKE, 400)
-        await until(pilot, lambda: pane.closer is not None)
+        await until(pilot, lambda: pane.zoomed is not None)
         for rank in (0, 1):
             run.steps(rank, SPIKE - 99, SPIKE + 1, loss=losses(rank, SPIKE - 99, SPIKE + 1))
         pane.cross = SPIKE
@@ -117,21 +117,21 @@ def test_steps_that_were_done_again_replace_the_earlier_ones(tmp_path, reached_b
     store._reader.add([0, 1])
     while (fresh := store._reader.read(10.0)) or store._reader.cut_short:
         store.fold(fresh)
-    found = store.closer(SPIKE - 500, SPIKE + 500)
+    found = store.zoom_series(SPIKE - 500, SPIKE + 500)
     assert found is not None
     assert found.ranks[0].at(SPIKE) == (5.0, 5.0, 5.0)
     assert found.all.at(SPIKE) == (5.0, 5.5, 6.0)
-    before = store.closer(4_800, 4_900)
+    before = store.zoom_series(4_800, 4_900)
     assert before is not None
     (value,) = losses(0, 4_850, 4_850)
     assert before.ranks[0].at(4_850) == (value, value, value)
 
 
 def test_too_much_is_not_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(closer, "MOST", 10_000)
+    monkeypatch.setattr(zoom_series, "MOST", 10_000)
     run = long_run(tmp_path)
     store = RunStore(run.run)
     store._reader.add([0, 1])
     while (fresh := store._reader.read(10.0)) or store._reader.cut_short:
         store.fold(fresh)
-    assert store.closer(0, 8_000) is None
+    assert store.zoom_series(0, 8_000) is None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BusyDevice:
     """A ticked device that is not free."""
 
     device: Device
@@ -36,13 +36,13 @@ class Taken:
         return f"{self.device.label}{where}: {self.reason}"
 
 
-async def taken_devices(source: DeviceSource, keys: Sequence[str]) -> dict[str, Taken]:
+async def busy_devices(source: DeviceSource, keys: Sequence[str]) -> dict[str, BusyDevice]:
     """The ticked devices that are not free now, by the key of their row; on a host, by what it said
     last. Those that have not been sampled long enough to be judged are left out. Raises OSError if
     the leases can't be read."""
     own = await source.judge()
     hosts = {seen.host.name: seen for seen in source.hosts}
-    found: dict[str, Taken] = {}
+    found: dict[str, BusyDevice] = {}
     for key in keys:
         host, name = row_keys.split(key)
         seen = hosts.get(host) if host is not None else None
@@ -55,12 +55,12 @@ async def taken_devices(source: DeviceSource, keys: Sequence[str]) -> dict[str, 
         # Any program can keep cores busy for a moment, so only a run of ours counts on a CPU slot.
         fine = ("free", "unknown", "busy") if device.is_cpu else ("free", "unknown")
         if judged.state not in fine:
-            found[key if host is not None else device.id] = Taken(
+            found[key if host is not None else device.id] = BusyDevice(
                 device, judged.state, judged.reason, host)
     return found
 
 
-def sharing_would_help(review: Review, taken: Mapping[str, Taken]) -> bool:
+def sharing_would_help(review: Review, taken: Mapping[str, BusyDevice]) -> bool:
     """Whether the only problems are ticked devices that other runs hold."""
     held = [name for name, device in taken.items() if device.state == "leased"]
     return not review.unusable and all(p.key == "devices.ids" and p.value in held

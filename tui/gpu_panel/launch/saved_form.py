@@ -79,13 +79,13 @@ def read(file: Path | None = None) -> tuple[Draft | None, UserError | None]:
     except FileNotFoundError:
         return None, None
     except (OSError, ValueError) as err:
-        return None, UserError(f"The form of last time can't be read ({err}). "
+        return None, UserError(f"The saved form can't be read ({err}). "
                                f"{_moved(file, 'form-damaged.json')}")
     data, dropped = _known(kept["data"]) if kept["data"] is not None else (None, [])
     trouble = None
     if dropped:
-        trouble = UserError("The form of last time has what this version does not know: "
-                            f"{', '.join(dropped)}. It is left out here. "
+        trouble = UserError("The saved form has keys that this version does not know: "
+                            f"{', '.join(dropped)}. They are left out. "
                             f"{_moved(file, 'form-unknown.json')}")
     preset, gone = None, None
     if kept["preset"] is not None:
@@ -100,8 +100,8 @@ def read(file: Path | None = None) -> tuple[Draft | None, UserError | None]:
         try:
             run = str(kept["run"]["id"]), from_dict(kept["run"]["spec"])
         except SpecError as err:
-            gone = gone or UserError(f"The form of last time was that of run {kept['run']['id']}, "
-                                     f"whose settings no longer fit: {err}")
+            gone = gone or UserError(f"The saved form is of run {kept['run']['id']}, whose "
+                                     f"settings no longer fit: {err}")
     return Draft.kept(preset, run, data, ticked=kept["ticked"], asked=kept["asked"]), \
         trouble or (gone if data is None or preset is None else None)
 
@@ -126,7 +126,7 @@ def _load(file: Path) -> dict[str, Any]:
                     if name in SECTIONS)
             and isinstance((data or {}).get("task", {}).get("params", {}), dict))
     if not fits:
-        raise ValueError("something in it is of another kind")
+        raise ValueError("a value in it has the wrong type")
     return {"preset": kept.get("preset"), "run": run, "data": data,
             "ticked": kept.get("ticked") is True, "asked": kept.get("asked") is True}
 
@@ -154,5 +154,5 @@ def _moved(file: Path, name: str) -> str:
     try:
         file.replace(aside)
     except OSError as err:
-        return f"It could not be moved away: {err.strerror}."
+        return f"It could not be renamed: {err.strerror}."
     return f"The file is kept as {aside}."

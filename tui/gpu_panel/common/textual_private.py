@@ -1,0 +1,49 @@
+"""What the panel uses of Textual that is not public: each with what it buys, and what happens
+without it. No other file does (tests/panel/test_private_names.py)."""
+
+from __future__ import annotations
+
+from textual._xterm_parser import XTermParser
+from textual.app import App
+from textual.drivers import linux_driver
+from textual.timer import Timer
+
+Parser = XTermParser
+"""What makes events of the terminal's bytes; `parse_with` puts another in its place.
+
+Buys: keys that are typed while the panel starts count (0.3 s of typing at a start of 0.4 s), and a
+late answer about the terminal's background is not taken for keys. Without it they would be lost,
+and the answer's letters would be keys of the launch screen. The driver makes its parser itself, by
+this name."""
+
+
+def parse_with(parser: type[XTermParser]) -> None:
+    """Have the drivers that are made from now on use `parser`."""
+    setattr(linux_driver, "XTermParser", parser)  # noqa: B010
+
+
+def surely_rings(timer: Timer) -> Timer:
+    """Have a timer ring also if the process lost the processor just as it began.
+
+    Buys: the size of the terminal. Textual's app waits 8 ms with a new one; a timer that begins
+    more than its time late leaves that turn out, and a timer that rings once then never does. No
+    later size would count (seen with more processes than cores)."""
+    timer._skip = False
+    return timer
+
+
+class FailingApp(App[None]):
+    """An app that says itself that it has failed.
+
+    Buys: one line, and the traceback in panel.log. Without it a fault in a widget ends the panel
+    with a screenful of local variables, and leaves nothing to send to us."""
+
+    def failed(self, error: Exception) -> None:
+        """Called after an exception outside an action. The widget that raised it is dead."""
+        super()._handle_exception(error)
+
+    def _handle_exception(self, error: Exception) -> None:
+        if self.is_headless:  # in a test: let the test see it
+            super()._handle_exception(error)
+        else:
+            self.failed(error)
