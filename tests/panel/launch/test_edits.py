@@ -103,7 +103,7 @@ async def test_fields_choices_ticks_and_tasks_are_undone_and_redone():
         assert screen.review.prepared.spec.batch.size == 32
         await pilot.press("ctrl+underscore")
         await pilot.pause()
-        assert any("nothing to undo" in n.message for n in pilot.app._notifications)
+        assert any("Nothing to undo" in n.message for n in pilot.app._notifications)
         await pilot.press("ctrl+r", "ctrl+r")
         await settled(pilot, screen)
         assert (size.value, screen.devices.ticked) == ("48", ("0", "1", "2"))

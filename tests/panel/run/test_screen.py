@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -62,26 +60,6 @@ async def test_news_is_painted_as_it_is_read(tmp_path: Path, monkeypatch) -> Non
         for rank in (0, 1):
             run.steps(rank, 100, 104)
         await until(pilot, lambda: "step 104 of 400" in terminal(app))
-
-
-async def test_nothing_is_painted_before_a_key_is_shown(tmp_path: Path, monkeypatch) -> None:
-    key_shown = asyncio.Event()
-    key_shown.set()
-    monkeypatch.setattr(gpu_panel.run.screen, "pressed", SimpleNamespace(shown=key_shown.wait))
-    run = trained(tmp_path)
-    app = Mini(run.run, at=52)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        await until(pilot, lambda: "loss ─ mean 2.440" in flat(terminal(app)))
-        key_shown.clear()
-        await until(pilot, lambda: len(key_shown._waiters) > 0)
-        for rank in (0, 1):
-            run.steps(rank, 100, 104)
-        await app.run_screen.store.wait_for(reached(1, 104))
-        await pilot.pause()
-        assert "step 99 of 400" in flat(terminal(app))
-        key_shown.set()
-        await until(pilot, lambda: "step 104 of 400" in flat(terminal(app)))
 
 
 async def test_a_banner_as_high_as_before_is_changed_without_a_layout(

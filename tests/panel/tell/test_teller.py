@@ -114,7 +114,7 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         use(0, 1, 2)
         await until(pilot, lambda: source.freedom and not source.freedom["1"].free)
         await pilot.press("W")
-        await until(pilot, lambda: "when any device has become free" in screen_text(app))
+        await until(pilot, lambda: "notified when any device is free" in screen_text(app))
         await app.teller.look()
         use(0, 1)
         for _ in range(4):

@@ -77,7 +77,10 @@ class FlowLayout(Layout):
             width = child.get_content_width(size, view) + frame.width
         else:
             width = _LEAST if wanted.unit == Unit.FRACTION else int(wanted.value)
-        height = child.get_content_height(size, view, width - frame.width) + frame.height
+        if (tall := child.styles.height) is not None and tall.unit == Unit.CELLS:
+            height = int(tall.value)
+        else:
+            height = child.get_content_height(size, view, width - frame.width) + frame.height
         return width, height, child.styles.margin
 
 

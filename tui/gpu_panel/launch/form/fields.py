@@ -136,11 +136,12 @@ MORE_ROWS = (
     FormRow("", (Field("amp.tf32", "TF32", options=_OFF_ON),
                  Field("run.grad_norm", "gradient norm", options=_OFF_ON))),
     FormRow("", (Field("run.sync", "code on hosts",
-                       options=(("none", "is there"), ("send", "send"))),)),
-    FormRow("", (Field("run.python", "interpreter", width=0,
-                       placeholder="/path/to/env/bin/python"),)),
+                       options=(("none", "is there"), ("send", "send"))),
+                 Field("run.host_wait", "wait for hosts (s)", width=6))),
     FormRow("", (Field("run.env", "variables", width=0,
                        placeholder="NCCL_DEBUG=INFO HF_HOME=/data/hf"),)),
+    FormRow("", (Field("run.python", "interpreter", width=0,
+                       placeholder="/path/to/env/bin/python"),)),
 )
 
 NO_FIELD = frozenset({
