@@ -37,7 +37,7 @@ async def test_cpu_slots_in_place_of_the_gpus_and_back(as_this_machine):
         await until(pilot, lambda: screen.draft.ids == ["cpu:0"])
         await settled(pilot, screen)
         assert set(table.keys) <= {f"cpu:{i}" for i in range(8)}
-        assert "c brings this machine's 3 GPUs back" in shown(table)
+        assert "c shows this machine's 3 GPUs again" in shown(table)
         assert not screen.review.problems
         assert "devices.ids=cpu:0" in screen.review.plan.lines[0]
         assert "CUDA_VISIBLE_DEVICES" in screen.review.plan.processes[0].env
@@ -45,7 +45,7 @@ async def test_cpu_slots_in_place_of_the_gpus_and_back(as_this_machine):
         await until(pilot, lambda: screen.draft.ids == ["1"])
         await settled(pilot, screen)
         assert table.keys == ["0", "1", "2"]
-        assert "brings" not in shown(table)
+        assert "again" not in shown(table)
 
 
 async def test_looking_anew_follows_the_card_and_not_its_number(as_this_machine):
@@ -75,7 +75,7 @@ async def test_a_preset_that_names_slots_gets_them(as_this_machine):
     async with panel(sets=("devices.ids=cpu:0",)) as (_, screen, table):
         assert screen.draft.ids == ["cpu:0"]
         assert not screen.review.problems
-        assert "2 GPUs back" in shown(table)
+        assert "2 GPUs again" in shown(table)
 
 
 async def test_where_there_is_no_gpu_the_slots_stay(monkeypatch):

@@ -131,12 +131,13 @@ class Attempt:
         return "failed", cause.line if cause is not None else None, cause
 
     def _failed_later(self, left: LeftRunning, run: Run, plan: LaunchPlan) -> list[Failure]:
-        """The failures of what trained, or was about to, after its command had ended well."""
+        """The failures of what trained, or was about to, after its command had ended well; if
+        nothing has trained, of all that it had left running."""
         first = self.children[0]
         ranks = {s.view.pid: rank for rank, s in self.events.items()}
         trained = any(s.view.stepped for s in self.events.values())
         found = []
-        for pid in left.waited:
+        for pid in left.waited if trained else left.seen:
             rank, status = ranks.get(pid), self.orphans.get(pid, 0)
             error = None if rank is None else self.events[rank].view.error
             if error or (status and (rank is not None or not trained)):

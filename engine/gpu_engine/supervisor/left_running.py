@@ -34,6 +34,9 @@ class LeftRunning:
 
     waited: set[int] = field(default_factory=set)
     """The pids of all that have trained, or were about to."""
+    seen: set[int] = field(default_factory=set)
+    """The pids of all, also of those that were a shell's fork when they were seen, and have ended
+    since, as a Python does whose script has a mistake."""
     going_on: set[int] = field(default_factory=set)
     """Those that run now and are waited for without a limit."""
     rest: dict[int, str] = field(default_factory=dict)
@@ -47,6 +50,7 @@ class LeftRunning:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._since = self._since or now
         below = [] if childless() else descendants(os.getpid())
+        self.seen.update(below)
         views = [seen.view for seen in events.values()]
         trained = any(view.stepped for view in views)
         ranks = {view.pid for view in views if not view.ended

@@ -211,6 +211,7 @@ class Supervisor:
             scripts.tell(self.run, attempt.children[0].ranks[0], "the command has left running "
                          "what does not train, which was ended: "
                          + left_running.named(attempt.left.rest))
+        reap(attempt.children, attempt.orphans)  # what has ended by itself, before others are ended
         left = kill_tree(attempt.children)
         if left:
             log.error("could not end: %s", left)

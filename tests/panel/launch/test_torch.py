@@ -88,7 +88,7 @@ async def test_it_is_ended_by_a_key_and_with_the_panel(home: Path) -> None:
         await pilot.press("T")
         await until(pilot, lambda: isinstance(pilot.app.screen, TorchScreen))
         await pilot.press("y", "x")
-        await until(pilot, lambda: "nothing is left of it" in screen_text(pilot.app))
+        await until(pilot, lambda: "Nothing was left behind" in screen_text(pilot.app))
         assert not (home / "torch").exists()
         await pilot.press("y")
         await until(pilot, lambda: (home / "torch" / "bin").exists())
