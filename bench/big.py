@@ -92,7 +92,7 @@ def write(path: Path, rank: int, steps: int, began: float) -> None:
 
 def digest(home: Path) -> float:
     """Write the digests that the supervisor would have written. Returns the processor seconds."""
-    from gpu_engine.events.digest import digest_run
+    from gpu_engine.events.downsample import digest_run
 
     began = time.process_time()
     for run in (home / "runs").iterdir():

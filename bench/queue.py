@@ -76,7 +76,7 @@ def cost(home: Path) -> None:
 
 def latency() -> None:
     """Print how soon a device that a run has released is taken by the next."""
-    from gpu_engine.common import places
+    from gpu_engine.common import paths
     from gpu_engine.devices import leases
     from gpu_engine.devices.discover import discover
     from gpu_engine.queue import submit
@@ -86,7 +86,7 @@ def latency() -> None:
     device = discover().devices[1]
     took = []
     for _ in range(ROUNDS):
-        held = leases.acquire(places.leases_folder(), [device], "77aa")
+        held = leases.acquire(paths.leases_folder(), [device], "77aa")
         run = submit.submit(from_dict({"name": "next", "task": {"command": ["true"]},
                                        "devices": {"ids": ["1"]}}), When())
         while "77aa" not in (run.state().reason or ""):

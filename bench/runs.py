@@ -122,18 +122,18 @@ def make_queue(count: int, stack: ExitStack) -> None:
     import socket
     from dataclasses import asdict
 
-    from gpu_engine.common import places, procs
+    from gpu_engine.common import paths, procs
     from gpu_engine.common.files import write_json
     from gpu_engine.plan.records import LaunchPlan
     from gpu_engine.runs import waiting
     from gpu_engine.runs.create import create_run
     from gpu_engine.runs.folder import private_folder
 
-    folder, host = private_folder(places.queue_folder()), socket.gethostname()
+    folder, host = private_folder(paths.queue_folder()), socket.gethostname()
     lock = stack.enter_context(waiting.lock_path(folder, host).open("w"))
     fcntl.flock(lock, fcntl.LOCK_EX)
     plan = LaunchPlan.from_dict(json.loads(next(
-        places.runs_folder().glob("*/plan.json")).read_text()))
+        paths.runs_folder().glob("*/plan.json")).read_text()))
     assert plan is not None
     names = []
     for number in range(count):

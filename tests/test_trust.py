@@ -18,7 +18,7 @@ WRITING = {
         common/files.py: open in _inside, open in open_inside, open in _replace,
             open_inside in overwrite_inside, write_inside in write_json_inside,
             replace in _replace
-        events/digest.py: open_inside in _locked
+        events/downsample.py: open_inside in _locked
         events/writer.py: KeptFile in __init__, open_inside in append
         launch/launcher.py: open_inside in supervise
         launch/notifier.py: open_inside in start
@@ -33,14 +33,14 @@ WRITING = {
         runs/folder.py: open_inside in _leave_the_line, overwrite_inside in write_state,
             write_json_inside in write_state
         runs/job.py: write_inside in ask_to_stop, write_json_inside in write
-        runs/marks.py: open_inside in write
+        runs/annotations.py: open_inside in write
         runs/notes.py: write_json_inside in change
         runs/sweep.py: write_json_inside in write
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted, write_inside in again
-        spanning/asking.py: open_inside in _whole, write_inside in _manifest
+        spanning/queries.py: open_inside in _whole, write_inside in _manifest
         spanning/mirror.py: open_inside in take, open_inside in _begin_anew
-        spanning/owed.py: open_inside in begin, open_inside in tell, open_inside in _told
+        spanning/pending_stops.py: open_inside in begin, open_inside in tell, open_inside in _told
         spanning/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
@@ -53,7 +53,7 @@ WRITING = {
     "a new file, under a name of our making, in a folder that was made just now or of no name": """
         agent/code.py: touch in build
         code/store.py: open in _fill, symlink_to in _fill
-        code/kept.py: symlink_to in _link_ignored
+        code/submitted.py: symlink_to in _link_ignored
         export/to_csv.py: mkstemp in tempfile_in
         training/checkpoint_files.py: open in write
         training/resuming.py: TemporaryFile in _send
@@ -87,7 +87,7 @@ WRITING = {
     "what the person named on the command line": """
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
-        export/aside.py: open in __init__
+        export/atomic_output.py: open in __init__
         training/export.py: open in _in_one_step
         hosts/setup/install_there.py: touch in main, write_text in make, write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """

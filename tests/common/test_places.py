@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 
 NAMELESS = """
@@ -80,6 +80,6 @@ def test_a_folder_that_platformdirs_could_not_find_is_never_taken(monkeypatch):
     import platformdirs
 
     monkeypatch.delenv("GPU_PANEL_HOME", raising=False)
-    monkeypatch.setattr(platformdirs, "user_state_path", lambda name: places.Path("~/.local/state"))
+    monkeypatch.setattr(platformdirs, "user_state_path", lambda name: paths.Path("~/.local/state"))
     with pytest.raises(UserError, match="GPU_PANEL_HOME"):
-        places.home()
+        paths.home()

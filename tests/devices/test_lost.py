@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
@@ -80,7 +80,7 @@ async def refused(pilot, screen):
 async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
     machine = as_this_machine("count 2")
     async with panel(sets=("devices.ids=1",)) as (pilot, screen, table):
-        held = leases.acquire(places.leases_folder(), screen.source.inventory.devices[1:], "3f2a")
+        held = leases.acquire(paths.leases_folder(), screen.source.inventory.devices[1:], "3f2a")
         with held:
             await until(pilot, lambda: screen.source.freedom
                         and screen.source.freedom["1"].state == "leased")

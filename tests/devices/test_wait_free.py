@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices import leases
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.discover import discover
-from gpu_engine.devices.steady import Steady
+from gpu_engine.devices.stable_free import Steady
 
 from ..command_line import called
 from ..conftest import PATIENCE
@@ -40,7 +40,7 @@ def test_it_waits_until_enough_are_free_and_prints_their_ids(home, as_this_machi
     """A device that a run holds is not free, whatever the driver says."""
     busy = f"gpu 2 proc {os.getpid()} {GIB}"
     machine = as_this_machine("count 3", busy)
-    held = leases.acquire(places.leases_folder(), [discover().devices[0]], "3f2a")
+    held = leases.acquire(paths.leases_folder(), [discover().devices[0]], "3f2a")
     child = waiting("--wait-free", "2")
     try:
         said = child.stderr.readline()

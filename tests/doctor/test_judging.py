@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from gpu_engine.devices.records import TOO_HOT, Device, DeviceProcess, Inventory, Sample
-from gpu_engine.doctor import devices, folders, kept, software, surroundings
+from gpu_engine.doctor import devices, folders, software, surroundings, user_files
 from gpu_engine.doctor.records import Finding
 from gpu_engine.interpreters.build import Build
 
@@ -181,19 +181,20 @@ def test_logout():
 
 
 def test_runs_and_files():
-    runs = kept.Runs(9, 1, tuple("abcdefg"), ("a",), (("x", "state.json is a FIFO"),), 2, False)
-    found = kept.judge_runs(runs)
+    runs = user_files.Runs(9, 1, tuple("abcdefg"), ("a",), (("x", "state.json is a FIFO"),), 2,
+                           False)
+    found = user_files.judge_runs(runs)
     assert level_of(found, "run a is lost", "gpu-engine stop a") == ["problem"]
     assert level_of(found, "run b is lost", "gpu-engine resume b") == ["note"]
     assert level_of(found, "1 more are lost") == ["note"]
     assert level_of(found, "run x", "FIFO") == ["note"]
     assert level_of(found, "2 runs wait", "gpu-engine queue") == ["problem"]
-    assert [f.level for f in kept.judge_runs(replace(runs, lost=(), left=(), unreadable=(),
+    assert [f.level for f in user_files.judge_runs(replace(runs, lost=(), left=(), unreadable=(),
                                                      waiter=True))] == ["ok"]
-    files = kept.judge_files(kept.Files(5, (("/p/x.toml", "/p/x.toml: no"),), (
+    files = user_files.judge_files(user_files.Files(5, (("/p/x.toml", "/p/x.toml: no"),), (
         ("hosts.toml", "it is wrong"), ("notify.toml", None))))
     assert [f.level for f in files] == ["problem", "problem", "ok"]
     assert "4 presets, notify.toml" in files[-1].text
-    hosts = kept.judge_hosts([("a", ()), ("b", ("no torch", "old"))])
+    hosts = user_files.judge_hosts([("a", ()), ("b", ("no torch", "old"))])
     assert [f.level for f in hosts] == ["ok", "problem"]
     assert hosts[1].cure == "gpu-engine hosts check b"

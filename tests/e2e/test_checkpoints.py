@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch import torchside
+from gpu_engine.launch import ask_torch
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs import folder as runs
 from gpu_engine.training.export import export
@@ -96,7 +96,7 @@ def test_a_name_that_ends_as_torch_s_files_do_is_what_torch_loads(run, tmp_path,
 @pytest.fixture
 def no_torch(monkeypatch):
     """A refusal for which torch would have to be imported fails the test."""
-    monkeypatch.setattr(torchside, "WORKER", "/no/such/worker.py")
+    monkeypatch.setattr(ask_torch, "WORKER", "/no/such/worker.py")
 
 
 def test_a_name_that_says_no_format_is_refused_with_those_that_do(run, tmp_path, no_torch):
@@ -109,7 +109,7 @@ def test_a_name_that_says_no_format_is_refused_with_those_that_do(run, tmp_path,
 
 def test_without_a_checkpoint_it_says_so(tmp_path, no_torch):
     with pytest.raises(UserError, match="no checkpoint that can be loaded"):
-        torchside.export(tmp_path, tmp_path / "x.pt", None, python="python")
+        ask_torch.export(tmp_path, tmp_path / "x.pt", None, python="python")
 
 
 def steps(run: runs.Run) -> list[int | None]:

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.events import digest, schema
-from gpu_engine.events.digest import Digester
+from gpu_engine.events import downsample, schema
+from gpu_engine.events.downsample import Digester
 from gpu_engine.events.paths import DIGESTED, digest_path, events_path
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import RunView
-from gpu_engine.runs import event_digests as digests
+from gpu_engine.runs import downsampling as digests
 from gpu_panel.run.store import RunStore
 
 from .. import event_lines
@@ -31,12 +31,12 @@ from ..event_lines import line
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Files of some kilobytes are long."""
-    for module in digest, digests:
+    for module in downsample, digests:
         monkeypatch.setattr(module, "DIGESTED", 2000)
-    monkeypatch.setattr(digest, "AT_ONCE", 4)
+    monkeypatch.setattr(downsample, "AT_ONCE", 4)
     for name in "_PIECE", "_END":
-        monkeypatch.setattr(digest, name, 600)
-    monkeypatch.setattr(digest, "FINE", 4000)
+        monkeypatch.setattr(downsample, name, 600)
+    monkeypatch.setattr(downsample, "FINE", 4000)
 
 
 def a_run(folder: Path, seed: int, events: int, odd: float = 0.02) -> Path:
@@ -114,9 +114,9 @@ def same(view: RunView, other: RunView) -> None:
         other.bad_step, other.saved, other.evaluations, other.begins, other.attempt)
 
 
-def blocks(path: Path) -> list[digest.Block]:
+def blocks(path: Path) -> list[downsample.Block]:
     return [b for text in digest_path(path).read_bytes().split(b"\n")[:-1]
-            if (b := digest._block(text)) is not None]
+            if (b := downsample._block(text)) is not None]
 
 
 @given(seed=st.integers(0, 10**6), events=st.integers(0, 150),
@@ -185,7 +185,7 @@ def test_blocks_grow_with_what_is_before_them(tmp_path):
 
 def test_a_block_is_never_larger_than_what_is_digested_at_once(tmp_path, monkeypatch):
     """Otherwise it would be begun again and again."""
-    monkeypatch.setattr(digest, "_WHOLE", 5000)
+    monkeypatch.setattr(downsample, "_WHOLE", 5000)
     path = a_run(tmp_path, 13, 3000, odd=0.0)
     digester = Digester(path)
     while digester.advance(7000):
@@ -193,7 +193,7 @@ def test_a_block_is_never_larger_than_what_is_digested_at_once(tmp_path, monkeyp
     found = blocks(path)
     assert max(b.end - b.begin for b in found) in range(5000, 6000)
     assert found[-1].end > path.stat().st_size - 600 - 6000
-    assert digest._WHOLE + digest._LONGEST < digests._AT_ONCE
+    assert downsample._WHOLE + downsample._LONGEST < digests._AT_ONCE
 
 
 def test_most_of_a_long_file_is_not_read(tmp_path, monkeypatch):
@@ -235,7 +235,7 @@ def test_as_the_file_grows_the_digest_does_by_whole_blocks(tmp_path, seed):
 def test_two_do_not_digest_the_same_file(tmp_path):
     path = a_run(tmp_path, 2, 500)
     first, second = Digester(path), Digester(path)
-    with digest._locked(digest_path(path)) as held:
+    with downsample._locked(digest_path(path)) as held:
         assert held is not None
         assert not first.advance()
         assert not blocks(path)
@@ -324,7 +324,7 @@ def test_lines_without_an_end_are_passed_over(tmp_path):
 
 def test_short_files_have_none(tmp_path, monkeypatch):
     path = a_run(tmp_path, 8, 200)
-    monkeypatch.setattr(digest, "DIGESTED", path.stat().st_size + 1)
+    monkeypatch.setattr(downsample, "DIGESTED", path.stat().st_size + 1)
     assert not Digester(path).advance()
     assert not digest_path(path).exists()
 

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
 from gpu_engine.launch.launcher import start
 from gpu_engine.runs import folder as runs
@@ -64,10 +64,10 @@ def the_launcher_is_killed(box: Box) -> None:
             assert state.state == "lost", state
             assert "ended before the supervisor could start" in state.reason
     assert any(r.state().state == "stopped" for r in runs.all_runs())
-    for path in places.runs_folder().glob(".new-*"):
+    for path in paths.runs_folder().glob(".new-*"):
         os.utime(path, (1, 1))
     box.ended(box.go("start(); train(1)"))
-    assert not list(places.runs_folder().glob(".new-*"))
+    assert not list(paths.runs_folder().glob(".new-*"))
 
 
 @case("Closing the terminal of a followed run: SIGHUP, then SIGKILL to the command line",
@@ -117,7 +117,7 @@ def two_launches_for_one_gpu(box: Box) -> None:
         assert loser.returncode in (1, 2), (out, err)
         # Which run it is is written a moment after the lease is taken.
         assert re.search(r"is held by (run \w+|another run)", out + err), (out, err)
-        held = lease.holders(places.leases_folder())
+        held = lease.holders(paths.leases_folder())
         assert len(held) == 1
         holder = runs.find(next(iter(held.values())).run)
         assert holder.state().live

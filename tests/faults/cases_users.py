@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices import leases
 from gpu_engine.devices.leases import shared
 from gpu_engine.devices.records import Device
@@ -106,12 +106,12 @@ def a_hostile_user(box: Box) -> None:
         assert f"is held by run {run.id} of root (pid {run.state().pid}" in mallory.refused(
             f"leases.acquire(pathlib.Path({str(home)!r}), "
             f"[Device('0', 'gpu', 'A100', index=0, uuid={first!r})], 'mine')")
-        assert leases.holders(places.leases_folder())[first].run == run.id
+        assert leases.holders(paths.leases_folder())[first].run == run.id
         run.stop()
         assert process.wait(600) == 130
-        assert set(leases.holders(places.leases_folder())) == {second}
+        assert set(leases.holders(paths.leases_folder())) == {second}
 
         mallory.kill()
-        assert leases.holders(places.leases_folder()) == {}
+        assert leases.holders(paths.leases_folder()) == {}
         gpu = Device("1", "gpu", "A100", index=1, uuid=second)
-        leases.acquire(places.leases_folder(), [gpu], "mine").close()
+        leases.acquire(paths.leases_folder(), [gpu], "mine").close()

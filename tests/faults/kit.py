@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from gpu_engine.common import places, procs
+from gpu_engine.common import paths, procs
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launch.launcher import prepare, start
@@ -194,9 +194,9 @@ class Box:
             self._checkpoint_loads(run)
             self._no_old_temporary(run)
             self._is_private(run)
-        left = [p.name for p in places.runs_folder().glob(".new-*")]
+        left = [p.name for p in paths.runs_folder().glob(".new-*")]
         assert not left or self.killed_launchers, left
-        held = {h.run for h in lease.holders(places.leases_folder()).values()}
+        held = {h.run for h in lease.holders(paths.leases_folder()).values()}
         assert not held, f"leases are still held: {held}"
         return len(found)
 

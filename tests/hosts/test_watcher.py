@@ -13,7 +13,7 @@ from gpu_engine.devices.discover import discover
 from gpu_engine.hosts import protocol, watcher
 from gpu_engine.hosts.channel import open_channel
 from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.seen import HostSeen
+from gpu_engine.hosts.remote_devices import HostSeen
 from gpu_engine.hosts.watcher import Watcher
 
 from ..conftest import wait_for

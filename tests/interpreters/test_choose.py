@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.interpreters import ask, choose, install, near, read
+from gpu_engine.interpreters import ask, candidates, choose, install, read
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.spec.read import from_dict
@@ -69,7 +69,7 @@ def test_the_first_with_torch_is_taken(kinds: list[str], own: bool) -> None:
         want = next((top / s for s, k in zip(SLOTS, kinds, strict=True) if k == "with"), None)
         if want is not None:
             assert chosen.python is not None
-            assert near.environment_of(chosen.python) == want
+            assert candidates.environment_of(chosen.python) == want
             assert chosen.problem is None
         elif own:
             assert chosen.python == sys.executable
@@ -174,7 +174,7 @@ def test_an_environment_of_another_user_is_not_started(tmp_path: Path, monkeypat
     folder = tmp_path / "mine"
     folder.mkdir()
     environ = {"PATH": ""}
-    assert near.environment_of(choose.of_ranks(None, folder, environ).python or "") \
+    assert candidates.environment_of(choose.of_ranks(None, folder, environ).python or "") \
         == tmp_path / ".venv"
     if os.geteuid() == 0:
         os.chown(tmp_path / ".venv", 12345, 12345)
@@ -196,8 +196,8 @@ def test_all_near_by_each_once(tmp_path: Path) -> None:
         f"{tmp_path / 'listed'}\n{tmp_path / 'gone'}\n\n")
     environ = {"HOME": str(tmp_path), "CONDA_PREFIX": str(tmp_path / "conda"),
                "PYENV_ROOT": str(tmp_path / "pyenv"), "PATH": str(tmp_path / "listed" / "bin")}
-    found = [str(near.environment_of(p.path).relative_to(tmp_path))
-             for p in near.around(project, environ) if Path(p.path).is_relative_to(tmp_path)]
+    found = [str(candidates.environment_of(p.path).relative_to(tmp_path))
+             for p in candidates.around(project, environ) if Path(p.path).is_relative_to(tmp_path)]
     assert sorted(found) == sorted(names)
     assert found[0] == "project/.venv"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.interpreters import ask, near, read
+from gpu_engine.interpreters import ask, candidates, read
 from gpu_engine.interpreters.build import Build
 from gpu_engine.runs import folder as runs
 
@@ -101,8 +101,8 @@ def test_nor_does_the_panel(marker: Path) -> None:
 
 
 def test_nor_the_list_to_choose_from(marker: Path) -> None:
-    found = near.around(Path.cwd(), {"PATH": "", "HOME": str(Path.cwd())})
-    assert any(near.look(place).has_torch and place.lies_near for place in found)
+    found = candidates.around(Path.cwd(), {"PATH": "", "HOME": str(Path.cwd())})
+    assert any(candidates.look(place).has_torch and place.lies_near for place in found)
     assert not marker.exists()
 
 

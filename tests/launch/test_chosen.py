@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
 from gpu_panel.app import PanelApp
@@ -27,7 +27,7 @@ def eight(as_this_machine):  # noqa: F811
         pytest.skip("no compiler")
     machine = as_this_machine("count 8", "gpu * util 0")
     devices = discover().devices
-    held = leases.acquire(places.leases_folder(), [devices[i] for i in (0, 1, 7)], "77aa")
+    held = leases.acquire(paths.leases_folder(), [devices[i] for i in (0, 1, 7)], "77aa")
     yield machine
     held.close()
 
@@ -68,7 +68,7 @@ def test_a_preset_without_devices_gets_them_too(eight, tmp_path):
 @pytest.mark.parametrize("mode", ["single", "ddp", "dp"])
 def test_where_none_is_free_it_is_said_what_holds_them(eight, mode):
     devices = discover().devices
-    held = leases.acquire(places.leases_folder(), devices[2:7], "88bb")
+    held = leases.acquire(paths.leases_folder(), devices[2:7], "88bb")
     done = called("plan", "--mode", mode, *COMMAND)
     held.close()
     assert done.returncode == 2

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.launch.launcher import prepare
-from gpu_engine.launch.overtaking import overtaken
+from gpu_engine.launch.queue_warning import overtaken
 from gpu_engine.runs import waiting
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
@@ -85,7 +85,7 @@ def test_who_follows_another_run_counts_once_that_has_completed(home):
 def test_the_line_is_read_again_only_where_it_has_changed(home, monkeypatch):
     first = waits("0")
     waits("1", number=2)
-    folder = places.queue_folder()
+    folder = paths.queue_folder()
     old = time.time() - 5
     os.utime(waiting.line_folder(folder), (old, old))
     before = waiting.line(folder)

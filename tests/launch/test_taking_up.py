@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_engine.launch import taking_up
+from gpu_engine.launch import reattach
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 
@@ -15,25 +15,25 @@ LOST = State("lost", "0a1b", "x", 1.0)
 def taken(monkeypatch: pytest.MonkeyPatch, tmp_path) -> list[Run]:
     """The runs that were taken up, of which each process is killed at once."""
     out: list[Run] = []
-    monkeypatch.setattr(taking_up, "take_up", lambda run: out.append(run) or True)
+    monkeypatch.setattr(reattach, "take_up", lambda run: out.append(run) or True)
     monkeypatch.setattr(Run, "state", lambda run: State("running", "0a1b", "x", 1.0))
     return out
 
 
 def test_a_process_that_ends_each_time_is_not_started_for_ever(taken, tmp_path):
-    goes_on = taking_up.StillOn(Run(tmp_path))
+    goes_on = reattach.StillOn(Run(tmp_path))
     assert [goes_on(LOST) for _ in range(8)] == [True] * 5 + [False] * 3
     assert len(taken) == 5
 
 
 def test_later_it_is_started_again(taken, tmp_path, monkeypatch):
     now = iter([0.0, 1.0, 2.0, 3.0, 4.0, 59.0, 60.5])
-    monkeypatch.setattr(taking_up.time, "monotonic", lambda: next(now))
-    goes_on = taking_up.StillOn(Run(tmp_path))
+    monkeypatch.setattr(reattach.time, "monotonic", lambda: next(now))
+    goes_on = reattach.StillOn(Run(tmp_path))
     assert [goes_on(LOST) for _ in range(7)] == [True] * 5 + [False, True]
 
 
 @pytest.mark.parametrize("state", ["completed", "stopped", "failed"])
 def test_a_run_that_has_ended_is_left_alone(taken, tmp_path, state):
-    assert not taking_up.StillOn(Run(tmp_path))(State(state, "0a1b", "x", 1.0))
+    assert not reattach.StillOn(Run(tmp_path))(State(state, "0a1b", "x", 1.0))
     assert not taken

@@ -14,11 +14,11 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.files import locked
-from gpu_engine.launch.found import find
 from gpu_engine.launch.launcher import launch, prepare, resume
+from gpu_engine.launch.lookup import find
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import owed, parts
+from gpu_engine.spanning import parts, pending_stops
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
@@ -200,16 +200,16 @@ def test_a_stop_ends_the_run_here_and_reaches_who_can_not_be_reached_as_soon_as_
     assert [p.to_stop for p in parts.read(run.path)] == [False, True]
     far = Run(there(run, "gpu2"))
     assert far.state().state == "running"
-    wait_for(lambda: locked(run.path / owed.FILE))
+    wait_for(lambda: locked(run.path / pending_stops.FILE))
     assert not run.supervised(), "a resume need not wait for it"
     if forgotten:
         os.kill(state.pid or 0, signal.SIGKILL)
-        wait_for(lambda: not locked(run.path / owed.FILE))
+        wait_for(lambda: not locked(run.path / pending_stops.FILE))
     second.mend()
     if forgotten:
         find(run.id)
     assert ended(far).state == "stopped", far.state()
-    wait_for(lambda: not (run.path / owed.FILE).exists())
+    wait_for(lambda: not (run.path / pending_stops.FILE).exists())
     assert not any(p.to_stop for p in parts.read(run.path))
     assert "gpu2 was told at" in (run.state().reason or "")
     nothing_left(hosts)

@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.seen import HostSeen
+from gpu_engine.hosts.remote_devices import HostSeen
 from gpu_panel.app import PanelApp
 from gpu_panel.launch.screen import LaunchScreen
 

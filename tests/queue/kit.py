@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.queue import submit
@@ -28,7 +28,7 @@ def queue(*command, when=None, slot=0, **more) -> Run:
 def hold(slot=0):
     """Hold a CPU slot, as another run does."""
     device = cpu_slots().devices[slot]
-    return leases.acquire(places.leases_folder(), [device], "77aa", share=True)
+    return leases.acquire(paths.leases_folder(), [device], "77aa", share=True)
 
 
 def turn_until(line: Waiter, done):

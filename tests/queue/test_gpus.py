@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
 from gpu_engine.launch import launcher
@@ -35,7 +35,7 @@ def gpus(as_this_machine):  # noqa: F811
 
 def hold(*indices, share=False):
     devices = discover().devices
-    return leases.acquire(places.leases_folder(), [devices[i] for i in indices], "77aa",
+    return leases.acquire(paths.leases_folder(), [devices[i] for i in indices], "77aa",
                           share=share)
 
 

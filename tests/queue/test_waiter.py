@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.code import kept, store
-from gpu_engine.common import places
+from gpu_engine.code import store, submitted
+from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.queue import change, starts, submit
@@ -121,7 +121,7 @@ def test_it_runs_the_code_of_its_submission_with_the_data_of_today(line, monkeyp
         words = run.output(0).read_text().split()
         assert words[:2] == ["two", "data-2"]
         copy = Path(words[-1])
-        assert copy.parent == places.home() / "code"
+        assert copy.parent == paths.home() / "code"
         assert words[3] == "secret-word"
         Path("committed.sh").write_text("echo two\n")
     turn_until(line, lambda: state(unchanged) == "completed")
@@ -148,18 +148,18 @@ def test_an_environment_is_deleted_with_the_last_run_that_needs_it(line, monkeyp
     elsewhere = queue("true")
     waiting.write(elsewhere.path, replace(waiting.read(elsewhere.path), host="another machine"))
     monkeypatch.setenv("WORD", "later")
-    assert len(kept()) == 2
+    assert len(submitted()) == 2
     turn_until(line, lambda: state(one) == state(other) == "completed")
     line.turn()
-    assert kept() == {waiting.read(elsewhere.path).environ}
+    assert submitted() == {waiting.read(elsewhere.path).environ}
     elsewhere.stop()
     line.turn()
-    assert not kept()
+    assert not submitted()
     late = submit.submit(spec("sh", "-c", "echo $WORD"), When(), prepared, begin=False)
     turn_until(line, lambda: state(late) == "completed")
     assert late.output(0).read_text().split() == ["secret-word"]
     line.run()
-    assert not kept()
+    assert not submitted()
 
 
 def test_a_second_start_finds_the_same_copy(line):
@@ -172,11 +172,11 @@ def test_a_second_start_finds_the_same_copy(line):
         run = queue("sh", "t.sh")
         Path("t.sh").write_text("echo two\n")
         entry, asked = waiting.read(run.path), spec("sh", "t.sh")
-        first = kept.place_of(run, asked, entry)
-        assert (first[0].name, first[0].parent.parent) == ("part", places.home() / "code")
+        first = submitted.place_of(run, asked, entry)
+        assert (first[0].name, first[0].parent.parent) == ("part", paths.home() / "code")
         write_json(run.path / "plan.json",
                    replace(run.require_plan(), cwd=str(first[0])).to_dict())
-        assert kept.place_of(run, asked, entry) == first
+        assert submitted.place_of(run, asked, entry) == first
     turn_until(line, lambda: not run.state().live)
     assert run.output(0).read_text() == "one\n"
 
@@ -226,7 +226,7 @@ def test_a_clock_that_is_set_back_changes_no_order(line, monkeypatch):
 
 
 def test_what_waiting_would_not_cure_is_refused(line):
-    before = sorted(places.runs_folder().glob("*"))
+    before = sorted(paths.runs_folder().glob("*"))
     for data, words in (
             ({"devices": {"hosts": ["gpu1"]}}, "waits for devices of this machine only"),
             ({"parallel": {"mode": "multinode", "nodes": 2}}, "would wait for this one in vain"),
@@ -238,7 +238,7 @@ def test_what_waiting_would_not_cure_is_refused(line):
                                      "devices": {"ids": ["cpu:0"]}} | data), When(), begin=False)
     with pytest.raises(UserError, match="--free-for"):
         queue(when=When(free_for=-1.0))
-    assert sorted(places.runs_folder().glob("*")) == before
+    assert sorted(paths.runs_folder().glob("*")) == before
 
 
 CHECKS = """

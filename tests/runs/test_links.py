@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.events import digest, schema
+from gpu_engine.events import downsample, schema
 from gpu_engine.events.paths import DIGESTED, digest_path
 from gpu_engine.events.reader import Tail, backwards
 from gpu_engine.events.writer import EventWriter, append
 from gpu_engine.notify import journal
-from gpu_engine.runs import checkpoints, marks, notes, stacks
+from gpu_engine.runs import annotations, checkpoints, notes, stacks
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import logs
 from gpu_panel.run.log.joined import JoinedLog
@@ -86,7 +86,7 @@ def long_events(run: runs.Run) -> None:
 
 
 def digested(run: runs.Run) -> None:
-    one = digest.Digester(run.events(0))
+    one = downsample.Digester(run.events(0))
     while one.advance():
         pass
 
@@ -167,7 +167,7 @@ def test_no_link_is_followed(run: runs.Run, outside: Path, name: str, how: str) 
     assert how == "hard" or SECRET not in said
     for write in (lambda: EventWriter(run.events(0)).close(),
                   lambda: append(run.events(0), schema.Warning("x")),
-                  lambda: marks.write(run.path, marks.Mark("x", 1)),
+                  lambda: annotations.write(run.path, annotations.Mark("x", 1)),
                   lambda: notes.change(run.path, lambda old: notes.Notes("mine")),
                   lambda: run.write_state(run.state()),
                   lambda: journal.Journal(run.path).take(),

@@ -14,11 +14,11 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
-from gpu_engine.launch import taking_up, torchside
+from gpu_engine.launch import ask_torch, reattach
 from gpu_engine.launch.launcher import launch, resume
 from gpu_engine.queue import change
 from gpu_engine.queue.waiter import Waiter, queue_folder
-from gpu_engine.runs import folder, marks, notes, sweep, trust, waiting
+from gpu_engine.runs import annotations, folder, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
@@ -85,7 +85,7 @@ def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, ver
              "export": ["export", run.id, str(tmp_path / "w.pt")]}.get(verb, [verb, run.id])
     called(*words)
     assert not marker.exists()
-    assert not taking_up.take_up(run)
+    assert not reattach.take_up(run)
 
 
 def test_a_host_is_what_hosts_toml_says_now(home):
@@ -167,7 +167,7 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
     assert called("show", run.id).returncode == 0
     assert "only shown" in called("runs").stdout
     for act in (run.stop, lambda: resume(run), lambda: notes.change(run.path, lambda old: old),
-                lambda: marks.write(run.path, marks.Mark("a", 1))):
+                lambda: annotations.write(run.path, annotations.Mark("a", 1))):
         with pytest.raises(UserError, match="is only shown"):
             act()
     if change == "owner":
@@ -229,7 +229,7 @@ def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkey
     said = called("export", run.id, str(tmp_path / "w.pt"))
     assert said.returncode == 2
     assert not marker.exists()
-    monkeypatch.setattr(torchside.choose, "found", lambda: torchside.choose.Chosen(None, ""))
+    monkeypatch.setattr(ask_torch.choose, "found", lambda: ask_torch.choose.Chosen(None, ""))
     said = called("export", run.id, str(tmp_path / "w.pt"))
     assert f"--python PATH names one; the run's own is said to be {evil}" in said.stderr
     called("export", run.id, str(tmp_path / "w.pt"), "--python", str(evil))
@@ -240,7 +240,7 @@ def test_without_torch_here_no_checkpoint_is_brought_from_a_host(home, tmp_path,
     run = ended()
     parts.write(run.path, parts.Part(host="nowhere", node=0, ranks=(0,), spec={}, folders=("~",),
                                      key="key/0", run="ab12"))
-    monkeypatch.setattr(torchside.choose, "found", lambda: torchside.choose.Chosen(None, ""))
+    monkeypatch.setattr(ask_torch.choose, "found", lambda: ask_torch.choose.Chosen(None, ""))
     said = called("export", run.id, str(tmp_path / "w.pt"))
     assert "--python PATH names one" in said.stderr
     assert "w.txt: the end of its name" in called("export", run.id, str(tmp_path / "w.txt")).stderr

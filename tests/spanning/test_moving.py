@@ -17,7 +17,7 @@ from gpu_engine.hosts.channel import Refused, open_channel
 from gpu_engine.hosts.records import Host
 from gpu_engine.launch.launcher import launch, resume
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import asking, parts
+from gpu_engine.spanning import parts, queries
 from gpu_engine.spanning.removal import Removal
 from gpu_engine.spec.read import from_dict
 
@@ -58,7 +58,7 @@ def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="the checkpoints are on a, which can't be reached"):
         moved(run, "b", 9)
     (tmp_path / "a.cut").unlink()
-    asking.fetch(run, "newest", None, sent.append)
+    queries.fetch(run, "newest", None, sent.append)
     sent.clear()
     (tmp_path / "a.cut").touch()
     shutil.rmtree(own / "checkpoints")

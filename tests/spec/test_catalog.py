@@ -197,11 +197,11 @@ def described(*uses):
 
 def test_source_and_import_describe_the_same(home):
     """The form is drawn from source; what importing the class says must not differ."""
-    from gpu_engine.launch import torchside
+    from gpu_engine.launch import ask_torch
 
     infos = catalog.builtin()
     all_told = described(*(info.use for info in infos))
-    assert torchside.describe(infos[0].use) == all_told[0]
+    assert ask_torch.describe(infos[0].use) == all_told[0]
     for info, answer in zip(infos, all_told, strict=True):
         told = answer["fields"]
         assert [(f["name"], f["type"]) for f in told] == [(f.name, f.type) for f in info.fields]
@@ -227,16 +227,16 @@ def test_source_and_import_know_the_same_limits():
 
 
 def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
-    from gpu_engine.launch import torchside
+    from gpu_engine.launch import ask_torch
 
     path = tmp_path / "broken.py"
     path.write_text("import json\n\nvalue = json.loads('nothing')\n")
     with pytest.raises(UserError) as caught:
-        torchside.describe(f"{path}:X")
+        ask_torch.describe(f"{path}:X")
     assert f"{path}, line 3" in str(caught.value)
     assert "JSONDecodeError" in str(caught.value)
     with pytest.raises(UserError, match="can't be started"):
-        torchside.describe("a:B", python="/no/such/python")
+        ask_torch.describe("a:B", python="/no/such/python")
 
 
 def test_several_threads_may_read_tasks_at_once(monkeypatch):

@@ -10,10 +10,10 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.training import checkpoint
-from gpu_engine.worker.rank import meeting
+from gpu_engine.worker.rank import patient_barrier
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.heartbeat import Heartbeat
-from gpu_engine.worker.rank.meeting import Meetings
+from gpu_engine.worker.rank.patient_barrier import Meetings
 
 from . import ranks
 from .test_saving import names, phase, step
@@ -111,7 +111,7 @@ class Clock:
 def pair(monkeypatch) -> tuple[Meetings, Meetings, Heartbeat, Clock]:
     """Two ranks' meetings on one store, in one process, with that clock."""
     store, clock = dist.HashStore(), Clock()
-    monkeypatch.setattr(meeting, "time", clock)
+    monkeypatch.setattr(patient_barrier, "time", clock)
     first, second = (Meetings(r, 2, store, 10.0, lambda: None) for r in range(2))
     return first, second, Heartbeat(1, store), clock
 
@@ -131,7 +131,7 @@ def test_a_rank_waits_only_as_long_as_heartbeats_come(pair) -> None:
     first.report_wait = say
     with pytest.raises(PeerLost, match=r"rank 1 .* 10 s .* last reading its data"):
         first.meet()
-    assert 60 * meeting._LOOK + 10 < clock.now < 60 * meeting._LOOK + 13
+    assert 60 * patient_barrier._LOOK + 10 < clock.now < 60 * patient_barrier._LOOK + 13
     assert said[1] == "waiting for rank 1: reading its data"
     assert said[-1] == ""
 

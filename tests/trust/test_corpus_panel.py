@@ -25,7 +25,7 @@ from ..panel.panel_kit import panel, screen_text
 from .hostile_runs import CASES, GOOD, HEAVY, KINDS, NAMES, OF_FILES, World, make
 from .watching import Watch, end_of_traceback, noted
 
-DIGEST = "gpu_engine.events.digest"
+DIGEST = "gpu_engine.events.downsample"
 """The process that the panel may start on its own, with the person's interpreter."""
 SHOWN = ("state.json", "plan.json", "notes.json", "marks.jsonl", "spec.toml", "devices.jsonl",
          "ranks/00000.jsonl", "ranks/00000.log", "ranks/00000.digest", "hosts/a.json",

@@ -24,13 +24,13 @@ from gpu_engine.hosts.strict import read as strictly
 from gpu_engine.notify import journal
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import (
+    annotations,
     checkpoints,
-    digest,
     environment,
     facts,
     job,
-    marks,
     notes,
+    summary,
     sweep,
     waiting,
 )
@@ -129,7 +129,7 @@ def test_preset_files(tmp_path: Path, data: bytes):
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "state.json": lambda run: Run(run).state(), "plan.json": lambda run: digest.read(Run(run)),
+    "state.json": lambda run: Run(run).state(), "plan.json": lambda run: summary.read(Run(run)),
     "environment.json": environment.read, "notes.json": lambda run: notes.lines(notes.read(run)),
     "sweep.json": sweep.read, "queue.json": waiting.read, "hosts/a.json": parts.read,
     "hosts/former/c.json": parts.former,
@@ -185,7 +185,7 @@ def test_events(tmp_path: Path, lines: list[bytes]):
 def test_lines_of_notes(tmp_path: Path, lines: list[bytes]):
     for name in ("marks.jsonl", "notify.log"):
         (tmp_path / name).write_bytes(b"\n".join(lines))
-    assert all(isinstance(mark.text, str) for mark in marks.read(tmp_path))
+    assert all(isinstance(mark.text, str) for mark in annotations.read(tmp_path))
     assert all(isinstance(text, str) for text in journal.troubles(tmp_path))
 
 

@@ -20,6 +20,7 @@ from textual.timer import Timer, TimerCallback
 from gpu_engine.common.errors import UserError
 from gpu_engine.settings.schema import Settings
 from gpu_panel import keys
+from gpu_panel.alerts.teller import Teller
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
@@ -28,7 +29,6 @@ from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.devices.source import DeviceSource, Sampling, Watching
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
-from gpu_panel.tell.teller import Teller
 from gpu_panel.themed import SHEET, ThemedApp
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, ClassVar
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.files import write_json
 from gpu_panel import okabe_ito
 from gpu_panel.common.textual_private import FailingApp
@@ -65,7 +65,7 @@ def is_chosen(wanted: str | None) -> bool:
 
 def path() -> Path:
     """The file with the person's choices in the panel."""
-    return places.home() / "panel.json"
+    return paths.home() / "panel.json"
 
 
 def read() -> dict[str, object]:

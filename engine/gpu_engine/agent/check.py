@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_engine.agent.place import inside
 from gpu_engine.agent.wire import Asked
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.common.values import show
@@ -30,7 +30,7 @@ def check(asked: Asked, request: Check) -> None:
                   for p in err.problems if not _said(p.key, wrong)]
     except UserError as err:
         wrong.append(Wrong("", "", str(err)))
-    full = disk_room.problem(places.runs_folder())
+    full = disk_room.problem(paths.runs_folder())
     if full is not None:
         wrong.append(Wrong("", "", full.message))
     asked.say(Checked(tuple(wrong), warnings, folder))

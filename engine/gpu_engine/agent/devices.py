@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_engine.agent.wire import Asked
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices import availability, leases
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Snapshot
@@ -22,7 +22,7 @@ def devices(asked: Asked, request: Watch) -> None:
         asked.say(_looked(take_several(inventory)))
         return
     interval = max(request.interval, _QUICKEST)
-    with Sampler(inventory, runs_folder=places.runs_folder(), interval=interval) as sampler:
+    with Sampler(inventory, runs_folder=paths.runs_folder(), interval=interval) as sampler:
         before: Snapshot | None = None
         while True:
             asked.pause(_QUICKEST / 2)
@@ -34,6 +34,6 @@ def devices(asked: Asked, request: Watch) -> None:
 
 
 def _looked(looks: Sequence[Snapshot], newest: Snapshot | None = None) -> Looked:
-    found = availability.judge_all(looks, leases.holders(places.leases_folder())) if looks else {}
+    found = availability.judge_all(looks, leases.holders(paths.leases_folder())) if looks else {}
     return Looked(newest or looks[-1], tuple(FreedomOf(device, f.state, f.reason)
                                              for device, f in found.items()))

@@ -13,7 +13,7 @@ from pathlib import Path
 from gpu_engine import __version__
 from gpu_engine.agent import place
 from gpu_engine.agent.wire import Asked
-from gpu_engine.common import places, procs
+from gpu_engine.common import paths, procs
 from gpu_engine.hosts.protocol import VERSION, Hello, Torch, Welcome
 from gpu_engine.interpreters import choose
 from gpu_engine.runs import disk_room
@@ -25,11 +25,11 @@ def hello(asked: Asked, request: Hello) -> None:
     asked.say(Welcome(
         protocol=VERSION, version=__version__, python=sys.executable,
         python_version=platform.python_version(), hostname=socket.gethostname(), user=_user(),
-        home=str(places.home()), folder=os.getcwd(), boot=procs.boot_id(),  # noqa: PTH109
+        home=str(paths.home()), folder=os.getcwd(), boot=procs.boot_id(),  # noqa: PTH109
         network=_identity(Path("/proc/self/ns/net")), place=_place(), addresses=addresses(),
         torch=Torch(build.version, build.cuda, build.hip) if build is not None else None,
         interpreter=taken.python, lacking=taken.problem.message if taken.problem else None,
-        disk_free=disk_room.of(places.runs_folder()).free, clock=time.time(),
+        disk_free=disk_room.of(paths.runs_folder()).free, clock=time.time(),
         package=str(Path(__file__).parents[1])))
 
 
@@ -49,16 +49,16 @@ def addresses() -> tuple[str, ...]:
 
 def _place() -> str:
     """The folder that runs are kept in, by disk and number: however it is called, it is one."""
-    folder = places.home()
+    folder = paths.home()
     while True:
         try:
             found = folder.stat()
         except OSError:
             if folder.parent == folder:
-                return str(places.home())
+                return str(paths.home())
             folder = folder.parent
             continue
-        below = str(places.home().relative_to(folder))
+        below = str(paths.home().relative_to(folder))
         return f"{found.st_dev}:{found.st_ino}:{below}"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_engine.agent.wire import Asked
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.hosts import files, protocol
@@ -129,7 +129,7 @@ def _remove_old() -> None:
 
 
 def _root() -> Path:
-    return places.home() / "incoming"
+    return paths.home() / "incoming"
 
 
 def _folder(key: str) -> Path:

@@ -7,14 +7,14 @@ from gpu_engine.agent.runs import run_of
 from gpu_engine.agent.start import started_by
 from gpu_engine.agent.wire import Asked
 from gpu_engine.code import store
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.hosts import protocol
 
 
 def remove(asked: Asked, request: protocol.Remove) -> None:
     """By the rules of `gpu-engine runs rm`. A run that is not here any more is removed."""
     run = started_by(request.key) if request.run is None else \
-        run_of(request.run) if (places.parts_folder() / request.run).is_dir() else None
+        run_of(request.run) if (paths.parts_folder() / request.run).is_dir() else None
     if run is None:
         asked.say(protocol.Removed())
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpu_engine.agent.wire import Asked
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.hosts import protocol
 from gpu_engine.runs import stacks as asking
@@ -16,7 +16,7 @@ _ID = re.compile(r"[0-9a-f]{2,32}")
 
 def run_of(name: str) -> Run:
     """What is here of a run, by the whole id that it has here. Raises UserError."""
-    run = Run(places.parts_folder() / name)
+    run = Run(paths.parts_folder() / name)
     if not _ID.fullmatch(name) or not run.path.is_dir():
         raise UserError(f"there is no run {name[:40]!r} there any more")
     return run

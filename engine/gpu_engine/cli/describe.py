@@ -9,7 +9,7 @@ import click
 from gpu_engine.cli.output import echo
 
 if TYPE_CHECKING:
-    from gpu_engine.launch.torchside import Described, Parameter
+    from gpu_engine.launch.ask_torch import Described, Parameter
     from gpu_engine.spec.catalog import TaskInfo
 
 
@@ -29,9 +29,9 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
         infos = [catalog.describe(task)] if task else catalog.builtin()
         found = [_to_dict(info) for info in infos]
     else:
-        from gpu_engine.launch import torchside
+        from gpu_engine.launch import ask_torch
 
-        found = [torchside.describe(task, python=python)]
+        found = [ask_torch.describe(task, python=python)]
     if as_json:
         echo(dumps(found[0] if task else found))
         return

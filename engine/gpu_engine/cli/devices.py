@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.output import echo
-from gpu_engine.common import places
+from gpu_engine.common import paths
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Device, Inventory
@@ -45,7 +45,7 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
     inventory = discover()
     looks = sampler.take_several(inventory)
     snapshot = looks[-1]
-    states = availability.judge_all(looks, leases.holders(places.leases_folder()))
+    states = availability.judge_all(looks, leases.holders(paths.leases_folder()))
     if as_json:
         out: dict[str, object] = {"devices": [
             asdict(s.device) | {k: v for k, v in asdict(s).items() if k != "device"}
@@ -81,7 +81,7 @@ def _wait_free(count: int, free: int | None, as_json: bool) -> None:
     from gpu_engine.devices import availability, leases
     from gpu_engine.devices.discover import discover
     from gpu_engine.devices.sampler import Sampler
-    from gpu_engine.devices.steady import Steady
+    from gpu_engine.devices.stable_free import Steady
     from gpu_engine.runs import folder
 
     inventory = discover()
@@ -94,7 +94,7 @@ def _wait_free(count: int, free: int | None, as_json: bool) -> None:
             if not recent or recent[-1] is seen:
                 continue
             seen = recent[-1]
-            holders = leases.holders(places.leases_folder())
+            holders = leases.holders(paths.leases_folder())
             freedom = availability.judge_all(recent, holders)
             able = steady.look(freedom)
             looks = [replace(shot, samples=tuple(s for s in shot.samples if s.device.id in able))

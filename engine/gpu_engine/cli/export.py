@@ -74,10 +74,10 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
 
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
     from gpu_engine.common import units
-    from gpu_engine.launch import torchside
-    from gpu_engine.launch.found import find
+    from gpu_engine.launch import ask_torch
+    from gpu_engine.launch.lookup import find
     from gpu_engine.runs import checkpoints, folder
-    from gpu_engine.spanning import asking, parts
+    from gpu_engine.spanning import parts, queries
     from gpu_engine.spec.schema import RunSpec
 
     if out.is_dir():
@@ -88,15 +88,15 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     # Not the interpreter that the run's folder names: that would start what somebody has sent.
     # Before a checkpoint is brought from a host, which may take long.
     try:
-        with_torch = torchside.exporter(out, python)
-    except torchside.NoTorch as err:
+        with_torch = ask_torch.exporter(out, python)
+    except ask_torch.NoTorch as err:
         named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
         raise UserError(f"{err}; --python PATH names one{named}") from None
     if parts.spans(found.path):
-        name = asking.fetch(found, which, spec.train.best, lambda text: echo(text, err=True))
+        name = queries.fetch(found, which, spec.train.best, lambda text: echo(text, err=True))
     else:
         name = checkpoints.choose(found.checkpoints, which, spec.train.best)
-    told = torchside.export(found.checkpoints, out.absolute(), name, python=with_torch)
+    told = ask_torch.export(found.checkpoints, out.absolute(), name, python=with_torch)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
     echo(folder.dumps(told) if as_json else
@@ -109,8 +109,8 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
     """Export the figures of these runs. Returns whether that was not interrupted."""
     from gpu_engine.export import exporter
     from gpu_engine.export.targets import opener
-    from gpu_engine.launch.found import find
-    from gpu_engine.launch.taking_up import StillOn
+    from gpu_engine.launch.lookup import find
+    from gpu_engine.launch.reattach import StillOn
     from gpu_engine.runs import folder
 
     runs = [find(name) for name in words]

@@ -17,9 +17,9 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 
 if TYPE_CHECKING:
-    from gpu_engine.runs.digest import Digest
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.query import Query
+    from gpu_engine.runs.summary import Digest
     from gpu_engine.spanning.removal import Outcome
     from gpu_engine.sweep.figures import Figures
 
@@ -49,7 +49,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.launch.taking_up import take_up_all
+    from gpu_engine.launch.reattach import take_up_all
     from gpu_engine.runs import folder, query
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
@@ -81,10 +81,10 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
 
 def _go_on_with_the_queue() -> None:
-    from gpu_engine.common import places
+    from gpu_engine.common import paths
     from gpu_engine.runs import waiting
 
-    if waiting.any_here(places.queue_folder()):
+    if waiting.any_here(paths.queue_folder()):
         from gpu_engine.queue import waiter  # only where runs wait
 
         with suppress(UserError):  # the list is printed all the same
@@ -123,15 +123,15 @@ class _Order:
 def _found(asked: Query, tags: tuple[str, ...], count: int, order: _Order
            ) -> tuple[list[Row], int]:
     """The first `count` runs that match, with their figures, and how many more do."""
-    from gpu_engine.runs import digest, folder
+    from gpu_engine.runs import folder, summary
     from gpu_engine.sweep.figures import FiguresOf
 
     every, figures = folder.all_runs(), FiguresOf()
     newest = order.by == "created" and not order.reverse
     if newest and not asked and not tags:
-        found, more = [digest.read(run) for run in every[:count]], max(len(every) - count, 0)
+        found, more = [summary.read(run) for run in every[:count]], max(len(every) - count, 0)
     else:
-        found = [one for one in map(digest.read, every)
+        found = [one for one in map(summary.read, every)
                  if set(tags).issubset(one.notes.tags) and asked.matches(one.asked)]
         found, more = found[:count] if newest else found, max(len(found) - count, 0)
     rows = [(one, figures.read(one.run, one.state)) for one in found]
@@ -211,7 +211,7 @@ def _why(one: Digest) -> list[str]:
 @click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
 def rm(run: tuple[str, ...], here: bool) -> None:
     """Delete RUNs that have ended, with their checkpoints, here and on their hosts."""
-    from gpu_engine.launch.found import find
+    from gpu_engine.launch.lookup import find
     from gpu_engine.spanning.removal import Removal
 
     found, whole = [find(name) for name in run], True  # one that goes on elsewhere is live
@@ -246,7 +246,7 @@ def _removed(run: Run, outcome: Outcome) -> bool:
 def prune(keep: int, dry_run: bool) -> None:
     """Delete all but the newest of the runs that have ended, here and on their hosts."""
     from gpu_engine.common import units
-    from gpu_engine.launch.taking_up import take_up_all
+    from gpu_engine.launch.reattach import take_up_all
     from gpu_engine.runs import folder
     from gpu_engine.slurm import watch
     from gpu_engine.spanning.removal import Removal

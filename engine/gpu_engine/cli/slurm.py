@@ -33,7 +33,7 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
             submit: bool) -> None:
     """Write or submit the batch script with which Slurm runs PRESET. The ranks save before the time
     limit, and the job goes on from there when it starts again."""
-    from gpu_engine.common import places
+    from gpu_engine.common import paths
     from gpu_engine.common.errors import UserError
     from gpu_engine.interpreters import choose
     from gpu_engine.slurm.script import Place, batch_script, job_of
@@ -46,7 +46,7 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
             raise UserError("--output writes the script and --submit submits it: leave one out")
         _submit(choice.spec, job)
         return
-    place = Place(choose.for_nodes(choice.spec.run.python), str(Path.cwd()), str(places.home()))
+    place = Place(choose.for_nodes(choice.spec.run.python), str(Path.cwd()), str(paths.home()))
     text = batch_script(choice.spec, job, place)
     if output is None:
         echo(text, nl=False)

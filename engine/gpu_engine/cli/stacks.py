@@ -26,9 +26,9 @@ def command(run: str, rank: int | None, wait: float) -> None:
     """
     from gpu_engine.common.clean import clean
     from gpu_engine.common.errors import UserError
-    from gpu_engine.launch.found import find
+    from gpu_engine.launch.lookup import find
     from gpu_engine.runs import stacks
-    from gpu_engine.spanning import asking, parts
+    from gpu_engine.spanning import parts, queries
 
     found = find(run)
     if not found.state().live:
@@ -36,7 +36,7 @@ def command(run: str, rank: int | None, wait: float) -> None:
     ranks = found.ranks() if rank is None else [rank]
     before = {r: stacks.size_of(found.log(r)) for r in ranks}
     if parts.spans(found.path):
-        refused = asking.stacks(found, ranks)
+        refused = queries.stacks(found, ranks)
         requested = [r for r in ranks if r not in refused]
     else:
         refused = {}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gpu_engine.code import listing
 from gpu_engine.code.listing import BadList, Entry
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.runs import waiting
@@ -200,8 +200,8 @@ def _users() -> list[Run]:
 
 def _waited_for() -> set[str]:
     """The names of the code that waiting runs need."""
-    found = (waiting.read(places.runs_folder() / name)
-             for name in waiting.ids(places.queue_folder()))
+    found = (waiting.read(paths.runs_folder() / name)
+             for name in waiting.ids(paths.queue_folder()))
     return {entry.code for entry in found if entry is not None and entry.code is not None}
 
 
@@ -238,7 +238,7 @@ def _others(place: Path, entries: tuple[Entry, ...]) -> bool:
 
 
 def root() -> Path:
-    return places.home() / "code"
+    return paths.home() / "code"
 
 
 def _list_of(place: Path) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside
 
@@ -97,7 +97,7 @@ def last_run(typed: str) -> list[Answer]:
 def _ids() -> list[str]:
     found: list[tuple[float, str]] = []
     try:
-        with os.scandir(places.runs_folder()) as entries:
+        with os.scandir(paths.runs_folder()) as entries:
             for entry in entries:
                 if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
                     found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
@@ -107,7 +107,7 @@ def _ids() -> list[str]:
 
 
 def _state(name: str) -> dict[str, object]:
-    found = json_inside(places.runs_folder() / name, "state.json")
+    found = json_inside(paths.runs_folder() / name, "state.json")
     return found if isinstance(found, dict) else {}
 
 
@@ -117,7 +117,7 @@ def _runs(ids: Sequence[str]) -> list[Answer]:
 
 def _about(name: str) -> str:
     state = _state(name)
-    notes = json_inside(places.runs_folder() / name, "notes.json")
+    notes = json_inside(paths.runs_folder() / name, "notes.json")
     own = notes.get("name") if isinstance(notes, dict) else None
     said = [state.get("state"), own or None, state.get("name")]
     return " · ".join(str(s) for s in said if s)
@@ -127,7 +127,7 @@ def sweeps(typed: str) -> list[Answer]:
     """Ids of sweeps, the newest first, from the newest runs."""
     found: dict[str, Answer] = {}
     for name in _ids()[:_LOOKED]:
-        member = json_inside(places.runs_folder() / name, "sweep.json")
+        member = json_inside(paths.runs_folder() / name, "sweep.json")
         if isinstance(member, dict) and isinstance(member.get("sweep"), str):
             found.setdefault(member["sweep"], Answer(
                 member["sweep"], f"{member.get('name', '')} · {member.get('of', '?')} runs"))
@@ -138,7 +138,7 @@ def tags(typed: str) -> list[Answer]:
     """Tags of the newest runs."""
     found: dict[str, None] = {}
     for name in _ids()[:_LOOKED]:
-        notes = json_inside(places.runs_folder() / name, "notes.json")
+        notes = json_inside(paths.runs_folder() / name, "notes.json")
         own = notes.get("tags") if isinstance(notes, dict) else None
         found |= dict.fromkeys(t for t in own or () if isinstance(t, str)) \
             if isinstance(own, list) else {}

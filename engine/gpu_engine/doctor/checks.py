@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices.records import Inventory
-from gpu_engine.doctor import devices, folders, gather, kept, software, surroundings
+from gpu_engine.doctor import devices, folders, gather, software, surroundings, user_files
 from gpu_engine.doctor.records import Check, Finding
 from gpu_engine.runs import disk_room
 
@@ -28,17 +28,17 @@ def every(*, hosts: bool) -> list[Check]:
         Check("torch", lambda: _torch(gpus), 4 * _DRIVER),
         Check("programs", lambda: software.judge_programs(gather.programs()), 20.0),
         Check("state", lambda: folders.judge(gather.folder(
-            places.home(), least=disk_room.LEAST, scarce=disk_room.SCARCE))),
-        Check("settings", lambda: folders.judge(gather.folder(places.settings_folder()))),
+            paths.home(), least=disk_room.LEAST, scarce=disk_room.SCARCE))),
+        Check("settings", lambda: folders.judge(gather.folder(paths.settings_folder()))),
         Check("shared", lambda: folders.judge_shared(*gather.shared())),
-        Check("files", lambda: kept.judge_files(gather.files())),
-        Check("runs", lambda: kept.judge_runs(gather.runs()), 20.0),
+        Check("files", lambda: user_files.judge_files(gather.files())),
+        Check("runs", lambda: user_files.judge_runs(gather.runs()), 20.0),
         Check("terminal", lambda: surroundings.judge_terminal(gather.terminal(os.environ))),
         Check("limits", lambda: surroundings.judge_limits(gather.limits())),
         Check("logout", lambda: surroundings.judge_logout(gather.logout())),
     ]
     if hosts:
-        found.append(Check("hosts", lambda: kept.judge_hosts(gather.hosts()), _HOSTS))
+        found.append(Check("hosts", lambda: user_files.judge_hosts(gather.hosts()), _HOSTS))
     return found
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, reason
@@ -29,9 +29,9 @@ from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import Inventory, Sample
 from gpu_engine.doctor.devices import Cards
 from gpu_engine.doctor.folders import Folder
-from gpu_engine.doctor.kept import Files, Runs
 from gpu_engine.doctor.software import Install, Package, Program, Torch
 from gpu_engine.doctor.surroundings import Limits, Logout, Terminal
+from gpu_engine.doctor.user_files import Files, Runs
 
 _WAIT = 3.0
 """Seconds that a program gets to answer."""
@@ -96,13 +96,14 @@ def programs() -> list[Program]:
 def torches(env: Mapping[str, str]) -> list[Torch]:
     """The interpreters near by with their torch; the first is what ranks use by default. Torch is
     not imported."""
-    from gpu_engine.interpreters import choose, install, near
+    from gpu_engine.interpreters import candidates, choose, install
 
-    folder = Path(places.here())
+    folder = Path(paths.here())
     taken = choose.of_ranks(None, folder, env)
     if taken.seen is None:
-        return [Torch(sys.executable, near.own().why, None, install.torch_into(sys.executable))]
-    others = [(place, near.look(place)) for place in near.in_order(folder, env)
+        return [Torch(sys.executable, candidates.own().why, None,
+                      install.torch_into(sys.executable))]
+    others = [(place, candidates.look(place)) for place in candidates.in_order(folder, env)
               if not place.stranger and place.path != taken.python]
     return [Torch(taken.seen.path, f"{taken.why}, the default of run.python", taken.seen.build),
             *(Torch(seen.path, place.why, seen.build) for place, seen in others if seen.build)]
@@ -315,7 +316,7 @@ def runs() -> Runs:
     states = [(run, run.state()) for run in found.all_runs()]
     lost = [run for run, state in states if state.state == "lost"]
     left = [run.id for run in lost[:_MOST_LOST] if leftovers.processes(run.path)]
-    queue = places.queue_folder()
+    queue = paths.queue_folder()
     return Runs(len(states), sum(s.live and s.state != "queued" for _, s in states),
                 tuple(r.id for r in lost), tuple(left),
                 tuple((r.id, s.reason or "") for r, s in states if s.state == "unreadable"),

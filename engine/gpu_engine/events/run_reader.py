@@ -100,7 +100,7 @@ class RunReader:
 
 def _best_tail() -> type[Tail]:
     try:
-        from gpu_engine.events.digested import DigestedTail  # most programs need no fast decoder
+        from gpu_engine.events.downsampled import DigestedTail  # most programs need no fast decoder
     except ImportError:  # on a host to which only what ranks need was brought
         return Tail
     return DigestedTail

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
-from gpu_engine.export.aside import Aside
+from gpu_engine.export.atomic_output import Aside
 from gpu_engine.export.row import About, Anew, Names, Row
 
 FIRST = ("step", "time", "attempt")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.export.aside import Aside
+from gpu_engine.export.atomic_output import Aside
 from gpu_engine.export.needed import load
 from gpu_engine.export.row import About, Names, Row
 

@@ -1,4 +1,4 @@
-"""What is said about a checkpoint that is brought to a host, see `spanning.carrying` and
+"""What is said about a checkpoint that is brought to a host, see `spanning.checkpoint_transfer` and
 `agent.incoming`."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_engine import __version__
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices.records import Inventory
 from gpu_engine.hosts import nvidia_smi, protocol, reasons
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
@@ -72,7 +72,7 @@ def _check(host: Host) -> Checkup:
 def _ask(channel: Channel, opened: float) -> Checkup:
     """Raises Unreachable, Refused."""
     host = channel.host
-    folders = host.folders(places.here())
+    folders = host.folders(paths.here())
     welcome = channel.ask(protocol.Hello(folders))
     trips = []
     for _ in range(3):  # the first may still wait for what the agent imports

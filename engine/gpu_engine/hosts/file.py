@@ -21,7 +21,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason, write_atomic
@@ -36,7 +36,7 @@ _MOST_WORDS = 32
 
 def path() -> Path:
     """Where it is, whether it exists or not."""
-    return places.settings_folder() / "hosts.toml"
+    return paths.settings_folder() / "hosts.toml"
 
 
 def read() -> dict[str, Host]:

@@ -13,7 +13,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.own_programs import own_environment
 from gpu_engine.hosts.protocol import MARK
 from gpu_engine.hosts.records import Host, check_name
@@ -83,7 +83,7 @@ def script(host: Host, word: str) -> bytes:
 def _sockets() -> Path | None:
     """A folder of ours for the sockets over which ssh shares connections; None where its path would
     be too long for them, or it can't be had."""
-    for folder in (places.home() / "ssh", _short()):
+    for folder in (paths.home() / "ssh", _short()):
         if len(os.fsencode(folder)) > _LONGEST_SOCKET:
             continue
         try:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpu_engine import __version__
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory
 from gpu_engine.hosts import nvidia_smi, protocol, reasons
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
 from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.seen import KEPT, HostSeen
+from gpu_engine.hosts.remote_devices import KEPT, HostSeen
 
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds before a host is tried again, and again."""
@@ -92,7 +92,7 @@ class _Watch:
         try:
             self._channel = self._connect(self._host)
             with self._channel as channel:
-                welcome = channel.ask(protocol.Hello(self._host.folders(places.here())))
+                welcome = channel.ask(protocol.Hello(self._host.folders(paths.here())))
                 if not isinstance(welcome, protocol.Welcome):
                     return "what answers there is no agent of gpu-panel's"
                 if welcome.protocol != protocol.VERSION:

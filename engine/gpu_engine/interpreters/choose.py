@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
-from gpu_engine.common import floors, places
+from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.frozen import frozen
-from gpu_engine.interpreters import ask, install, near, own_torch
+from gpu_engine.interpreters import ask, candidates, install, own_torch
 from gpu_engine.interpreters.ask import Seen
-from gpu_engine.interpreters.near import Place
+from gpu_engine.interpreters.candidates import Place
 
 _KEY = "run.python"
 _NAMED = 4
@@ -74,11 +74,11 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
     if python is not None:
         return _as_set(python)
     passed: list[Passed] = []
-    for place in chain(near.in_order(folder, environ), own_torch.made()):
+    for place in chain(candidates.in_order(folder, environ), own_torch.made()):
         if place.stranger:
             passed.append(Passed(place, "belongs to another user; name it in run.python to use it"))
             continue
-        seen = near.look(place)
+        seen = candidates.look(place)
         if seen.has_torch and _too_old(seen) is None:
             return Chosen(seen, place.why, tuple(passed), folder=folder)
         passed.append(Passed(place, _why_not(seen), seen.slow))
@@ -88,7 +88,7 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
 def found(folder: Path | None = None) -> Chosen:
     """What a task would run in whose run.python is not set, in `folder`; None: where this process
     is."""
-    return of_ranks(None, places.folder(folder))
+    return of_ranks(None, paths.folder(folder))
 
 
 def for_nodes(python: str | None, folder: Path | None = None) -> str:
@@ -136,9 +136,9 @@ def _why_not(seen: Seen) -> str:
 
 def _called(place: Place) -> str:
     if place.why.startswith("$"):
-        return f"{place.why} ({near.environment_of(place.path)})"
+        return f"{place.why} ({candidates.environment_of(place.path)})"
     if ask.ours(place.path):
-        return near.own().why
+        return candidates.own().why
     return place.path if place.why.endswith("the PATH") else place.why
 
 

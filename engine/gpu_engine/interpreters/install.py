@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from gpu_engine.interpreters import ask
-from gpu_engine.interpreters.near import environment_of
+from gpu_engine.interpreters.candidates import environment_of
 
 
 def torch_into(python: str) -> str:

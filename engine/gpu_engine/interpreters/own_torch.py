@@ -21,14 +21,14 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-from gpu_engine.common import files, places
+from gpu_engine.common import files, paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.readable import readable
 from gpu_engine.interpreters import install as install_words
 from gpu_engine.interpreters import wheels
-from gpu_engine.interpreters.near import Place
+from gpu_engine.interpreters.candidates import Place
 
 RELEASE = "2.13.0"
 """The torch that gpu-panel is tested with: constraints.txt."""
@@ -122,7 +122,7 @@ class Progress:
 
 def folder() -> Path:
     """Where the environment is or would be. Raises UserError as `places.home`."""
-    return places.home() / "torch"
+    return paths.home() / "torch"
 
 
 def made() -> list[Place]:

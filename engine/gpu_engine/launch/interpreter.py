@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import Checked
 from gpu_engine.plan.records import Interpreter, LaunchPlan
@@ -26,7 +26,7 @@ def of(spec: RunSpec, folder: Path | None = None) -> Chosen | None:
         return None
     from gpu_engine.interpreters import choose
 
-    return choose.of_ranks(spec.run.python, places.folder(folder))
+    return choose.of_ranks(spec.run.python, paths.folder(folder))
 
 
 def planned(checked: Checked, taken: Chosen | None, *, base: tuple[str, RunSpec] | None = None,

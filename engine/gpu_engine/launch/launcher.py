@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.common.frozen import frozen
@@ -16,8 +16,8 @@ from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.launch import environment, interpreter, logind, notifier, torch_build
-from gpu_engine.launch.overtaking import overtaken
 from gpu_engine.launch.preflight import meeting_at, occupied, probe
+from gpu_engine.launch.queue_warning import overtaken
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers, trust
@@ -152,7 +152,7 @@ def start(prepared: Prepared, *, attempt: int = 1,
     """Make the run folder and start its supervisor, with `attempt` as the first. `fill` puts what
     the run begins with into its folder. `tell`: whether those in notify.toml are told of it. Raises
     UserError where that can't be, as on a disk that is full."""
-    disk_room.require(places.runs_folder())
+    disk_room.require(paths.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt,
                            settled=False)
     if fill is not None:
@@ -219,7 +219,7 @@ def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str, say: Callable[[s
                       ) -> Prepared:
     """`resume` for a run on hosts: each part continues where it is, and the checkpoint is brought
     to the first host where that is another than before."""
-    from gpu_engine.spanning.again import prepare_again
+    from gpu_engine.spanning.next_attempt import prepare_again
 
     prepared = Prepared(*prepare_again(run, spec, start, say))
     lock = reopen_run(run, to_toml(prepared.spec), prepared.plan)
@@ -330,7 +330,7 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
         return spec  # plan.check says so, with what there is
     looks = looks or sampler.take_several(inventory)
     free = spec.devices.free_gib
-    chosen = availability.freest(count, looks, leases.holders(places.leases_folder()),
+    chosen = availability.freest(count, looks, leases.holders(paths.leases_folder()),
                                  free=None if free is None else int(free * (1 << 30)),
                                  share=spec.devices.share)
     devices = replace(spec.devices, ids=[d.id for d in chosen], pick=None, free_gib=None)

@@ -9,7 +9,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.launch import logind
-from gpu_engine.notify import place
+from gpu_engine.notify import config_path
 from gpu_engine.runs.folder import Run
 
 # The rest is imported where there is a notify.toml, which few launches have.
@@ -19,7 +19,7 @@ def start(run: Run) -> None:
     """Start it, detached, if there is a notify.toml. Raises nothing: a run is not worth less if
     nobody is told of it. The part of a run on hosts is told of by the machine that started it."""
     try:
-        if not place.exists() or not _wanted():
+        if not config_path.exists() or not _wanted():
             return
         from gpu_engine.notify import journal
 
@@ -41,7 +41,7 @@ def start(run: Run) -> None:
 
 def doubt() -> str | None:
     """A warning before a run: why nobody will be told of it, although there is a notify.toml."""
-    if not place.exists() or not _wanted():
+    if not config_path.exists() or not _wanted():
         return None
     from gpu_engine.notify import config
 

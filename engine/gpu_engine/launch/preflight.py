@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_engine.common import places, ports
+from gpu_engine.common import paths, ports
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.common.files import expanded, open_file
 from gpu_engine.common.values import Kind, amiss, convert
@@ -66,7 +66,7 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
         return []
     from gpu_engine.devices import leases as lease
 
-    held = lease.holders(places.leases_folder())
+    held = lease.holders(paths.leases_folder())
     return [Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; {_CURE}")
             for d in gpus if lease.key(d) in held]
 
@@ -184,7 +184,7 @@ def _command(spec: RunSpec, cwd: Path | None) -> list[Problem]:
     command = spec.task.command
     if not command:
         return []
-    program, here = command[0], places.folder(cwd)
+    program, here = command[0], paths.folder(cwd)
     if shutil.which(program) is None:
         return [Problem("task.command", program, _no_program(command, here))]
     if "/" in program and _is_bare_script(here / program):

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
 
     @functools.cache
     def still_on() -> Callable[[State], bool]:
-        from gpu_engine.launch.taking_up import StillOn  # late: few runs are on hosts
+        from gpu_engine.launch.reattach import StillOn  # late: few runs are on hosts
 
         return StillOn(run)
 

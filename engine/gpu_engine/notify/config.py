@@ -34,8 +34,8 @@ from urllib.parse import urlsplit
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason
+from gpu_engine.notify.config_path import exists, path
 from gpu_engine.notify.events import EVENTS, USUAL
-from gpu_engine.notify.place import exists, path
 
 Kind = Literal["ntfy", "slack", "discord", "json", "command"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -103,7 +103,7 @@ class RunWatch:
     def __init__(self, run: Run, said: Collection[str] = (), *,
                  goes_on: Callable[[State], bool] | None = None) -> None:
         """`said`: keys of what was told before, by somebody else. `goes_on`: asked of a run on
-        hosts whose process here has ended, as `launch.taking_up.StillOn`; None: it is lost."""
+        hosts whose process here has ended, as `launch.reattach.StillOn`; None: it is lost."""
         self.run = run
         self.state: State | None = None
         """As it was seen last; None: never, or the run was removed."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices import availability, leases
 from gpu_engine.devices.backends import registry
@@ -56,7 +56,7 @@ class Devices:
         core is shared with everything on the machine, and on a busy one a run would wait for ever.
         """
         inventory = self._devices(wanted)
-        held = leases.holders(places.leases_folder())
+        held = leases.holders(paths.leases_folder())
         open_ones = [d for d in inventory.devices if (shared or leases.key(d) not in held)
                      and d.id not in starting and (wanted is None or d.id in wanted)]
         self._interval = INTERVAL if any(leases.key(d) in self._held for d in open_ones) \

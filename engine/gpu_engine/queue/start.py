@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.code import kept
+from gpu_engine.code import submitted
 from gpu_engine.common import procs
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
@@ -82,7 +82,7 @@ def _ready(run: Run, entry: waiting.Entry, devices: list[str]) -> Prepared:
         raise _NotYet(f"for room on the disk: {err}") from None
     spec = from_dict(attempts.read_spec(run))
     spec = replace(spec, devices=replace(spec.devices, ids=devices, pick=None, free_gib=None))
-    folder, spec = kept.place_of(run, spec, entry)
+    folder, spec = submitted.place_of(run, spec, entry)
     try:
         os.chdir(folder)
     except OSError as err:

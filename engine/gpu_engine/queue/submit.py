@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpu_engine.code.kept import Kept, keep
-from gpu_engine.common import places, procs
+from gpu_engine.code.submitted import Kept, keep
+from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launch import environment, interpreter, torchside
+from gpu_engine.launch import ask_torch, environment, interpreter
 from gpu_engine.launch.launcher import discover_for
 from gpu_engine.launch.preflight import lasting
 from gpu_engine.plan.check import check, counted, names_none
@@ -105,7 +105,7 @@ def ask(specs: Sequence[RunSpec], prepared: Submission) -> None:
                 asking.setdefault((spec.task.use, spec.run.python), {})[key] = spec
     for (use, _), found in asking.items():
         taken = interpreter.of(next(iter(found.values())), prepared.folder)
-        said = torchside.refused(use, [s.task.params for s in found.values()],
+        said = ask_torch.refused(use, [s.task.params for s in found.values()],
                                  python=taken.python if taken is not None else None,
                                  folder=prepared.folder)
         if any(said):
@@ -126,7 +126,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, after=when.after)
     ask([spec], prepared)
-    disk_room.require(places.runs_folder())
+    disk_room.require(paths.runs_folder())
     queue = waiter.queue_folder()
     try:
         folder.private_folder(queue)
@@ -210,7 +210,7 @@ def _check(when: When) -> None:
     if not 0 <= when.free_for <= _LONGEST_WAIT:
         raise UserError(f"--free-for {when.free_for:g}: give 0 to {_LONGEST_WAIT:.0f} seconds")
     if when.after is not None:
-        first = Run(places.runs_folder() / when.after)
+        first = Run(paths.runs_folder() / when.after)
         state = first.state().state if first.path.is_dir() else None
         never = early(Request("", Wants(), after=After(when.after, state)), 0.0)
         if isinstance(never, Never):

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from gpu_engine.common import places, procs
+from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, write_json
 from gpu_engine.common.own_programs import own_program
@@ -77,7 +77,7 @@ def running(folder: Path) -> bool:
 
 def queue_folder() -> Path:
     """The queue's folder of this user."""
-    return places.queue_folder()
+    return paths.queue_folder()
 
 
 class Waiter:

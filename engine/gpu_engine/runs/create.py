@@ -15,7 +15,7 @@ from pathlib import Path
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside, write_inside, write_json_inside
-from gpu_engine.common.places import parts_folder, runs_folder
+from gpu_engine.common.paths import parts_folder, runs_folder
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts, trust
 from gpu_engine.runs import job as slurm_job

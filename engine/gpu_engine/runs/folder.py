@@ -44,11 +44,11 @@ from gpu_engine.common.files import (
     write_json_inside,
 )
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.places import parts_folder, runs_folder
+from gpu_engine.common.paths import parts_folder, runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import folder_problems, leftovers, trust, waiting
 from gpu_engine.runs import job as slurm_job
-from gpu_engine.runs import leftovers, oddities, trust, waiting
 from gpu_engine.runs.state import (
     EXIT_CODES,
     FINAL,
@@ -151,7 +151,8 @@ class Run:
                 created = 0.0
             held = self._held()
             name: StateName = "unreadable" if held is None else "running" if held else "lost"
-            return State(name, self.id, self.id, created, reason=oddities.why_no_state(self.path))
+            return State(name, self.id, self.id, created,
+                         reason=folder_problems.why_no_state(self.path))
         if (job := slurm_job.read(self.path)) is not None:
             return slurm_job.judge(recorded, job, slurm_job.asked_to_stop(self.path))
         held = self._lives(recorded) if recorded.live else False
@@ -269,7 +270,7 @@ class Run:
 
     def odd(self) -> list[str]:
         """One sentence for each file in the folder that can't be read."""
-        return oddities.find(self.path)
+        return folder_problems.find(self.path)
 
     def require_removable(self) -> None:
         """Raise UserError if the run or processes of it still run, if that can't be found out, or

@@ -15,7 +15,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside, reason, why_not_inside, write_json_inside
 from gpu_engine.common.records import read_record
 from gpu_engine.runs import trust
-from gpu_engine.runs.oddities import whose
+from gpu_engine.runs.folder_problems import whose
 
 FILE = "notes.json"
 LONGEST_NAME, LONGEST_NOTE, MOST_TAGS = 64, 4000, 16

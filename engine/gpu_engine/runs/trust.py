@@ -21,7 +21,7 @@ from typing import Any
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_json, reason, write_json
-from gpu_engine.common.places import home, runs_folder
+from gpu_engine.common.paths import home, runs_folder
 
 
 def why_not_ours(run: Path) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason, write_atomic
@@ -29,7 +29,7 @@ class SettingsError(UserError):
 
 def path() -> Path:
     """Where it is, whether it exists or not."""
-    return places.settings_folder() / "settings.toml"
+    return paths.settings_folder() / "settings.toml"
 
 
 def read() -> Settings:

@@ -9,7 +9,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_inside, write_inside
 from gpu_engine.interpreters import choose
@@ -40,14 +40,14 @@ def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
     if shutil.which("sbatch") is None:
         raise UserError("sbatch is not installed on this machine: submit from a machine of the "
                         "cluster, or write the script with --output and take it there")
-    place = Place(choose.for_nodes(spec.run.python), working_folder(), str(places.home()))
+    place = Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home()))
     for key, _ in job.options:
         if key in ("output", "error"):
             raise UserError(f"-o {key}: the output of a submitted run goes into its run folder; "
                             "gpu-engine logs prints it")
     checked = placed(spec, job)
     plan = resolve(checked, python=place.python)
-    disk_room.require(places.runs_folder())
+    disk_room.require(paths.runs_folder())
     run, lock = create_run(spec.name, to_toml(checked.spec), _without_ranks(plan))
     try:
         there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
@@ -68,7 +68,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
         raise UserError(f"run {run.id} was not submitted by gpu-panel")
     asked = known.request
     job = job_of(spec, asked.nodes, asked.per_node, asked.options)
-    place = Place(choose.for_nodes(spec.run.python, Path(run.cwd())), run.cwd(), str(places.home()))
+    place = Place(choose.for_nodes(spec.run.python, Path(run.cwd())), run.cwd(), str(paths.home()))
     checked = placed(spec, job)
     plan = _without_ranks(resolve(checked, python=place.python))
     script, stopped = _script_of(run), jobs.asked_to_stop(run.path)

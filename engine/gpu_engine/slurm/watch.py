@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import file_inside
-from gpu_engine.common.places import runs_folder
+from gpu_engine.common.paths import runs_folder
 from gpu_engine.events.paths import inside, log_path
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import trust

@@ -10,7 +10,7 @@ from pathlib import Path
 
 def main(argv: list[str]) -> int:
     from gpu_engine.runs.folder import EXIT_CODES, Run
-    from gpu_engine.spanning import owed
+    from gpu_engine.spanning import pending_stops
     from gpu_engine.spanning.span import Span
 
     run, lock = Run(Path(argv[1])), int(argv[2])
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
     try:
         span = Span(run)
         code = EXIT_CODES[(span.hold() if span.state.live else span.state).state]
-        owed.tell(run, lock)
+        pending_stops.tell(run, lock)
     except Exception:
         logging.exception("the process that holds the run together failed")
         code = 1

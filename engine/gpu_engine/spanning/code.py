@@ -15,7 +15,7 @@ from gpu_engine.code.snapshot import Snapshot
 from gpu_engine.hosts import code_messages as messages
 from gpu_engine.hosts.channel import Channel, Refused
 from gpu_engine.plan.records import Sending
-from gpu_engine.spanning import ahead
+from gpu_engine.spanning import pipelined_send
 
 _BUILD = 300.0
 """Seconds in which a host compares, or writes, all files."""
@@ -66,7 +66,7 @@ def _send(way: Channel, key: str, what: Literal["list", "contents"], parts: Iter
             yield messages.SendCode.of(key, what, offset, piece)
             offset += len(piece)
 
-    ahead.send(way, requests(), "code")
+    pipelined_send.send(way, requests(), "code")
 
 
 def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:

@@ -20,9 +20,9 @@ from gpu_engine.common.inbox import Inbox
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
 from gpu_engine.runs import leftovers
-from gpu_engine.runs.event_digests import Digests
+from gpu_engine.runs.downsampling import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
-from gpu_engine.spanning import link, owed, parts, verdict
+from gpu_engine.spanning import link, parts, pending_stops, verdict
 from gpu_engine.spanning.link import Link
 from gpu_engine.spanning.parts import Part
 from gpu_engine.spanning.verdict import End
@@ -129,10 +129,10 @@ class Span:
         for name in left:
             self._note(name, to_stop=True)
         try:
-            owed.begin(self.run.path)
+            pending_stops.begin(self.run.path)
         except OSError as err:
             log.error("hosts/owed can't be written: %s", err)
-        return owed.sentence(left)
+        return pending_stops.sentence(left)
 
     # --- one attempt ---------------------------------------------------------------------------
 
@@ -166,9 +166,9 @@ class Span:
     def _another(self, number: int, left: int) -> None:
         """All parts again, at another port: the one before may still be held. Raises UserError
         where they can't meet."""
-        from gpu_engine.spanning import again
+        from gpu_engine.spanning import next_attempt
 
-        self.parts = {p.host: p for p in again.parts_again(
+        self.parts = {p.host: p for p in next_attempt.parts_again(
             self.run, tuple(self.parts.values()), self.plan.spec, left)}
         parts.write_all(self.run.path, self.parts.values())
         self._begin(number)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import expanded, open_file, write_atomic
 from gpu_engine.common.frozen import frozen
@@ -48,7 +48,7 @@ class Preset:
 def own_folder() -> Path:
     """The folder of the person's own presets: $GPU_PANEL_HOME/presets, or gpu-panel's folder among
     the user's configuration files if that is not set."""
-    return places.settings_folder() / "presets"
+    return paths.settings_folder() / "presets"
 
 
 def shipped_folder() -> Path:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from gpu_engine.common.places import leases_folder
+from gpu_engine.common.paths import leases_folder
 from gpu_engine.devices import availability, leases
 from gpu_engine.devices.leases.shared import why_not
 from gpu_engine.devices.records import Device, Sample

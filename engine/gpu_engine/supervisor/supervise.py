@@ -14,7 +14,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs import waiting
-from gpu_engine.runs.event_digests import Digests
+from gpu_engine.runs.downsampling import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.runs.state import Notice
 from gpu_engine.supervisor import (

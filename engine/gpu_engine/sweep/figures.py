@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.files import read_json, write_json
 from gpu_engine.events.convert import json_safe, number
 from gpu_engine.events.paths import events_path, ranks_with_files
@@ -52,7 +52,7 @@ class FiguresOf:
 
     def __init__(self, sweep: str | None = None) -> None:
         self._sweep = sweep
-        self._path = places.home() / (f"sweeps/{sweep}.json" if sweep else "figures.json")
+        self._path = paths.home() / (f"sweeps/{sweep}.json" if sweep else "figures.json")
         data = read_json(self._path)
         known = data.get("runs") if isinstance(data, dict) and data.get("version") == _VERSION \
             else None
@@ -85,7 +85,7 @@ class FiguresOf:
             return
         self._new = False
         if self._sweep is None:
-            runs = places.runs_folder()
+            runs = paths.runs_folder()
             self._known = {name: one for name, one in self._known.items()
                            if (runs / name).exists()}
         with contextlib.suppress(OSError, ValueError):
@@ -96,7 +96,7 @@ class FiguresOf:
 def forget(kept: set[str]) -> None:
     """Delete what is remembered of other sweeps than these, as their runs are gone."""
     with contextlib.suppress(OSError):
-        for path in (places.home() / "sweeps").glob("*.json"):
+        for path in (paths.home() / "sweeps").glob("*.json"):
             if path.stem not in kept:
                 path.unlink()
 

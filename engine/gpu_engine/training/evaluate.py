@@ -17,12 +17,12 @@ from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import rng
+from gpu_engine.training.accumulation_dtype import wide
 from gpu_engine.training.data import move
 from gpu_engine.training.division import known_division
-from gpu_engine.training.held_out import SEED, HeldOut
+from gpu_engine.training.eval_chunks import SEED, HeldOut
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.task import Task, has_default_collate
-from gpu_engine.training.wide import wide
 from gpu_engine.worker.rank.process_group import Group
 
 

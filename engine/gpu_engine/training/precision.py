@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.floors import torch_since
-from gpu_engine.training.trained import trained
+from gpu_engine.training.parameters_of import trained
 
 _NOTHING = nullcontext()
 _TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}

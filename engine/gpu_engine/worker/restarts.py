@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.common import places, procs
+from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded, read_json, write_json
 from gpu_engine.plan.records import LaunchPlan
@@ -90,7 +90,7 @@ class Launcher:
         """Note that this launcher uses the run folder `run`. If the note can't be written, a
         restart does not find the folder; nothing else is lost."""
         with contextlib.suppress(OSError):
-            folder = places.runs_folder() / FOLDER
+            folder = paths.runs_folder() / FOLDER
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in filter(None, (self.agent, self.job)):
                 write_json(_note(name), {"run": str(run), "requeued": self.requeued})
@@ -100,7 +100,7 @@ class Launcher:
 
 
 def _note(name: str) -> Path:
-    return places.runs_folder() / FOLDER / f"{name}.json"
+    return paths.runs_folder() / FOLDER / f"{name}.json"
 
 
 def named(folder: str) -> Path:
@@ -110,7 +110,7 @@ def named(folder: str) -> Path:
     if not re.fullmatch(r"[\w-][\w.-]{0,127}", folder):
         raise UserError(f"--folder {folder!r}: expected a name of letters, digits, - _ and ., or a "
                         "path with /")
-    return places.runs_folder() / folder
+    return paths.runs_folder() / folder
 
 
 def newest_step(path: Path | None) -> int:

@@ -26,7 +26,7 @@ from typing import Any, cast
 
 import torch
 
-from gpu_engine.common import places, procs
+from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json_inside
 from gpu_engine.common.records import read_record
@@ -103,7 +103,7 @@ class RankWithoutSupervisor:
             raise AlreadyStopped
         path = Path(told["run"])
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
-            path = self._named or runs.private_folder(places.runs_folder()) / path.name
+            path = self._named or runs.private_folder(paths.runs_folder()) / path.name
             (path / "ranks").mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json_inside(path, "plan.json", self._plan.to_dict())
         if self._who.local_rank == 0:
@@ -131,7 +131,7 @@ class RankWithoutSupervisor:
         if path is None and self._launcher.requeued and not self._named:
             warning = (
                 f"Slurm has requeued this job ({self._launcher.requeued}), but its run is not "
-                f"found in {places.home()}: a new run begins. Put GPU_PANEL_HOME on a disk that "
+                f"found in {paths.home()}: a new run begins. Put GPU_PANEL_HOME on a disk that "
                 "all machines share, or name the folder with --folder")
             sys.stderr.write(warning + "\n")
             plan = replace(plan, warnings=(*plan.warnings, warning))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
-from gpu_engine.devices.owners import Owners
+from gpu_engine.devices.process_info import Owners
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
@@ -40,7 +40,7 @@ async def asked(pilot, *said: str) -> None:
 
 async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(started):
     machine = gpus(2)
-    with lease.acquire(places.leases_folder(), machine.devices[1:], "3f2a"):
+    with lease.acquire(paths.leases_folder(), machine.devices[1:], "3f2a"):
         async with panel(machine, "single") as (pilot, screen):
             await until(pilot, lambda: screen.source.freedom
                         and screen.source.freedom["1"].state == "leased")
@@ -65,7 +65,7 @@ async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(
 
 async def test_something_else_that_does_not_fit_is_said_before_sharing(started):
     machine = gpus(2)
-    with lease.acquire(places.leases_folder(), machine.devices, "3f2a"):
+    with lease.acquire(paths.leases_folder(), machine.devices, "3f2a"):
         async with panel(machine, "single") as (pilot, screen):
             screen.devices.tick(["0", "1"])
             await settled(pilot, screen)

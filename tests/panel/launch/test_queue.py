@@ -7,7 +7,7 @@ import time
 import pytest
 from textual.widgets import Input, Static
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices import leases as lease
 from gpu_engine.queue.submit import When
@@ -34,7 +34,7 @@ def words(pilot) -> str:
 async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home, monkeypatch,
                                                                            tmp_path):
     monkeypatch.chdir(tmp_path)  # in no repository: its code is not kept, which is said
-    held = lease.acquire(places.leases_folder(), slots(1).devices, "3f2a")
+    held = lease.acquire(paths.leases_folder(), slots(1).devices, "3f2a")
     with held:
         async with panel(slots(1), command=("true",), size=(160, 48), notifications=True,
                          sets=("devices.ids=cpu:0",)) as (pilot, screen):
@@ -75,7 +75,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             await pilot.press("left_square_bracket")
             await until(pilot, lambda: screen.runs.keys == [second, first])
             assert screen.runs.key_at_cursor == second  # the cursor stays with the run
-            assert list(waiting.line(places.queue_folder())) == [second, first]
+            assert list(waiting.line(paths.queue_folder())) == [second, first]
             await pilot.press("right_curly_bracket")
             await until(pilot, lambda: screen.runs.keys == [first, second])
             await pilot.press("s")
@@ -83,7 +83,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             assert f"Remove run {second} from the queue" in words(pilot)
             await pilot.press("y")
             await until(pilot, lambda: screen.runs.waiting == 1)
-            assert Run(places.runs_folder() / second).state().state == "stopped"
+            assert Run(paths.runs_folder() / second).state().state == "stopped"
 
             screen.runs.cursor = 0
             await pilot.press("enter")
@@ -101,7 +101,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
 
 async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is_said(home):
     machine = gpus(2)
-    with lease.acquire(places.leases_folder(), machine.devices[1:], "3f2a"):
+    with lease.acquire(paths.leases_folder(), machine.devices[1:], "3f2a"):
         async with panel(machine, "single", size=(80, 24), notifications=True) as (pilot, screen):
             await until(pilot, lambda: screen.source.freedom
                         and screen.source.freedom["1"].state == "leased")
@@ -164,7 +164,7 @@ def test_what_the_dialog_proposes():
 
 async def test_a_sweep_from_the_form(home, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    held = lease.acquire(places.leases_folder(), slots(1).devices, "3f2a")
+    held = lease.acquire(paths.leases_folder(), slots(1).devices, "3f2a")
     with held:
         async with panel(slots(1), command=("true", "{lr}"), size=(80, 24), notifications=True,
                          sets=("devices.ids=cpu:0",)) as (pilot, screen):

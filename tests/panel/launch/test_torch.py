@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from textual.widgets import Collapsible, Input, OptionList
 
-from gpu_engine.interpreters import near, own_torch
-from gpu_engine.interpreters.near import Place
+from gpu_engine.interpreters import candidates, own_torch
+from gpu_engine.interpreters.candidates import Place
 from gpu_panel.launch.form.fieldset import Fieldset
 from gpu_panel.launch.torch.dialog import TorchScreen
 
@@ -25,8 +25,8 @@ SETS = ("devices.ids=cpu:0",)
 def bare(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment(tmp_path / "bare")
     there = [Place(str(tmp_path / "bare" / "bin" / "python"), "$VIRTUAL_ENV")]
-    monkeypatch.setattr(near, "in_order", lambda folder, environ: iter(there))
-    monkeypatch.setattr(near, "around", lambda folder, environ: there)
+    monkeypatch.setattr(candidates, "in_order", lambda folder, environ: iter(there))
+    monkeypatch.setattr(candidates, "around", lambda folder, environ: there)
     monkeypatch.setattr(own_torch, "_NVIDIA", tmp_path / "none")
     monkeypatch.setattr(own_torch, "_AMD", tmp_path / "none")
     wheelhouse(tmp_path / "wheels", monkeypatch)
@@ -98,7 +98,8 @@ async def test_it_is_ended_by_a_key_and_with_the_panel(home: Path) -> None:
 async def test_one_that_is_there_is_named(tmp_path: Path, monkeypatch) -> None:
     torch_in(environment(tmp_path / "cuda"))
     python = str(tmp_path / "cuda" / "bin" / "python")
-    monkeypatch.setattr(near, "around", lambda folder, environ: [Place(python, "conda's cuda")])
+    there = [Place(python, "conda's cuda")]
+    monkeypatch.setattr(candidates, "around", lambda folder, environ: there)
     async with panel(slots(1), "single", sets=SETS) as (pilot, screen):
         await pilot.press("T")
         await until(pilot, lambda: isinstance(pilot.app.screen, TorchScreen))

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_engine.notify import watch
 from gpu_engine.runs.state import AttemptRecord
-from gpu_panel.tell.news import RunsNews
+from gpu_panel.alerts.news import RunsNews
 
 from ...notify.kit import Made
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_engine.notify import watch
 from gpu_panel import themed
-from gpu_panel.tell import teller
+from gpu_panel.alerts import teller
 
 from ...conftest import gpus, slots
 from ...notify.kit import Made

@@ -6,7 +6,7 @@ from typing import Any
 
 from textual.app import App
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.clean import clean_text
 from gpu_engine.common.files import write_atomic
 
@@ -16,7 +16,7 @@ def copy(app: App[Any], text: str) -> None:
     file, as a terminal never reports whether it has taken it. A notification says so."""
     text = clean_text(text)
     app.copy_to_clipboard(text)
-    path = places.home() / "copied.txt"
+    path = paths.home() / "copied.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(path, text + "\n")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def log_path() -> Path:
     """The file for the tracebacks of our own faults."""
-    return places.home() / "panel.log"
+    return paths.home() / "panel.log"
 
 
 def record(error: BaseException) -> Path | None:

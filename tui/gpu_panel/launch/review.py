@@ -10,12 +10,12 @@ from typing import Any
 
 from gpu_engine import __version__
 from gpu_engine.code import snapshot
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.hosts.protocol import VERSION, Welcome
 from gpu_engine.hosts.records import LOCAL, Host
-from gpu_engine.hosts.seen import HostSeen
+from gpu_engine.hosts.remote_devices import HostSeen
 from gpu_engine.interpreters import choose
 from gpu_engine.launch import interpreter, preflight
 from gpu_engine.launch.launcher import prepare
@@ -40,7 +40,7 @@ def review(data: dict[str, Any], inventory: Inventory,
     unusable: list[Problem] = []
     there: Interpreter | None = None
     lacking: Problem | None = None
-    full = disk_room.problem(places.runs_folder())
+    full = disk_room.problem(paths.runs_folder())
     if full is not None:  # no change in the form would help
         return Review((full,))
     try:
@@ -93,5 +93,5 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
 
 def _here() -> Welcome:
     """This machine, as far as a plan asks."""
-    return Welcome(VERSION, __version__, sys.executable, "", "", "", str(places.home()), "", None,
+    return Welcome(VERSION, __version__, sys.executable, "", "", "", str(paths.home()), "", None,
                    None, "", 0.0, interpreter=choose.found().python)

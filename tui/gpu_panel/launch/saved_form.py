@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_file, write_json
 from gpu_engine.spec import presets
@@ -29,12 +29,12 @@ _LARGEST = 1 << 20
 
 def path() -> Path:
     """The file with the form of last time."""
-    return places.home() / "form.json"
+    return paths.home() / "form.json"
 
 
 def earlier_path() -> Path:
     """The file with unsaved changes that another form has replaced."""
-    return places.home() / "form-earlier.json"
+    return paths.home() / "form-earlier.json"
 
 
 def written(draft: Draft, inventory: Inventory | None) -> dict[str, Any]:

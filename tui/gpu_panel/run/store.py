@@ -24,14 +24,14 @@ from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import event_digests, marks, notes
+from gpu_engine.runs import annotations, downsampling, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.run import losses, recorded, zoom_series
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
-from gpu_panel.run.look import Look, Turn, look
 from gpu_panel.run.marks import Moments
 from gpu_panel.run.recorded import Recorded
+from gpu_panel.run.snapshot import Look, Turn, look
 
 if TYPE_CHECKING:
     from gpu_engine.events.frequent import MemoryLine, StepLine, Stretch, Told
@@ -131,7 +131,7 @@ class RunStore:
         """The share of it that has been read, from 0 to 1."""
         self._reader = RunReader(run.path)
         self._tails = DeviceTails(run.path)
-        self._notes: list[marks.Mark] = []
+        self._notes: list[annotations.Mark] = []
         self._named: str | None = None
         self._began: float | None = None
         self._changed = asyncio.Event()
@@ -241,7 +241,7 @@ class RunStore:
         that it opens faster the next time."""
         if not self._digested:
             self._digested = True
-            making = await asyncio.to_thread(event_digests.make_missing, self.run.path)
+            making = await asyncio.to_thread(downsampling.make_missing, self.run.path)
             if making is not None:
                 threading.Thread(target=making.wait, daemon=True).start()
 
@@ -257,7 +257,7 @@ class RunStore:
     def _look(self) -> Look:
         """Look at the run. Blocks: called in a thread."""
         self._tails.find()
-        self._notes = marks.read(self.run.path)
+        self._notes = annotations.read(self.run.path)
         self._named = notes.read(self.run.path).name
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()), self.turn)

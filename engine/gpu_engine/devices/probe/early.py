@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from gpu_engine.devices.backends.signs import FILES, NVML, in_search_path
+from gpu_engine.devices.backends.driver_files import FILES, NVML, in_search_path
 
 
 def begin() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gpu_engine.worker.rank.failures import PeerLost
-from gpu_engine.worker.rank.meeting import Meetings
+from gpu_engine.worker.rank.patient_barrier import Meetings
 from gpu_engine.worker.rank.store import Store
 
 _ASKED = "gpu-panel/end/asked"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList
 
-from gpu_engine.interpreters import near
-from gpu_engine.interpreters.near import Place
+from gpu_engine.interpreters import candidates
+from gpu_engine.interpreters.candidates import Place
 from gpu_panel.launch.form.interpreter import InterpreterLine
 from gpu_panel.launch.form.interpreters import InterpretersScreen
 from gpu_panel.launch.form.more import More
@@ -28,8 +28,8 @@ async def test_none_has_torch_and_one_is_chosen_from_the_list(tmp_path: Path, mo
     paths = {name: str(tmp_path / name / "bin" / "python") for name in ("bare", "cuda")}
     there = [Place(paths["bare"], "$VIRTUAL_ENV"), Place(paths["cuda"], "conda's cuda"),
              Place("/other/.venv/bin/python", "the .venv of /other", stranger=True)]
-    monkeypatch.setattr(near, "in_order", lambda folder, environ: iter(there[:1]))
-    monkeypatch.setattr(near, "around", lambda folder, environ: there)
+    monkeypatch.setattr(candidates, "in_order", lambda folder, environ: iter(there[:1]))
+    monkeypatch.setattr(candidates, "around", lambda folder, environ: there)
     async with panel(slots(1), "single", sets=("devices.ids=cpu:0",), size=(80, 24)) as (
             pilot, screen):
         assert screen.review.plan is None
@@ -61,7 +61,7 @@ async def test_none_has_torch_and_one_is_chosen_from_the_list(tmp_path: Path, mo
         await pilot.click(InterpreterLine)
         await until(pilot, lambda: isinstance(pilot.app.screen, InterpretersScreen)
                     and pilot.app.screen.query_one(OptionList).highlighted == 2)
-        monkeypatch.setattr(near, "in_order", lambda folder, environ: iter(there[1:2]))
+        monkeypatch.setattr(candidates, "in_order", lambda folder, environ: iter(there[1:2]))
         await pilot.click(OptionList, offset=(4, 1))  # found for each run
         await settled(pilot, screen)
         assert (field.value, field.placeholder) == ("", paths["cuda"])

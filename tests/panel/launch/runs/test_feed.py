@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from gpu_engine.common import places, procs
+from gpu_engine.common import paths, procs
 from gpu_engine.common.files import write_json
 from gpu_engine.events import reader, run_reader
 from gpu_engine.runs import disk_room, waiting
@@ -323,7 +323,7 @@ def tell(**reasons):
     """What the waiter of this machine would write, which is this process."""
     pid = os.getpid()
     board = waiting.Board(time.time(), pid, procs.start_ticks(pid), procs.boot_id(), reasons)
-    write_json(waiting.board_path(places.queue_folder(), socket.gethostname()), asdict(board))
+    write_json(waiting.board_path(paths.queue_folder(), socket.gethostname()), asdict(board))
 
 
 def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(home, monkeypatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, TextArea
 
-from gpu_engine.launch import found
+from gpu_engine.launch import lookup
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
 from gpu_engine.runs.create import create_run
@@ -105,7 +105,7 @@ async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
     first, second = ended("one", age=5), ended("two", age=10)
     live, lock = create_run("long", "", PLAN)
     stopped: list[str] = []
-    monkeypatch.setattr(found, "stop", lambda run: stopped.append(run.id))
+    monkeypatch.setattr(lookup, "stop", lambda run: stopped.append(run.id))
     try:
         async with panel(slots(1), size=(80, 24)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 3)

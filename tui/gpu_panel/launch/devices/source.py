@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.hosts.records import LOCAL, Host
 from gpu_panel.common.background import in_thread, leave
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
     from gpu_engine.devices.records import Inventory, Snapshot
-    from gpu_engine.hosts.seen import HostSeen
+    from gpu_engine.hosts.remote_devices import HostSeen
 
 LOOKS = 3
 """The number of snapshots by which it is judged whether a device is free."""
@@ -183,7 +183,7 @@ class DeviceSource:
         from gpu_engine.devices import availability, leases
 
         def look() -> tuple[Mapping[str, Availability], Mapping[str, Holder]]:
-            held = leases.holders(places.leases_folder())
+            held = leases.holders(paths.leases_folder())
             return availability.judge_all(looks, held) if looks else {}, held
 
         inventory, looks = self.inventory, self.looks
@@ -218,6 +218,6 @@ class DeviceSource:
 def _sampler(inventory: Inventory, interval: float) -> Sampling:
     from gpu_engine.devices.sampler import Sampler
 
-    sampler = Sampler(inventory, runs_folder=places.home(), interval=interval)
+    sampler = Sampler(inventory, runs_folder=paths.home(), interval=interval)
     sampler.start()
     return sampler

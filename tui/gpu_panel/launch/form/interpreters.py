@@ -14,11 +14,11 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
-from gpu_engine.interpreters import near, own_torch
+from gpu_engine.interpreters import candidates, own_torch
 from gpu_engine.interpreters.ask import Seen
-from gpu_engine.interpreters.near import Place
+from gpu_engine.interpreters.candidates import Place
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 
@@ -57,15 +57,15 @@ class InterpretersScreen(ModalScreen[str | None]):
 
     async def _look(self) -> None:
         with guard(self.app):
-            folder = Path(places.here())
+            folder = Path(paths.here())
             self._places = await in_thread(
-                lambda: [*near.around(folder, os.environ), *own_torch.made()],
+                lambda: [*candidates.around(folder, os.environ), *own_torch.made()],
                 name="panel-interpreters")
             box = self._box
             box.add_options(Option(_line(p, None), id=f"o{i}")
                             for i, p in enumerate(self._places))
-            paths = [p.path for p in self._places]
-            box.highlighted = paths.index(self._chosen) + 1 if self._chosen in paths else 0
+            known = [p.path for p in self._places]
+            box.highlighted = known.index(self._chosen) + 1 if self._chosen in known else 0
             gate = asyncio.Semaphore(_AT_ONCE)
             await asyncio.gather(*(self._ask(gate, i) for i in range(len(self._places))))
             box.border_subtitle = "enter choose · esc"
@@ -75,7 +75,7 @@ class InterpretersScreen(ModalScreen[str | None]):
         if place.stranger:
             return
         async with gate:
-            seen = await in_thread(lambda: near.look(place), name="panel-interpreter")
+            seen = await in_thread(lambda: candidates.look(place), name="panel-interpreter")
         if self.is_attached:
             self._box.replace_option_prompt(f"o{number}", _line(place, seen))
 

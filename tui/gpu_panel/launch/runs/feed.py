@@ -16,21 +16,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpu_engine.common import places, procs
+from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside
-from gpu_engine.launch.taking_up import take_up_all
-from gpu_engine.runs import digest as digests
+from gpu_engine.launch.reattach import take_up_all
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import notes, waiting
+from gpu_engine.runs import summary as digests
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.common import errors
 from gpu_panel.launch.runs.figures import LiveRun, with_end
 from gpu_panel.launch.runs.line import RunLine
 
 if TYPE_CHECKING:
-    from gpu_engine.runs.digest import Digest
+    from gpu_engine.runs.summary import Digest
     from gpu_engine.runs.waiting import Entry, Reasons
 
 NEWEST = 50
@@ -123,7 +123,7 @@ class RunsFeed:
         file system's clock is not seen. Runs on other machines that nobody mirrors any more are
         then mirrored again."""
         try:
-            stamp = places.runs_folder().stat().st_mtime_ns
+            stamp = paths.runs_folder().stat().st_mtime_ns
         except OSError:
             stamp = None
         now = time.monotonic()
@@ -140,7 +140,7 @@ class RunsFeed:
     def _look_at_line(self) -> None:
         """Look at the runs that have entered, left or moved in the queue since the last time, and
         see what the others wait for now."""
-        folder = places.queue_folder()
+        folder = paths.queue_folder()
         line, before = waiting.line(folder), self._line
         if line is not before:
             self._line = line

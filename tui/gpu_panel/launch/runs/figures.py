@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gpu_engine.events.frequent import Told
     from gpu_engine.events.rank_view import RankView
     from gpu_engine.plan.records import LaunchPlan
-    from gpu_engine.runs.digest import Digest
     from gpu_engine.runs.folder import Run
+    from gpu_engine.runs.summary import Digest
 
 _MOST_RANKS = 16
 """Ranks of a finished run whose files are read."""

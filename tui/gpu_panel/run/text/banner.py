@@ -13,7 +13,7 @@ from gpu_engine.events.rank_view import RankView
 from gpu_engine.queue.order import Wants
 from gpu_engine.runs.state import Notice, State
 from gpu_panel.common import units
-from gpu_panel.run.look import Turn
+from gpu_panel.run.snapshot import Turn
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.headline import DOT
 from gpu_panel.run.text.ranks import missing, name_ranks, standing_still

@@ -69,7 +69,7 @@ class Amd(Backend):
         """A reader for each card; the partitions of one card share a reader. Raises `DriverLost`.
         """
         from gpu_engine.devices.backends.amd import find, read
-        from gpu_engine.devices.owners import Owners
+        from gpu_engine.devices.process_info import Owners
 
         if not names_in(self.tree.kfd / "topology/nodes"):
             raise DriverLost(NOT_LOADED)

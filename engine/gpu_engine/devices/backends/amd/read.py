@@ -17,7 +17,7 @@ from gpu_engine.devices.backends.amd import find
 from gpu_engine.devices.backends.amd.find import Found
 from gpu_engine.devices.backends.protocol import DriverLost, Reader
 from gpu_engine.devices.backends.sysfs import Look, Tree, names_in, whole
-from gpu_engine.devices.owners import Owners
+from gpu_engine.devices.process_info import Owners
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 
 PROCESSES_EVERY = 2.0

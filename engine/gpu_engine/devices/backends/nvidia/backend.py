@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from gpu_engine.devices.backends.driver_files import NVML as LIBRARY
+from gpu_engine.devices.backends.driver_files import in_search_path
 from gpu_engine.devices.backends.nvidia import codes, visible
 from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
-from gpu_engine.devices.backends.signs import NVML as LIBRARY
-from gpu_engine.devices.backends.signs import in_search_path
 from gpu_engine.devices.records import Device, Inventory
 
 # What finds and reads devices is imported late: every launch asks each backend for its variables,
@@ -53,7 +53,7 @@ class Nvidia(Backend):
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
         """A reader for each GPU; the slices of one GPU share a reader. Raises `DriverLost`."""
         from gpu_engine.devices.backends.nvidia import find, read
-        from gpu_engine.devices.owners import Owners
+        from gpu_engine.devices.process_info import Owners
 
         driver, problem = find.start()
         if driver is None:

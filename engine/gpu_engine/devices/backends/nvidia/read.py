@@ -15,7 +15,7 @@ from typing import Any
 from gpu_engine.devices.backends.nvidia import codes, find
 from gpu_engine.devices.backends.nvidia.calls import Calls, Trouble
 from gpu_engine.devices.backends.protocol import DriverLost, Reader
-from gpu_engine.devices.owners import Owners
+from gpu_engine.devices.process_info import Owners
 from gpu_engine.devices.records import Device, DeviceProcess, ProcessKind, Sample
 
 PROCESSES_EVERY = 2.0

@@ -19,30 +19,30 @@ from gpu_engine.hosts.channel import Channel, Refused, open_channel
 from gpu_engine.hosts.records import Host
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import ahead, asking, parts
+from gpu_engine.spanning import parts, pipelined_send, queries
 from gpu_engine.spanning.parts import Part
 
 _BUILD = 600.0
 """Seconds in which a host looks for the files on its own disk."""
 
 
-def carry(run: Run, source: Part, target: Host, name: str, say: asking.Say) -> str:
+def carry(run: Run, source: Part, target: Host, name: str, say: queries.Say) -> str:
     """Bring checkpoint `name` from `source` to `target`. Returns the key by which `Start` or
     `Resume` finds it there. Raises UserError."""
     with open_channel(parts.host_of(run.path, source)) as out, open_channel(target) as into:
-        sizes = asking.listed(out, source, run)
+        sizes = queries.listed(out, source, run)
 
         def pieces(short: str) -> Iterator[bytes]:
             whole = f"{name}/{short}"
             if whole not in sizes:
                 raise UserError(f"{source.host}: {name} has no {short[:40]!r}")
             say(f"{whole} from {source.host} to {target.name}, {sizes[whole]:,} bytes")
-            return asking.pieces(out, source, whole, sizes[whole])
+            return queries.pieces(out, source, whole, sizes[whole])
 
         return _bring(run, name, into, source.path, pieces)
 
 
-def carry_copy(run: Run, target: Host, name: str, say: asking.Say) -> str:
+def carry_copy(run: Run, target: Host, name: str, say: queries.Say) -> str:
     """`carry`, of the copy that is here."""
     def pieces(short: str) -> Iterator[bytes]:
         say(f"{name}/{short} from here to {target.name}")
@@ -95,4 +95,4 @@ def _send(into: Channel, key: str, name: str, pieces: Iterator[bytes]) -> None:
             yield messages.SendCheckpoint.of(key, name, offset, piece)
             offset += len(piece)
 
-    ahead.send(into, requests(), "checkpoint")
+    pipelined_send.send(into, requests(), "checkpoint")

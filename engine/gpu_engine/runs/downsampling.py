@@ -14,7 +14,7 @@ from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_wi
 from gpu_engine.runs import trust
 
 if TYPE_CHECKING:
-    from gpu_engine.events.digest import Digester
+    from gpu_engine.events.downsample import Digester
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Digests:
             if _size(path) < DIGESTED:
                 return False
             try:
-                from gpu_engine.events.digest import Digester  # only long runs need the decoder
+                from gpu_engine.events.downsample import Digester  # only long runs need the decoder
             except ImportError:  # on a host to which only what ranks need was brought
                 self._each[path] = None
                 return False
@@ -71,7 +71,7 @@ def make_missing(folder: Path) -> subprocess.Popen[bytes] | None:
             or trust.why_not_ours(folder):
         return None
     return subprocess.Popen(
-        own_program("gpu_engine.events.digest", str(folder.absolute())), cwd="/",
+        own_program("gpu_engine.events.downsample", str(folder.absolute())), cwd="/",
         start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

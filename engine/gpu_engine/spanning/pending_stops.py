@@ -3,7 +3,7 @@ told as soon as they can be reached.
 
 The process that held the run together does so after it has let the run's lock go. While there is
 somebody to be told, there is `hosts/owed`, locked by that process: if it is gone, the next command
-or the panel starts it again (`launch.taking_up`).
+or the panel starts it again (`launch.reattach`).
 """
 
 from __future__ import annotations

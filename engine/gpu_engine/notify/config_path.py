@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import paths
 
 
 def path() -> Path:
     """Where the file is, whether it exists or not."""
-    return places.settings_folder() / "notify.toml"
+    return paths.settings_folder() / "notify.toml"
 
 
 def exists() -> bool:

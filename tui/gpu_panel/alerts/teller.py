@@ -15,10 +15,10 @@ from gpu_panel.launch.devices import row_keys
 from gpu_panel.terminal.notice import notice
 
 if TYPE_CHECKING:
-    from gpu_engine.devices.steady import Steady
+    from gpu_engine.devices.stable_free import Steady
+    from gpu_panel.alerts.news import News, RunsNews
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.runs.line import RunLine
-    from gpu_panel.tell.news import News, RunsNews
     from gpu_panel.themed import ThemedApp
 
 EVERY = 1.5
@@ -92,7 +92,7 @@ class Teller:
     def _read(self, lines: Sequence[RunLine]) -> list[News]:
         """Blocks."""
         if self._news is None:
-            from gpu_panel.tell.news import RunsNews
+            from gpu_panel.alerts.news import RunsNews
 
             self._news = RunsNews()
         ended = [line.run for line in lines if not line.live][:_NEWEST]
@@ -107,7 +107,7 @@ class Teller:
                         for key, found in seen.freedom.items()}
         wanted = self._source.wanted
         if self._steady is None:
-            from gpu_engine.devices.steady import Steady  # after the first frame
+            from gpu_engine.devices.stable_free import Steady  # after the first frame
 
             self._steady = Steady()
         found = [key for key in self._steady.look(freedom)

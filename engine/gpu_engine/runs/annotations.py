@@ -15,7 +15,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import file_inside, open_inside, reason
 from gpu_engine.common.records import UnixTime, Whole, read_record
 from gpu_engine.runs import trust
-from gpu_engine.runs.oddities import whose
+from gpu_engine.runs.folder_problems import whose
 
 FILE = "marks.jsonl"
 LONGEST = 200

@@ -19,7 +19,7 @@ from gpu_engine.runs import trust
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.state import State
-from gpu_engine.spanning import owed, parts
+from gpu_engine.spanning import parts, pending_stops
 
 _MOST, _WITHIN = 5, 60.0
 """How often one command takes up the same run, in how many seconds."""
@@ -31,7 +31,7 @@ def take_up(run: Run) -> bool:
     with a new one. Raises UserError if it can't be."""
     if not parts.spans(run.path) or not trust.started_here(run.path) or run.supervised():
         return False
-    if _left(run) is None and not owed.left(run.path):
+    if _left(run) is None and not pending_stops.left(run.path):
         return False
     try:
         lock = lock_of(run.path)
@@ -43,7 +43,7 @@ def take_up(run: Run) -> bool:
         os.close(lock)
         return False
     recorded = _left(run)
-    if not parts.read(run.path) or (recorded is None and not owed.left(run.path)):
+    if not parts.read(run.path) or (recorded is None and not pending_stops.left(run.path)):
         os.close(lock)
         return False
     if recorded is None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpu_engine.common.files import file_inside
-from gpu_engine.events import digest
+from gpu_engine.events import downsample
+from gpu_engine.events.byte_ranges import Places
 from gpu_engine.events.frequent import Told, grouped
-from gpu_engine.events.places import Places
 from gpu_engine.events.reader import Tail, event_in
 
 _A_BLOCK = 512
@@ -23,7 +23,7 @@ class DigestedTail(Tail):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.places = Places()
-        self._blocks: digest.Blocks | None = digest.Blocks(path)
+        self._blocks: downsample.Blocks | None = downsample.Blocks(path)
         """None: there is no further block."""
         self._block_at: int | None = None
         """Where the next block begins, if that is known."""
@@ -74,12 +74,12 @@ class DigestedTail(Tail):
         if self._blocks is None:
             return None
         blocks, self._block_at = self._blocks.take(file, self._offset)
-        if self._block_at is None and len(blocks) < digest.AT_ONCE:
+        if self._block_at is None and len(blocks) < downsample.AT_ONCE:
             self._blocks = None
         if not blocks:
             return None
         self._offset = blocks[-1].end
-        return [digest.stretch(blocks)], _A_BLOCK * len(blocks)
+        return [downsample.stretch(blocks)], _A_BLOCK * len(blocks)
 
     def _read_lines(self, file: BinaryIO, limit: int) -> tuple[list[Told], int]:
         """What the lines up to the next block say, and how many bytes were read."""

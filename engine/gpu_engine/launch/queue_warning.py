@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import time
 
-from gpu_engine.common import places, units
+from gpu_engine.common import paths, units
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import Run
@@ -19,7 +19,7 @@ from gpu_engine.spec.schema import RunSpec
 def overtaken(spec: RunSpec, inventory: Inventory) -> str | None:
     """A sentence about the first run that waits for a device that `spec` names; None if none does.
     A run that waits for a time or for another run does not wait for devices yet."""
-    line = waiting.line(places.queue_folder())
+    line = waiting.line(paths.queue_folder())
     if not line or not spec.devices.ids:
         return None
     found = [inventory.find(name) for name in spec.devices.ids]
@@ -54,4 +54,4 @@ def _early(entry: Entry, now: float) -> bool:
     if entry.begin is not None and entry.begin > now:
         return True
     return entry.after is not None \
-        and Run(places.runs_folder() / entry.after).state().state != "completed"
+        and Run(paths.runs_folder() / entry.after).state().state != "completed"

@@ -12,10 +12,10 @@ from gpu_engine.hosts.channel import Unreachable
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import asking, carrying, nodes, parts, survey
-from gpu_engine.spanning.asking import Say
+from gpu_engine.spanning import checkpoint_transfer, nodes, parts, queries, survey
 from gpu_engine.spanning.parts import Base, Part
 from gpu_engine.spanning.prepare import prepare, resumed
+from gpu_engine.spanning.queries import Say
 from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.schema import RunSpec
 
@@ -29,7 +29,7 @@ def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: N
     moves = first is not None and first.run is not None and asked[0].host != first.host
     chosen, copied = None, False
     if start != "newest":
-        chosen = asking.choose(run, start, spec.train.best)
+        chosen = queries.choose(run, start, spec.train.best)
     elif moves and first is not None:  # the new host may have older ones of its own
         chosen, copied = _newest(run, first.host, say)
     attempts.check_length(run, spec, chosen)
@@ -39,8 +39,8 @@ def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: N
     told = tuple(_joined(p, before, run, number) for p in told)
     if moves and first is not None and chosen is not None:
         target = parts.host_of(run.path, told[0])
-        key = carrying.carry_copy(run, target, chosen, say) if copied else \
-            carrying.carry(run, first, target, chosen, say)
+        key = checkpoint_transfer.carry_copy(run, target, chosen, say) if copied else \
+            checkpoint_transfer.carry(run, first, target, chosen, say)
         told = (replace(told[0], checkpoint=chosen, bring=key), *told[1:])
     planned = run.plan()
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent
@@ -52,9 +52,9 @@ def _newest(run: Run, host: str, say: Say) -> tuple[str | None, bool]:
     """The newest checkpoint on the former first host, and whether it is a copy of it here, where
     that host can't be reached. Raises UserError."""
     try:
-        return asking.newest(run), False
+        return queries.newest(run), False
     except Unreachable as err:
-        copy = carrying.newest_here(run)
+        copy = checkpoint_transfer.newest_here(run)
         if copy is None:
             raise UserError(f"the checkpoints are on {host}, which can't be reached: {err.reason}"
                             ) from None

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpu_engine.common import places
-from gpu_engine.launch.taking_up import StillOn
+from gpu_engine.common import paths
+from gpu_engine.launch.reattach import StillOn
 from gpu_engine.notify.watch import Happened, RunWatch
-from gpu_engine.runs import digest, job
+from gpu_engine.runs import job, summary
 from gpu_engine.runs.folder import Run, each_run
 
 _AT_ONCE = 100
@@ -65,7 +65,7 @@ class RunsNews:
             stamp = _stamp(watch.run)  # before the look, so that nothing is missed after it
             happened = watch.look()
             if happened is not None and happened.event in TOLD:
-                found.append(News(watch.run, digest.read(watch.run).name, happened))
+                found.append(News(watch.run, summary.read(watch.run).name, happened))
             state = watch.state
             if state is None:
                 del self._awake[name]
@@ -77,7 +77,7 @@ class RunsNews:
     def _find(self) -> None:
         """Look for runs that were not there before."""
         try:
-            stamp = places.runs_folder().stat().st_mtime_ns
+            stamp = paths.runs_folder().stat().st_mtime_ns
         except OSError:
             stamp = 0
         if stamp == self._stamp:
