@@ -162,7 +162,7 @@ def mirror_process(run: Path) -> psutil.Process:
     """The process here that holds the run together."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "gpu_engine.spanning" in words and str(run) in words:
+        if "gpu_engine.remote.run" in words and str(run) in words:
             return process
     sys.exit("no process mirrors the run")
 

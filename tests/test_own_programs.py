@@ -14,10 +14,10 @@ import gpu_engine
 import gpu_panel
 from gpu_engine.devices.probe.client import Probe
 from gpu_engine.devices.probe.messages import Discover
-from gpu_engine.hosts import setup
-from gpu_engine.hosts.channel import open_channel
-from gpu_engine.hosts.records import LOCAL, Host
 from gpu_engine.queue import waiter
+from gpu_engine.remote.reach import setup
+from gpu_engine.remote.reach.channel import open_channel
+from gpu_engine.remote.reach.records import LOCAL, Host
 from gpu_engine.runs import downsampling
 from gpu_engine.runs import folder as runs
 from gpu_panel.export import exporting
@@ -28,7 +28,8 @@ from .queue.kit import queue, state
 
 BIN = Path(sys.executable).parent
 ROOTS = (Path(gpu_engine.__file__).parent, Path(gpu_panel.__file__).parent)
-STARTED = {"common/own_programs.py", "hosts/setup/install_there.py", "interpreters/own_torch.py"}
+STARTED = {"common/own_programs.py", "remote/reach/setup/install_there.py",
+           "interpreters/own_torch.py"}
 """Where `sys.executable` is started: by the one function, by a program that is sent to a host,
 whose shell is in / there, and with -I to make an environment."""
 DECOYS = ("gpu_engine", "gpu_panel", "textual", "msgspec", "click", "getpass", "json", "torch",

@@ -38,10 +38,10 @@ WRITING = {
         runs/sweep.py: write_json_inside in write
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted, write_inside in again
-        spanning/queries.py: open_inside in _whole, write_inside in _manifest
-        spanning/mirror.py: open_inside in take, open_inside in _begin_anew
-        spanning/pending_stops.py: open_inside in begin, open_inside in tell, open_inside in _told
-        spanning/parts.py: write_json_inside in write
+        remote/run/queries.py: open_inside in _whole, write_inside in _manifest
+        remote/run/mirror.py: open_inside in take, open_inside in _begin_anew
+        remote/run/pending_stops.py: open_inside in begin, open_inside in tell, open_inside in _told
+        remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
             open_inside in punch
@@ -51,7 +51,7 @@ WRITING = {
     "as that function, where it can't be imported": """
         observe/hook/sitecustomize.py: open in _open""",
     "a new file, under a name of our making, in a folder that was made just now or of no name": """
-        agent/code.py: touch in build
+        remote/there/code.py: touch in build
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
         export/to_csv.py: mkstemp in tempfile_in
@@ -62,16 +62,16 @@ WRITING = {
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
         completion/install.py: open in _begin_in, write_atomic in _write
-        hosts/file.py: write_atomic in _write
+        remote/reach/file.py: write_atomic in _write
         notify/config.py: open in begin
         settings/file.py: write_atomic in begin
         spec/presets.py: write_atomic in duplicate, write_atomic in save
         gpu_panel/launch/saved_form.py: write_json in write
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """
-        agent/code.py: open in send, write_bytes in missing
+        remote/there/code.py: open in send, write_bytes in missing
         code/store.py: write_bytes in built
-        agent/incoming.py: open in take, write_bytes in offer, hardlink_to in _taken_over,
+        remote/there/incoming.py: open in take, write_bytes in offer, hardlink_to in _taken_over,
             copyfile in _taken_over, move in put
         queue/__main__.py: open in main
         queue/submit.py: write_atomic in _enter
@@ -89,14 +89,15 @@ WRITING = {
         cli/slurm.py: write_text in command
         export/atomic_output.py: open in __init__
         training/export.py: open in _in_one_step
-        hosts/setup/install_there.py: touch in main, write_text in make, write_text in switch""",
+        remote/reach/setup/install_there.py: touch in main, write_text in make,
+            write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """
         devices/leases/held.py: open in make, open in alone
         devices/leases/shared.py: open in _give_to_root""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
-        hosts/setup/bring.py: ZipFile in script
-        hosts/setup/wheels.py: ZipFile in _zip"""}
+        remote/reach/setup/bring.py: ZipFile in script
+        remote/reach/setup/wheels.py: ZipFile in _zip"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of
 ours."""
 

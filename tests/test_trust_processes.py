@@ -34,11 +34,11 @@ MAY_START = {
     "engine/gpu_engine/devices/backends/apple.py": TOOL,
     "engine/gpu_engine/devices/probe/client.py": OURS,
     "engine/gpu_engine/doctor/gather.py": TOOL,
-    "engine/gpu_engine/hosts/allocation.py": TOOL,
-    "engine/gpu_engine/hosts/channel.py": HOSTS,
-    "engine/gpu_engine/hosts/setup/install_there.py":
+    "engine/gpu_engine/remote/reach/allocation.py": TOOL,
+    "engine/gpu_engine/remote/reach/channel.py": HOSTS,
+    "engine/gpu_engine/remote/reach/setup/install_there.py":
         "a program of its own, sent to a host that a person sets up",
-    "engine/gpu_engine/hosts/shell.py": HOSTS,
+    "engine/gpu_engine/remote/reach/shell.py": HOSTS,
     "engine/gpu_engine/interpreters/ask.py": CHOSEN,
     "engine/gpu_engine/interpreters/own_torch.py":
         "pip or uv, after a person has asked for torch by a key or an option",
@@ -58,7 +58,7 @@ MAY_START = {
 MAY_SIGNAL = {
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
     "engine/gpu_engine/devices/probe/client.py": CHILD,
-    "engine/gpu_engine/hosts/shell.py": CHILD,
+    "engine/gpu_engine/remote/reach/shell.py": CHILD,
     "engine/gpu_engine/interpreters/own_torch.py": CHILD,
     "engine/gpu_engine/notify/send.py": CHILD,
     "engine/gpu_engine/observe/lifeline.py": ITSELF,

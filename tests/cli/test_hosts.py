@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gpu_engine.hosts import file
-from gpu_engine.hosts.records import Host
+from gpu_engine.remote.reach import file
+from gpu_engine.remote.reach.records import Host
 
 from ..command_line import called
 from .test_cli import engine

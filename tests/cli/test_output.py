@@ -31,10 +31,10 @@ MAY = {
     "engine/gpu_engine/worker/questions.py": "an answer to the engine, which reads it",
     "engine/gpu_engine/worker/check.py": "an answer to the engine, which reads it",
     "engine/gpu_engine/queue/start.py": "an answer to the queue, which reads it",
-    "engine/gpu_engine/hosts/setup/install_there.py": "on a host: it is read here",
+    "engine/gpu_engine/remote/reach/setup/install_there.py": "on a host: it is read here",
     "engine/gpu_engine/supervisor/__main__.py": "its log",
     "engine/gpu_engine/queue/__main__.py": "its log",
-    "engine/gpu_engine/spanning/__main__.py": "its log",
+    "engine/gpu_engine/remote/run/__main__.py": "its log",
     "tui/gpu_panel/__main__.py": "asks whether there is a stream",
 }
 """Files that print past it, each with the reason."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.hosts import allocation, file
-from gpu_engine.hosts.allocation import hosts_of_job
-from gpu_engine.hosts.records import Host
+from gpu_engine.remote.reach import allocation, file
+from gpu_engine.remote.reach.allocation import hosts_of_job
+from gpu_engine.remote.reach.records import Host
 
 JOB = {"SLURM_JOB_ID": "41007", "SLURM_JOB_NODELIST": "gpu[03-05]"}
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_engine.agent import main, ports
-from gpu_engine.hosts import channel, protocol, reasons, ssh
-from gpu_engine.hosts.channel import Refused, Unreachable, open_channel
-from gpu_engine.hosts.records import Host
+from gpu_engine.remote.reach import channel, protocol, reasons, ssh
+from gpu_engine.remote.reach.channel import Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.there import main, ports
 from tests.conftest import wait_for
 
 NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-agent 0123"; exec "$@"'

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.hosts import file
-from gpu_engine.hosts.records import Host
+from gpu_engine.remote.reach import file
+from gpu_engine.remote.reach.records import Host
 
 _PATHS = st.text(st.characters(codec="utf-8"), max_size=20).map("/".__add__).filter(
     str.isprintable)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.hosts import nvidia_smi
-from gpu_engine.hosts.nvidia_smi import NotSeen, look, read
-from gpu_engine.hosts.records import Host
+from gpu_engine.remote.reach import nvidia_smi
+from gpu_engine.remote.reach.nvidia_smi import NotSeen, look, read
+from gpu_engine.remote.reach.records import Host
 
 TABLE = """\
 0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA A100-SXM4-80GB, 535.161.08, 74, 34012, 81920, \

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
-from gpu_engine.hosts import checkpoint_messages, code_messages, protocol
-from gpu_engine.hosts.protocol import BadMessage, Piece
+from gpu_engine.remote.reach import checkpoint_messages, code_messages, protocol
+from gpu_engine.remote.reach.protocol import BadMessage, Piece
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from tests.conftest import gpus
 

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.hosts.channel import Unreachable, open_channel
-from gpu_engine.hosts.protocol import Hello, Welcome
-from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.setup import bring, decide, install_there, probe, wheels
-from gpu_engine.hosts.setup.probe import Found, Python
-from gpu_engine.hosts.setup.wheels import Wheel
+from gpu_engine.remote.reach.channel import Unreachable, open_channel
+from gpu_engine.remote.reach.protocol import Hello, Welcome
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.setup import bring, decide, install_there, probe, wheels
+from gpu_engine.remote.reach.setup.probe import Found, Python
+from gpu_engine.remote.reach.setup.wheels import Wheel
 
 from ..conftest import torch_version, wait_for
 
@@ -192,7 +192,8 @@ def test_without_pip_uv_torch_or_a_network_all_of_it_is_there(tmp_path, packed):
     bring.bring(plan, wheels.requirements(), print)
     place = tmp_path / "h/.local/share/gpu-panel/host/bin"
     run = subprocess.run([place / "python", "-c",
-                          "import gpu_panel.app, gpu_engine.hosts.file, tomlkit, pynvml, sys\n"
+                          "import gpu_panel.app, gpu_engine.remote.reach.file, tomlkit\n"
+                          "import pynvml, sys\n"
                           "print(sys.prefix, 'torch' in sys.modules)"],
                          capture_output=True, text=True, check=True)
     assert run.stdout == f"{place.parents[1] / plan.name} False\n"

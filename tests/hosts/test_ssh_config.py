@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.hosts import ssh_config
+from gpu_engine.remote.reach import ssh_config
 
 CONFIG = """
 # the cluster

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.devices.discover import discover
-from gpu_engine.hosts import protocol, watcher
-from gpu_engine.hosts.channel import open_channel
-from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.remote_devices import HostSeen
-from gpu_engine.hosts.watcher import Watcher
+from gpu_engine.remote.reach import protocol, watcher
+from gpu_engine.remote.reach.channel import open_channel
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.remote_devices import HostSeen
+from gpu_engine.remote.reach.watcher import Watcher
 
 from ..conftest import wait_for
 from .test_nvidia_smi import TABLE

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.hosts.channel import open_channel
-from gpu_engine.hosts.protocol import Hello, Torch, Welcome
-from gpu_engine.hosts.records import Host
+from gpu_engine.remote.reach.channel import open_channel
+from gpu_engine.remote.reach.protocol import Hello, Torch, Welcome
+from gpu_engine.remote.reach.records import Host
 
 from .environments import environment, torch_in
 

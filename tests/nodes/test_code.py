@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.code.snapshot import take
-from gpu_engine.hosts import file, shell
-from gpu_engine.hosts.channel import open_channel
-from gpu_engine.spanning import code
-from gpu_engine.spanning.survey import at_once
+from gpu_engine.remote.reach import file, shell
+from gpu_engine.remote.reach.channel import open_channel
+from gpu_engine.remote.run import code
+from gpu_engine.remote.run.survey import at_once
 
 from .rig import Rig
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from gpu_engine import __version__
-from gpu_engine.hosts import checkup, file, protocol, shell, ssh
-from gpu_engine.hosts.channel import open_channel
-from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.watcher import Watcher
+from gpu_engine.remote.reach import checkup, file, protocol, shell, ssh
+from gpu_engine.remote.reach.channel import open_channel
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.watcher import Watcher
 
 from ..cli.test_cli import engine
 from ..conftest import wait_for
@@ -78,7 +78,7 @@ def test_one_machine_under_two_names(rig: Rig, home):
 
 
 def test_devices_are_watched_through_a_cut_and_a_reboot(rig: Rig, home, monkeypatch):
-    monkeypatch.setattr("gpu_engine.hosts.watcher._PAUSES", (0.5,))
+    monkeypatch.setattr("gpu_engine.remote.reach.watcher._PAUSES", (0.5,))
     watching = Watcher()
     try:
         for name in ("gpu1", "gpu2"):

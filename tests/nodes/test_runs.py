@@ -16,9 +16,9 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.common.files import locked
 from gpu_engine.launch.launcher import launch, prepare, resume
 from gpu_engine.launch.lookup import find
+from gpu_engine.remote.run import parts, pending_stops
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import parts, pending_stops
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called

@@ -47,7 +47,7 @@ def test_entries_are_read_with_what_they_leave_out(home, given):
 
 
 def test_without_gpu_panel_home_it_stands_beside_hosts_toml(monkeypatch, tmp_path):
-    from gpu_engine.hosts import file
+    from gpu_engine.remote.reach import file
 
     monkeypatch.delenv("GPU_PANEL_HOME", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
-from gpu_engine.hosts.protocol import VERSION, Welcome
-from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.remote_devices import HostSeen
+from gpu_engine.remote.reach.protocol import VERSION, Welcome
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.remote_devices import HostSeen
 
 from ..conftest import gpus
 from .panel_kit import NOW, StillHosts, StillSampler

@@ -16,8 +16,8 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
-from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.remote_devices import HostSeen
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_panel.app import PanelApp
 from gpu_panel.launch.screen import LaunchScreen
 

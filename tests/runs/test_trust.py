@@ -18,12 +18,12 @@ from gpu_engine.launch import ask_torch, reattach
 from gpu_engine.launch.launcher import launch, resume
 from gpu_engine.queue import change
 from gpu_engine.queue.waiter import Waiter, queue_folder
+from gpu_engine.remote.run import parts
 from gpu_engine.runs import annotations, folder, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.slurm import commands, watch
-from gpu_engine.spanning import parts
 
 from ..command_line import called
 from ..conftest import wait_for

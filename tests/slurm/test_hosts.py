@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.hosts import file
+from gpu_engine.remote.reach import file
 from gpu_engine.runs import folder
 
 from ..cli.test_cli import engine

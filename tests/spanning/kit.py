@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gpu_engine.common.procs import environment
 from gpu_engine.launch.launcher import prepare
+from gpu_engine.remote.run import parts
 from gpu_engine.runs.create import create_run_at
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import parts
 from gpu_engine.spec.read import from_dict
 from tests.conftest import wait_for
 from tests.training import ranks

@@ -20,13 +20,13 @@ from gpu_engine.code import snapshot, store
 from gpu_engine.code.listing import BadList, Entry
 from gpu_engine.code.snapshot import look, take
 from gpu_engine.common.errors import SpecError
-from gpu_engine.hosts import code_messages as messages
-from gpu_engine.hosts.channel import Refused, open_channel
-from gpu_engine.hosts.file import find
-from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.strict import BadMessage
 from gpu_engine.launch.launcher import launch, prepare, resume
-from gpu_engine.spanning import code, parts
+from gpu_engine.remote.reach import code_messages as messages
+from gpu_engine.remote.reach.channel import Refused, open_channel
+from gpu_engine.remote.reach.file import find
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.strict import BadMessage
+from gpu_engine.remote.run import code, parts
 from gpu_engine.spec.read import from_dict
 
 from .kit import ended, make_hosts, there

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.agent.follow import _Sender
 from gpu_engine.common.inbox import Inbox
 from gpu_engine.events.paths import DEVICES, devices_paths
-from gpu_engine.hosts.protocol import PIECE, BadMessage, Piece
+from gpu_engine.remote.reach.protocol import PIECE, BadMessage, Piece
+from gpu_engine.remote.run import allowance, link, mirror
+from gpu_engine.remote.run.mirror import Mirror
+from gpu_engine.remote.run.parts import Base, Part
+from gpu_engine.remote.there.follow import _Sender
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import allowance, link, mirror
-from gpu_engine.spanning.mirror import Mirror
-from gpu_engine.spanning.parts import Base, Part
 
 PART = Part(host="gpu1", node=1, ranks=(2, 3), spec={}, folders=(), key="k")
 EVENTS, LOG = "ranks/00002.jsonl", "ranks/00003.log"

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.agent import incoming
 from gpu_engine.common.errors import UserError
-from gpu_engine.hosts import checkpoint_messages as messages
-from gpu_engine.hosts.channel import Refused, open_channel
-from gpu_engine.hosts.records import Host
 from gpu_engine.launch.launcher import launch, resume
+from gpu_engine.remote.reach import checkpoint_messages as messages
+from gpu_engine.remote.reach.channel import Refused, open_channel
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.run import parts, queries
+from gpu_engine.remote.run.removal import Removal
+from gpu_engine.remote.there import incoming
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import parts, queries
-from gpu_engine.spanning.removal import Removal
 from gpu_engine.spec.read import from_dict
 
 from .kit import DIGITS, ended, losses, losses_here, make_hosts, there

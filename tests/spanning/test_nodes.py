@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.hosts import protocol
-from gpu_engine.hosts.records import Host
-from gpu_engine.spanning import nodes, survey
-from gpu_engine.spanning.nodes import Machine
+from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.run import nodes, survey
+from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.write import to_dict

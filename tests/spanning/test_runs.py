@@ -17,8 +17,8 @@ from gpu_engine.events.schema import Schedule, Start
 from gpu_engine.launch.launcher import launch, prepare, resume
 from gpu_engine.launch.lookup import find
 from gpu_engine.notify import journal
+from gpu_engine.remote.run import parts
 from gpu_engine.runs.folder import Run, all_runs
-from gpu_engine.spanning import parts
 from gpu_engine.spec.read import from_dict
 from tests.conftest import wait_for
 from tests.notify.endpoint import endpoint, private
@@ -124,7 +124,7 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
         list(pool.map(lambda _: find(run.id), range(4)))
     wait_for(lambda: run.events(0).stat().st_size > size)
     assert run.state().live
-    argv = [b"-P", b"-m", b"gpu_engine.spanning", os.fsencode(run.path)]
+    argv = [b"-P", b"-m", b"gpu_engine.remote.run", os.fsencode(run.path)]
     holding = [pid for pid in pids() if _arguments(pid)[1:5] == argv]
     assert holding == [run.state().pid]
     run.stop()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_engine.remote.run.verdict import End, by_our_clock, judge
 from gpu_engine.runs.state import Cause, State
-from gpu_engine.spanning.verdict import End, by_our_clock, judge
 from gpu_engine.supervisor.attempt import ALONE
 
 

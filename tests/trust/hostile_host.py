@@ -1,6 +1,6 @@
 """A machine that answers as it should not: `python -S hostile_host.py ANSWERS HOW`, for ssh.
 
-It speaks the agent's protocol (`gpu_engine.hosts.protocol`), which is written here a second time.
+It speaks the agent's protocol (`gpu_engine.remote.reach.protocol`), written here a second time.
 ANSWERS is a JSON file with a good answer for each kind of request; HOW names what is hostile, of
 `BEHAVIOURS`. Nothing of the program is imported, so that it starts at once.
 """

@@ -28,9 +28,9 @@ from typing import Any
 from gpu_engine.common import procs
 from gpu_engine.events.paths import DIGESTED
 from gpu_engine.plan.records import Code, Interpreter, Process, ResumeFrom, Sending
+from gpu_engine.remote.run.parts import Base, Part
 from gpu_engine.runs import annotations, environment, job, notes, sweep, trust, waiting
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
-from gpu_engine.spanning.parts import Base, Part
 from gpu_engine.spec.write import to_toml
 
 from .. import event_lines

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import hang
 from gpu_engine.events.frequent import grouped
-from gpu_engine.hosts import protocol
-from gpu_engine.hosts.protocol import BadMessage
-from gpu_engine.hosts.strict import read as strictly
 from gpu_engine.notify import journal
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.protocol import BadMessage
+from gpu_engine.remote.reach.strict import read as strictly
+from gpu_engine.remote.run import parts
 from gpu_engine.runs import (
     annotations,
     checkpoints,
@@ -37,7 +38,6 @@ from gpu_engine.runs import (
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.state import State
-from gpu_engine.spanning import parts
 from gpu_engine.spec.read import from_dict, from_dict_leniently, load
 from gpu_engine.spec.write import to_toml
 

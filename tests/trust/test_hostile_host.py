@@ -20,11 +20,11 @@ import pytest
 from gpu_engine import __version__
 from gpu_engine.common.inbox import Inbox
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.hosts import protocol
-from gpu_engine.hosts.watcher import Watcher
+from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.watcher import Watcher
+from gpu_engine.remote.run import allowance, link, parts
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, all_runs
-from gpu_engine.spanning import allowance, link, parts
 
 from ..conftest import slots, wait_for
 from ..panel.panel_kit import panel, screen_text, until
@@ -41,7 +41,7 @@ GIB = 1 << 30
 def watching(world: World, watch: Callable[[], Watch]) -> Iterator[Watch]:
     """It may start what reaches the hosts, and what holds a run on them together."""
     found = watch()
-    found.let = (PROGRAM, "gpu_engine.spanning")
+    found.let = (PROGRAM, "gpu_engine.remote.run")
     found.memory = 8 * GIB  # addresses: each connection has threads
     yield found
     for child in psutil.Process().children(recursive=True):

@@ -12,6 +12,6 @@ import click
 def command(word: str) -> None:
     """Answer requests, a line of JSON each, until standard input ends. Started over ssh by a panel
     or `gpu-engine` on another machine; what it starts goes on without it."""
-    from gpu_engine.agent.main import serve
+    from gpu_engine.remote.there.main import serve
 
     sys.exit(serve(word))

@@ -26,9 +26,9 @@ def command(choice: SpecChoice, as_json: bool) -> None:
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
     from gpu_engine.launch.launcher import prepare_check, start
+    from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
     from gpu_engine.runs.follow import Follower
-    from gpu_engine.spanning.removal import Removal
 
     prepared = prepare_check(choice.spec)
     run = start(prepared, tell=False)

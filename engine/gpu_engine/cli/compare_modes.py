@@ -71,8 +71,8 @@ def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
     from gpu_engine.cli import watch
     from gpu_engine.launch import launcher
     from gpu_engine.plan.mode_trials import Result
+    from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs.follow import Follower
-    from gpu_engine.spanning.removal import Removal
 
     run = launcher.start(prepared, tell=False)
     follower = Follower(run)

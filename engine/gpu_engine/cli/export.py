@@ -76,8 +76,8 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     from gpu_engine.common import units
     from gpu_engine.launch import ask_torch
     from gpu_engine.launch.lookup import find
+    from gpu_engine.remote.run import parts, queries
     from gpu_engine.runs import checkpoints, folder
-    from gpu_engine.spanning import parts, queries
     from gpu_engine.spec.schema import RunSpec
 
     if out.is_dir():

@@ -13,8 +13,8 @@ from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
-    from gpu_engine.hosts.checkup import Checkup
-    from gpu_engine.hosts.records import Host
+    from gpu_engine.remote.reach.checkup import Checkup
+    from gpu_engine.remote.reach.records import Host
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -26,7 +26,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.common.clean import clean
-    from gpu_engine.hosts import file, ssh_config
+    from gpu_engine.remote.reach import file, ssh_config
     from gpu_engine.runs.folder import dumps
 
     hosts = file.known()
@@ -68,8 +68,8 @@ def _how(host: Host) -> str:
 def add(name: str, ssh: str | None, folder: str | None, python: str | None, label: str | None
         ) -> None:
     """Write NAME into hosts.toml, or change what stands there of it."""
-    from gpu_engine.hosts import file
-    from gpu_engine.hosts.records import Host
+    from gpu_engine.remote.reach import file
+    from gpu_engine.remote.reach.records import Host
 
     there = file.read().get(name)
     old = there or Host(name)
@@ -84,7 +84,7 @@ def add(name: str, ssh: str | None, folder: str | None, python: str | None, labe
 @click.argument("name", nargs=-1, required=True)
 def remove(name: tuple[str, ...]) -> None:
     """Take NAMEs out of hosts.toml. Nothing is done on those machines."""
-    from gpu_engine.hosts import file
+    from gpu_engine.remote.reach import file
 
     absent = [one for one in name if one not in file.read()]
     if absent:
@@ -104,7 +104,7 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
     from dataclasses import asdict
 
     from gpu_engine.common.clean import clean
-    from gpu_engine.hosts import checkup, file
+    from gpu_engine.remote.reach import checkup, file
     from gpu_engine.runs.folder import dumps
 
     hosts = [file.find(one) for one in name] if name else list(file.known().values())
@@ -168,8 +168,8 @@ def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
 
     from gpu_engine import __version__
     from gpu_engine.common.clean import clean
-    from gpu_engine.hosts import checkup, file
-    from gpu_engine.hosts.setup import bring, decide, probe, wheels
+    from gpu_engine.remote.reach import checkup, file
+    from gpu_engine.remote.reach.setup import bring, decide, probe, wheels
 
     host = file.find(name)
     if host.is_local:

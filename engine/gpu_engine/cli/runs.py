@@ -17,10 +17,10 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 
 if TYPE_CHECKING:
+    from gpu_engine.remote.run.removal import Outcome
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.query import Query
     from gpu_engine.runs.summary import Digest
-    from gpu_engine.spanning.removal import Outcome
     from gpu_engine.sweep.figures import Figures
 
     Row: TypeAlias = tuple[Digest, Figures]
@@ -212,7 +212,7 @@ def _why(one: Digest) -> list[str]:
 def rm(run: tuple[str, ...], here: bool) -> None:
     """Delete RUNs that have ended, with their checkpoints, here and on their hosts."""
     from gpu_engine.launch.lookup import find
-    from gpu_engine.spanning.removal import Removal
+    from gpu_engine.remote.run.removal import Removal
 
     found, whole = [find(name) for name in run], True  # one that goes on elsewhere is live
     with Removal(only_here=here) as removal:
@@ -247,9 +247,9 @@ def prune(keep: int, dry_run: bool) -> None:
     """Delete all but the newest of the runs that have ended, here and on their hosts."""
     from gpu_engine.common import units
     from gpu_engine.launch.reattach import take_up_all
+    from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
     from gpu_engine.slurm import watch
-    from gpu_engine.spanning.removal import Removal
 
     take_up_all()
     watch.refresh()

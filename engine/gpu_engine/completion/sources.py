@@ -152,7 +152,7 @@ def checkpoints(typed: str) -> list[Answer]:
 
 def hosts(typed: str) -> list[Answer]:
     """Hosts of hosts.toml."""
-    from gpu_engine.hosts import file
+    from gpu_engine.remote.reach import file
 
     try:
         return [Answer(host.name, host.label or host.ssh or "") for host in file.read().values()]

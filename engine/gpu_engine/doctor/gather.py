@@ -282,8 +282,8 @@ def logout() -> Logout:
 
 def files() -> Files:
     """What can be read of presets and settings."""
-    from gpu_engine.hosts import file as hosts
     from gpu_engine.notify import config as notify
+    from gpu_engine.remote.reach import file as hosts
     from gpu_engine.settings import file as settings
     from gpu_engine.spec import presets
 
@@ -326,7 +326,7 @@ def runs() -> Runs:
 
 def hosts() -> list[tuple[str, tuple[str, ...]]]:
     """Each host of hosts.toml, and what keeps it from being used."""
-    from gpu_engine.hosts import checkup, file
+    from gpu_engine.remote.reach import checkup, file
 
     return [(one.host.name, one.problems) for one in checkup.check(file.known().values())]
 

@@ -20,11 +20,11 @@ from gpu_engine.launch.preflight import meeting_at, occupied, probe
 from gpu_engine.launch.queue_warning import overtaken
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
+from gpu_engine.remote.run import parts
+from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers, trust
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, discard, reopen_run, settle
-from gpu_engine.spanning import parts
-from gpu_engine.spanning.parts import Part
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
@@ -60,7 +60,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
     if spec.devices.hosts is not None:
-        from gpu_engine.spanning.prepare import prepare as over_hosts
+        from gpu_engine.remote.run.prepare import prepare as over_hosts
 
         prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd))
         return replace(prepared, plan=_warned(prepared.plan, notifier.doubt()))
@@ -114,7 +114,7 @@ def preview(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None) -> Launch
     lacks the code checks all but the task. Raises as `prepare`."""
     if spec.devices.hosts is None:
         return prepare(spec, base=base).plan
-    from gpu_engine.spanning.prepare import prepare as over_hosts
+    from gpu_engine.remote.run.prepare import prepare as over_hosts
 
     return over_hosts(spec, base=base, send=False)[2]
 
@@ -219,7 +219,7 @@ def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str, say: Callable[[s
                       ) -> Prepared:
     """`resume` for a run on hosts: each part continues where it is, and the checkpoint is brought
     to the first host where that is another than before."""
-    from gpu_engine.spanning.next_attempt import prepare_again
+    from gpu_engine.remote.run.next_attempt import prepare_again
 
     prepared = Prepared(*prepare_again(run, spec, start, say))
     lock = reopen_run(run, to_toml(prepared.spec), prepared.plan)
@@ -279,7 +279,7 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
 
     Raises UserError where it can't be started.
     """
-    module = "gpu_engine.spanning" if parts.spans(run.path) else "gpu_engine.supervisor"
+    module = "gpu_engine.remote.run" if parts.spans(run.path) else "gpu_engine.supervisor"
     argv = own_program(module, str(run.path), str(lock))
     if logind.here().scope:
         argv = logind.wrapped(argv, run.id)

@@ -9,7 +9,7 @@ from gpu_engine.runs import job, trust
 def find(name: str) -> runs.Run:
     """`runs.folder.find`; where the run is on hosts and nobody here holds it together any more, it
     is taken up again, and where it is a job of Slurm, Slurm is asked about it. Raises UserError."""
-    from gpu_engine.spanning import parts
+    from gpu_engine.remote.run import parts
 
     run = runs.find(name)
     if parts.spans(run.path) and trust.started_here(run.path):

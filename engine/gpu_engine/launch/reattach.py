@@ -15,11 +15,11 @@ from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside
 from gpu_engine.launch.launcher import supervise
+from gpu_engine.remote.run import parts, pending_stops
 from gpu_engine.runs import trust
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.state import State
-from gpu_engine.spanning import parts, pending_stops
 
 _MOST, _WITHIN = 5, 60.0
 """How often one command takes up the same run, in how many seconds."""

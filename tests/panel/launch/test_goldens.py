@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpu_engine.hosts.remote_devices import HostSeen
+from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_engine.runs.folder import Run
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.runs.feed import RunLine, RunsFeed

@@ -13,15 +13,15 @@ from gpu_engine.code import snapshot
 from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.hosts.protocol import VERSION, Welcome
-from gpu_engine.hosts.records import LOCAL, Host
-from gpu_engine.hosts.remote_devices import HostSeen
 from gpu_engine.interpreters import choose
 from gpu_engine.launch import interpreter, preflight
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan.records import Interpreter
+from gpu_engine.remote.reach.protocol import VERSION, Welcome
+from gpu_engine.remote.reach.records import LOCAL, Host
+from gpu_engine.remote.reach.remote_devices import HostSeen
+from gpu_engine.remote.run import nodes, survey
 from gpu_engine.runs import disk_room
-from gpu_engine.spanning import nodes, survey
 from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.remote.run import parts
 from gpu_engine.runs import attempts, checkpoints, leftovers
 from gpu_engine.runs.folder import Run, State
-from gpu_engine.spanning import parts
 
 _LENGTHS = ("train.steps=", "train.epochs=")
 _MOST_STEPS = 4

@@ -12,9 +12,9 @@ from textual.widgets import Static
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Sample, Snapshot
-from gpu_engine.hosts import file
-from gpu_engine.hosts.records import Host
-from gpu_engine.hosts.remote_devices import HostSeen
+from gpu_engine.remote.reach import file
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_panel.launch.busy_devices import busy_devices
 from gpu_panel.launch.devices import row_keys, ticks
 from gpu_panel.launch.devices.lines import DeviceTable, build

@@ -15,7 +15,7 @@ from gpu_panel.launch.devices import row_keys
 
 if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
-    from gpu_engine.hosts.remote_devices import HostSeen
+    from gpu_engine.remote.reach.remote_devices import HostSeen
     from gpu_panel.launch.devices.history import History
 
 TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"

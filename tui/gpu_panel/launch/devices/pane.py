@@ -12,7 +12,7 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from gpu_engine.common.clean import clean
-from gpu_engine.hosts.records import LOCAL
+from gpu_engine.remote.reach.records import LOCAL
 from gpu_panel import keys
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane

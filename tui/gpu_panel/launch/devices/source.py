@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
-from gpu_engine.hosts.records import LOCAL, Host
+from gpu_engine.remote.reach.records import LOCAL, Host
 from gpu_panel.common.background import in_thread, leave
 from gpu_panel.launch.devices.history import History
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
     from gpu_engine.devices.records import Inventory, Snapshot
-    from gpu_engine.hosts.remote_devices import HostSeen
+    from gpu_engine.remote.reach.remote_devices import HostSeen
 
 LOOKS = 3
 """The number of snapshots by which it is judged whether a device is free."""
@@ -100,7 +100,7 @@ class DeviceSource:
 
     async def watch_hosts(self, named: Sequence[str] = ()) -> None:
         """Watch the machines in hosts.toml and those that are named."""
-        from gpu_engine.hosts import file
+        from gpu_engine.remote.reach import file
 
         try:
             there = await in_thread(file.known, name="panel-hosts")
@@ -110,7 +110,7 @@ class DeviceSource:
         more = [Host(name) for name in named if name not in there and name != LOCAL]
         for host in (*there.values(), *more):
             if self._hosts is None:
-                from gpu_engine.hosts.watcher import Watcher
+                from gpu_engine.remote.reach.watcher import Watcher
 
                 self._hosts = Watcher()
             self._hosts.watch(host)

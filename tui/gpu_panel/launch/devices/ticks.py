@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpu_engine.hosts.records import LOCAL, BadName, HostDevices, parse_all
+from gpu_engine.remote.reach.records import LOCAL, BadName, HostDevices, parse_all
 from gpu_panel.launch.devices import row_keys
 
 if TYPE_CHECKING:

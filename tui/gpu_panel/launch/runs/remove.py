@@ -25,7 +25,7 @@ _NAMED = 12
 async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
     """Ask the person, then delete the folder of `run`. Returns whether it was deleted. Call this
     from a worker. Raises UserError or OSError if it can't be deleted."""
-    from gpu_engine.spanning import parts
+    from gpu_engine.remote.run import parts
 
     size = await in_thread(run.size, name="panel-size")
     found = await in_thread(lambda: parts.read(run.path), name="panel-parts")
@@ -77,7 +77,7 @@ def _ended() -> list[tuple[Run, int]]:
 def remove_all(going: Iterable[Run]) -> None:
     """Delete these runs. Raises UserError at the end, naming every run that could not be
     deleted."""
-    from gpu_engine.spanning.removal import Removal
+    from gpu_engine.remote.run.removal import Removal
 
     trouble: list[str] = []
     with Removal() as removal:

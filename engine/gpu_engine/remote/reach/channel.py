@@ -1,0 +1,341 @@
+"""One way to one host: a process (ssh, or an agent that is our child), its lines in and out.
+
+A channel is opened once and ends once; then it has a reason, and another one is opened. Nobody
+waits for it without a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import selectors
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import IO
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.own_programs import own_program
+from gpu_engine.remote.reach import protocol, reasons, ssh
+from gpu_engine.remote.reach.protocol import Answer, BadMessage, Failed, Request
+from gpu_engine.remote.reach.records import BadName, Host
+
+OPEN = 30.0
+"""Seconds in which an agent has to be there."""
+ASK = 60.0
+"""Seconds for an answer."""
+PING = 15.0
+"""Seconds between two signs of life for the agent, which ends without any."""
+_NOISE = 1 << 20
+"""Bytes that a login shell may print before the agent begins."""
+_ODD = 1000
+"""Lines that are none of the agent's, which are passed over in all."""
+_SAID = 16 << 10
+"""The end of what came on stderr, as much as is kept."""
+_WAITING = 64
+"""Answers to one request that wait to be read before no more is taken from the pipe."""
+
+
+class Unreachable(UserError):
+    """The host can't be asked, or can't any more."""
+
+    title = "A host can't be reached"
+
+    def __init__(self, host: str, reason: str) -> None:
+        self.host, self.reason = host, reason
+        super().__init__(f"{host}: {reason}")
+
+
+class Refused(UserError):
+    """The host has answered that it can't be done."""
+
+    title = "A host could not do it"
+
+    def __init__(self, host: str, reason: str) -> None:
+        self.host, self.reason = host, reason
+        super().__init__(f"{host}: {reason}")
+
+
+class Stream:
+    """The answers to one request, in their order."""
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        self.number = number
+        self._channel = channel
+        self._answers: queue.Queue[Answer | None] = queue.Queue(_WAITING)
+        self._over = threading.Event()
+
+    def next(self, seconds: float | None) -> Answer | None:
+        """The next answer; None where none came within `seconds` (None: however long it takes).
+        Raises Unreachable when the channel has ended, Refused for `Failed`."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            try:
+                left = 1.0 if end is None else max(0.0, min(1.0, end - time.monotonic()))
+                got = self._answers.get(timeout=left) if left else self._answers.get_nowait()
+            except queue.Empty:
+                if self._channel.ended is not None and self._answers.empty():
+                    raise Unreachable(self._channel.host.name, self._channel.ended) from None
+                if end is not None and time.monotonic() >= end:
+                    return None
+                continue
+            if got is None:
+                continue
+            if isinstance(got, Failed):
+                self.close()
+                raise Refused(self._channel.host.name, got.message)
+            return got
+
+    def __iter__(self) -> Iterator[Answer]:
+        """Until the channel ends, which raises Unreachable."""
+        while True:
+            got = self.next(None)
+            if got is not None:
+                yield got
+
+    def close(self) -> None:
+        """No more answers are wanted."""
+        if not self._over.is_set():
+            self._over.set()
+            self._channel._forget(self)
+
+    def put(self, answer: Answer | None) -> None:
+        """Of the channel alone: waits while the reader is far behind."""
+        while not self._over.is_set() and self._channel.ended is None:
+            try:
+                self._answers.put(answer, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+
+
+class Channel:
+    """The way to `host`. Use `open_channel`."""
+
+    def __init__(self, host: Host, *, shared: bool = True) -> None:
+        self.host = host
+        self.ended: str | None = None
+        """Why it has ended; None while it is open."""
+        self.heard = time.monotonic()
+        """When something last came from there."""
+        self._word = secrets.token_hex(8)
+        self._streams: dict[int, Stream] = {}
+        self._number = 0
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._said = b""
+        self._process = self._start(shared)
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def ask(self, request: Request, seconds: float = ASK) -> Answer:
+        """The one answer to `request`. Raises Unreachable, Refused."""
+        stream = self.stream(request)
+        try:
+            got = stream.next(seconds)
+        finally:
+            stream.close()
+        if got is None:
+            raise Unreachable(self.host.name, f"no answer within {seconds:.0f} s")
+        return got
+
+    def stream(self, request: Request) -> Stream:
+        """Send `request`; its answers. Raises Unreachable."""
+        with self._lock:
+            self._number += 1
+            stream = self._streams[self._number] = Stream(self, self._number)
+        self._send(stream.number, request)
+        return stream
+
+    def close(self, reason: str = "it was closed") -> None:
+        """End it: the agent there ends too. Takes some seconds at most."""
+        self._end(reason)
+        process = self._process
+        with contextlib.suppress(OSError):
+            _pipe(process.stdin).close()
+        for act in (lambda: None, process.terminate, process.kill):
+            act()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+                return
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- lines ---------------------------------------------------------------------------------
+
+    def _start(self, shared: bool) -> subprocess.Popen[bytes]:
+        if self.host.is_local:
+            argv = own_program("gpu_engine", "agent", self._word)
+        else:
+            try:
+                argv = ssh.shell(self.host, shared=shared)
+            except BadName as err:
+                raise Unreachable(self.host.name, str(err)) from None
+        try:
+            return subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                bufsize=0, env=ssh.environment(),
+                start_new_session=True)  # no terminal to ask at, no Ctrl-C of ours
+        except OSError as err:
+            raise Unreachable(self.host.name, f"{argv[0]} can't be started: "
+                                              f"{err.strerror}") from None
+
+    def _open(self, seconds: float) -> None:
+        """Wait for the agent's mark. Raises Unreachable."""
+        threading.Thread(target=self._listen_to_errors, name="stderr", daemon=True).start()
+        try:
+            if not self.host.is_local:
+                os.write(_pipe(self._process.stdin).fileno(), ssh.script(self.host, self._word))
+            rest = self._to_the_mark(time.monotonic() + seconds)
+        except (OSError, Unreachable) as err:
+            reason = err.reason if isinstance(err, Unreachable) else self._why(greeted=False)
+            self.close(reason)
+            # What its shell has left behind would wait for ever for somebody to read this.
+            _pipe(self._process.stdout).close()
+            raise Unreachable(self.host.name, reason) from None
+        self.heard = time.monotonic()
+        threading.Thread(target=self._listen, args=(rest,), name=f"from {self.host.name}",
+                         daemon=True).start()
+        threading.Thread(target=self._ping, name=f"ping {self.host.name}", daemon=True).start()
+
+    def _to_the_mark(self, deadline: float) -> bytes:
+        """What came behind the agent's mark. Raises Unreachable, OSError."""
+        out, mark = _pipe(self._process.stdout), f"{protocol.MARK} {self._word}".encode()
+        data = b""
+        with selectors.DefaultSelector() as ready:
+            ready.register(out, selectors.EVENT_READ)
+            while True:
+                at = data.find(mark)
+                end = data.find(b"\n", at) if at >= 0 else -1
+                if end >= 0:
+                    if data[at:end].endswith(ssh.NOT_THERE.encode()):
+                        raise Unreachable(self.host.name, reasons.not_there(self.host))
+                    return data[end + 1:]
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Unreachable(self.host.name, self._why(greeted=False))
+                if not ready.select(left):
+                    continue
+                got = os.read(out.fileno(), 65536)
+                data += got
+                if not got:
+                    raise Unreachable(self.host.name, self._why(greeted=False))
+                if len(data) > _NOISE:
+                    raise Unreachable(self.host.name, "its login shell prints without end, and "
+                                                      "no agent begins")
+
+    def _listen(self, rest: bytes) -> None:
+        """Take in lines until the stream ends."""
+        out, odd = _pipe(self._process.stdout), 0
+        try:
+            while True:
+                *lines, rest = rest.split(b"\n")
+                for line in lines:
+                    if line[:1] != b"{":  # a job of the login shell printed something
+                        odd += bool(line.strip())
+                        if odd > _ODD:
+                            raise BadMessage(f"{_ODD} lines that are none of an agent's")
+                        continue
+                    self._take(*protocol.answer(line))
+                if len(rest) > protocol.LONGEST:
+                    raise BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
+                got = os.read(out.fileno(), 1 << 18)
+                if not got:
+                    break
+                self.heard = time.monotonic()
+                rest += got
+        except BadMessage as err:
+            self.close(f"what came from there is none of an agent's: {err}")
+            return
+        except (OSError, ValueError):  # closed meanwhile
+            pass
+        self._end(self._why(greeted=True))
+
+    def _take(self, number: int, answer: Answer) -> None:
+        with self._lock:
+            stream = self._streams.get(number)
+        if stream is not None:
+            stream.put(answer)
+
+    def _send(self, number: int, request: Request) -> None:
+        line = protocol.pack(number, request)
+        if len(line) > protocol.LONGEST:
+            raise Refused(self.host.name, f"what it is to be told has {len(line):,} bytes; "
+                                          f"{protocol.LONGEST:,} may be")
+        try:
+            with self._writing:
+                view = memoryview(line)
+                while view:
+                    view = view[os.write(_pipe(self._process.stdin).fileno(), view):]
+        except (OSError, ValueError):
+            raise Unreachable(self.host.name, self.ended or self._why(greeted=True)) from None
+
+    def _forget(self, stream: Stream) -> None:
+        with self._lock:
+            known = self._streams.pop(stream.number, None) is not None
+        if known and self.ended is None:
+            with contextlib.suppress(Unreachable):
+                self._send(0, protocol.Cancel(stream.number))
+
+    def _ping(self) -> None:
+        while self.ended is None:
+            try:
+                self._send(0, protocol.Ping())
+            except Unreachable:
+                return
+            for _ in range(int(PING * 2)):
+                if self.ended is not None:
+                    return
+                time.sleep(0.5)
+
+    def _end(self, reason: str) -> None:
+        with self._lock:
+            if self.ended is None:
+                self.ended = reason
+
+    def _listen_to_errors(self) -> None:
+        stream = _pipe(self._process.stderr)
+        with contextlib.suppress(OSError, ValueError):
+            while got := os.read(stream.fileno(), 8192):
+                self._said = (self._said + got)[-_SAID:]
+
+    def _why(self, *, greeted: bool) -> str:
+        """By what ssh said, and how it ended. What it said last may be on its way."""
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(0.5)
+        time.sleep(0.05)
+        return reasons.why(self.host, self._stderr(), code, greeted=greeted)
+
+    def _share_ended(self) -> bool:
+        return reasons.share_ended(self._stderr(), self._process.poll())
+
+    def _stderr(self) -> str:
+        return self._said.decode(errors="replace")
+
+
+def open_channel(host: Host, seconds: float = OPEN) -> Channel:
+    """A channel to `host` whose agent has answered. Raises Unreachable."""
+    end = time.monotonic() + seconds
+    channel = Channel(host)
+    try:
+        channel._open(seconds)
+    except Unreachable:
+        if not channel._share_ended():
+            raise
+        channel = Channel(host, shared=False)
+        channel._open(end - time.monotonic())
+    return channel
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise OSError("no pipe")
+    return stream

@@ -1,0 +1,143 @@
+"""Can a host be used? Everything that keeps it from that, asked of all hosts at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_engine import __version__
+from gpu_engine.common import paths
+from gpu_engine.devices.records import Inventory
+from gpu_engine.remote.reach import nvidia_smi, protocol, reasons
+from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.protocol import Welcome
+from gpu_engine.remote.reach.records import Host
+
+CLOCKS = 1.0
+"""Seconds that clocks may differ: beyond that, ages and durations of ranks on several machines
+don't fit together."""
+_LOOK = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What asking a host gave."""
+
+    host: Host
+    opened: float | None = None
+    """Seconds until our program there answered; None: it has not."""
+    round_trip: float | None = None
+    """Seconds for a question and its answer."""
+    welcome: Welcome | None = None
+    inventory: Inventory | None = None
+    """Also where only nvidia-smi could be asked."""
+    clock: float | None = None
+    """Seconds that its clock is ahead of this machine's."""
+    problems: tuple[str, ...] = ()
+    """What keeps it from being used, in sentences to act on."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether runs can be started there."""
+        return self.welcome is not None and not self.problems
+
+
+def check(hosts: Iterable[Host]) -> list[Checkup]:
+    """Ask all of `hosts` at once. Takes as long as the slowest, which has a limit."""
+    found = [Checkup(host) for host in hosts]
+
+    def ask(index: int) -> None:
+        found[index] = _check(found[index].host)
+
+    threads = [threading.Thread(target=ask, args=(i,), name=f"check {one.host.name}", daemon=True)
+               for i, one in enumerate(found)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return _together(found)
+
+
+def _check(host: Host) -> Checkup:
+    began = time.monotonic()
+    try:
+        with open_channel(host) as channel:
+            return _ask(channel, time.monotonic() - began)
+    except (Unreachable, Refused) as err:
+        return _without(host, err.reason)
+
+
+def _ask(channel: Channel, opened: float) -> Checkup:
+    """Raises Unreachable, Refused."""
+    host = channel.host
+    folders = host.folders(paths.here())
+    welcome = channel.ask(protocol.Hello(folders))
+    trips = []
+    for _ in range(3):  # the first may still wait for what the agent imports
+        began, at = time.monotonic(), time.time()
+        channel.ask(protocol.Ping())
+        trips.append((time.monotonic() - began, at))
+    began, at = time.monotonic(), time.time()
+    again = channel.ask(protocol.Hello(folders))
+    took = time.monotonic() - began
+    if not isinstance(welcome, Welcome) or not isinstance(again, Welcome):
+        return Checkup(host, problems=("what answers there is no agent of gpu-panel's",))
+    clock = again.clock - (at + took / 2)
+    problems = []
+    if welcome.protocol != protocol.VERSION or welcome.version != __version__:
+        problems.append(f"gpu-panel there is {welcome.version}, and {__version__} here. "
+                        f"{reasons.setup(host)}")
+    if welcome.interpreter is None:
+        problems.append(welcome.lacking or "no interpreter there has torch, which ranks need")
+    if abs(clock) > CLOCKS + took:
+        way = "ahead of" if clock > 0 else "behind"
+        problems.append(f"its clock is {abs(clock):.0f} s {way} this machine's: set both by NTP")
+    inventory = None
+    if welcome.protocol == protocol.VERSION:
+        devices = channel.stream(protocol.Watch(once=True)).next(_LOOK)
+        inventory = devices.inventory if isinstance(devices, protocol.Devices) else None
+        if inventory is not None and inventory.problem:
+            problems.append(inventory.problem)
+    return Checkup(host, opened, min(t for t, _ in trips), welcome, inventory, clock,
+                   tuple(problems))
+
+
+def _without(host: Host, reason: str) -> Checkup:
+    """What can be said of a host that no agent answers on."""
+    inventory = None
+    if reason == reasons.not_there(host) or reasons.setup(host) in reason:
+        try:
+            inventory = nvidia_smi.look(host).inventory
+        except nvidia_smi.NotSeen:
+            inventory = None
+    return Checkup(host, inventory=inventory, problems=(reason,))
+
+
+def _together(found: Sequence[Checkup]) -> list[Checkup]:
+    """What only shows when they are compared: one machine under two names, another torch."""
+    out = []
+    for i, one in enumerate(found):
+        problems = list(one.problems)
+        for other in found[:i]:
+            if one.welcome is None or other.welcome is None:
+                continue
+            if _machine(one.welcome) is not None \
+                    and _machine(one.welcome) == _machine(other.welcome):
+                problems.append(f"it is the same machine as {other.host.name}: name it once in a "
+                                "run")
+            elif one.welcome.torch != other.welcome.torch and one.welcome.torch is not None \
+                    and other.welcome.torch is not None:
+                problems.append(f"torch is {one.welcome.torch.version} there, and "
+                                f"{other.welcome.torch.version} on {other.host.name}: ranks of "
+                                "one run need the same")
+        out.append(replace(one, problems=tuple(problems)))
+    return out
+
+
+def _machine(welcome: Welcome) -> tuple[str, str] | None:
+    """What two hosts share only where they are one."""
+    if welcome.boot is None or welcome.network is None:
+        return None
+    return welcome.boot, welcome.network

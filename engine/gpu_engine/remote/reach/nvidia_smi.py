@@ -1,0 +1,120 @@
+"""A host's GPUs as `nvidia-smi` tells of them, where our program is not there to ask the driver.
+
+    nvidia-smi --query-gpu=index,uuid,… --format=csv,noheader,nounits
+
+gives a line a GPU: MiB, percent, degrees Celsius, watts, and "[N/A]" or the like for what the
+driver does not know (nvidia-smi --help-query-gpu). Who is on a GPU is not told, so none of them is
+called free.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import secrets
+import time
+from dataclasses import dataclass
+
+from gpu_engine.common.clean import clean
+from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.remote.reach import reasons, shell
+from gpu_engine.remote.reach.records import BadName, Host
+
+FIELDS = ("index", "uuid", "name", "driver_version", "utilization.gpu", "memory.used",
+          "memory.total", "temperature.gpu", "power.draw", "power.limit")
+ABSENT = "there is no nvidia-smi there either"
+_PLACES = ("/usr/bin", "/usr/local/bin", "/usr/lib/wsl/lib", "/opt/bin", "/run/nvidia/driver/bin")
+"""Where it is beside the PATH, which is short for a shell that nobody logged in to."""
+_SECONDS = 25.0
+_MOST = 64 << 10
+_MOST_GPUS = 128
+_BIGGEST = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look by nvidia-smi gave."""
+
+    inventory: Inventory
+    snapshot: Snapshot
+
+
+class NotSeen(Exception):
+    """Why there is no look, in words."""
+
+
+def look(host: Host) -> Seen:
+    """One look at the GPUs of `host`. Raises NotSeen."""
+    word = secrets.token_hex(8)
+    try:
+        ran = shell.run(host, script(word), _SECONDS, most=_MOST)
+    except (OSError, BadName) as err:
+        raise NotSeen(str(err)) from None
+    _, mark, out = ran.out.partition(f"{word}\n")
+    if not mark:
+        raise NotSeen(reasons.why(host, ran.err, ran.code, greeted=False))
+    if ran.code == 127:
+        raise NotSeen(ABSENT)
+    if ran.code != 0:
+        said = next((line for line in (out + ran.err).splitlines() if line.strip()), "")
+        raise NotSeen(clean(said, 200) or "nvidia-smi does not answer there")
+    return read(out, time.time())
+
+
+def script(word: str) -> bytes:
+    """What a shell there is told: `word` first, then the table."""
+    query = f"--query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits"
+    return (f"printf '%s\\n' {word}\nPATH=$PATH:{':'.join(_PLACES)}\n"
+            f"command -v nvidia-smi >/dev/null 2>&1 || exit 127\n"
+            f"exec nvidia-smi {query}\n").encode()
+
+
+def read(text: str, taken: float) -> Seen:
+    """The table as records. What is no line of it is passed over. Raises NotSeen where nothing of
+    it is one."""
+    devices: list[Device] = []
+    samples: list[Sample] = []
+    driver = None
+    for cells in csv.reader(text.splitlines(), skipinitialspace=True):
+        gpu = _gpu(cells, taken)
+        if gpu is None or any(d.id == gpu.device.id for d in devices):
+            continue
+        driver = driver or _known(cells[3])
+        devices.append(gpu.device)
+        samples.append(gpu)
+        if len(devices) == _MOST_GPUS:
+            break
+    if not devices and text.strip():
+        raise NotSeen(clean(text.strip().splitlines()[0], 200))
+    inventory = Inventory(tuple(devices), "nvidia-smi", driver=driver)
+    return Seen(inventory, Snapshot(taken, tuple(samples)))
+
+
+def _gpu(cells: list[str], taken: float) -> Sample | None:
+    if len(cells) != len(FIELDS) or not (cells[0].isascii() and cells[0].isdecimal()
+                                         and len(cells[0]) < 4):
+        return None
+    index, uuid, name, _, util, used, total, heat, power, limit = cells
+    size = _bytes(total)
+    device = Device(str(int(index)), "gpu", _known(name) or "GPU", int(index), _known(uuid), size)
+    share = _number(util)
+    return Sample(device, None if share is None else share / 100, _bytes(used), size,
+                  _number(heat), _number(power), _number(limit), taken=taken)
+
+
+def _known(text: str) -> str | None:
+    text = clean(text, 100).strip()
+    return None if not text or text.startswith("[") or text == "N/A" else text
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 <= value < 1e7 else None
+
+
+def _bytes(text: str) -> int | None:
+    value = _number(text)
+    return None if value is None or value * (1 << 20) > _BIGGEST else int(value * (1 << 20))

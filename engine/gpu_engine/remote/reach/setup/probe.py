@@ -1,0 +1,139 @@
+"""What another machine has that this program could be set up with: interpreters, torch, uv."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from dataclasses import dataclass
+
+from gpu_engine.common.clean import clean
+from gpu_engine.remote.reach import reasons, shell
+from gpu_engine.remote.reach.channel import Unreachable
+from gpu_engine.remote.reach.records import BadName, Host
+
+_SECONDS = 60.0
+_MOST = 256 << 10
+_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python",
+          "/usr/bin/python3", "/usr/local/bin/python3", "$HOME/.venv/bin/python",
+          "$HOME/miniconda3/bin/python", "$HOME/anaconda3/bin/python", "/opt/conda/bin/python")
+_UV = ("$HOME/.local/bin/uv", "$HOME/.cargo/bin/uv", "/usr/local/bin/uv")
+
+# No single quotes in it: it stands between two.
+_LOOK = """
+import json, os, re, sys, sysconfig
+from importlib.util import find_spec
+torch, site = None, None
+spec = find_spec("torch")
+if spec is not None and spec.origin:
+    folder = os.path.dirname(spec.origin)
+    site = os.path.dirname(folder)
+    try:
+        with open(os.path.join(folder, "version.py")) as file:
+            found = re.search(r"__version__[^=]*= *.([0-9][^ \\x27\\x22]*)", file.read(65536))
+        torch = found.group(1) if found else None
+    except OSError:
+        pass
+home = os.statvfs(os.path.expanduser("~"))
+print(json.dumps({"python": sys.executable, "version": list(sys.version_info[:3]),
+    "platform": sysconfig.get_platform(), "torch": torch, "site": site,
+    "venv": find_spec("venv") is not None, "pip": find_spec("pip") is not None,
+    "free": home.f_bavail * home.f_frsize}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """An interpreter there."""
+
+    path: str
+    version: tuple[int, int, int]
+    platform: str
+    """As `sysconfig.get_platform` has it: "linux-x86_64"."""
+    torch: str | None = None
+    """The version of the torch that it has."""
+    site: str | None = None
+    """The folder in which that torch lies."""
+    venv: bool = False
+    pip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found there."""
+
+    pythons: tuple[Python, ...]
+    """Each interpreter once, in the order in which they were looked for."""
+    uv: str | None
+    free: int | None
+    """Bytes free in the home."""
+
+
+def look(host: Host, python: str | None = None) -> Found:
+    """Look around on `host`; `python` names an interpreter to be looked at first. Raises
+    Unreachable."""
+    word = secrets.token_hex(8)
+    try:
+        ran = shell.run(host, script(word, python), _SECONDS, most=_MOST)
+    except (OSError, BadName) as err:
+        raise Unreachable(host.name, str(err)) from None
+    _, mark, out = ran.out.partition(f"{word}\n")
+    if not mark or f"{word} end" not in out:
+        raise Unreachable(host.name, reasons.why(host, ran.err, ran.code, greeted=bool(mark)))
+    return read(out)
+
+
+def script(word: str, python: str | None) -> bytes:
+    """What a shell there is told."""
+    names = [_path(python)] if python else []
+    names += [f'"{name}"' for name in _NAMES]
+    uv = " ".join(f'"{name}"' for name in _UV)
+    return (f"printf '%s\\n' {word}\ncd /\n"
+            f"for u in uv {uv}; do if command -v \"$u\" >/dev/null 2>&1; then "
+            "printf 'uv %s\\n' \"$(command -v \"$u\")\"; break; fi; done\n"
+            f"for p in {' '.join(names)}; do if command -v \"$p\" >/dev/null 2>&1; then "
+            f"\"$p\" -c '{_LOOK}' </dev/null 2>/dev/null; fi; done\n"
+            f"printf '%s end\\n' {word}\n").encode()
+
+
+def _path(path: str) -> str:
+    """For a shell, its home put in place of ~."""
+    return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
+
+
+def read(out: str) -> Found:
+    """What a shell there has answered. What can't be understood is passed over."""
+    pythons: dict[str, Python] = {}
+    uv, free = None, None
+    for line in out.splitlines()[:200]:
+        if line.startswith("uv /") and line.isprintable():
+            uv = uv or line[3:1024]
+        elif line.startswith("{"):
+            found, room = _python(line)
+            if found is not None:
+                pythons.setdefault(found.path, found)
+                free = room
+    return Found(tuple(pythons.values()), uv, free)
+
+
+def _python(line: str) -> tuple[Python | None, int | None]:
+    try:
+        data = json.loads(line[:65536])
+        version = data["version"]
+        major, minor, patch = (int(n) for n in version)
+        free = data["free"] if isinstance(data["free"], int) else None
+        texts = [_text(data[key]) for key in ("python", "platform", "torch", "site")]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None, None
+    path, platform, torch, site = texts
+    if path is None or platform is None or not path.startswith("/"):
+        return None, None
+    return Python(path, (major, minor, patch), platform, torch if site else None, site,
+                  data.get("venv") is True, data.get("pip") is True), free
+
+
+def _text(value: object) -> str | None:
+    """A text that can stand in a path or a sentence."""
+    if not isinstance(value, str) or not value or len(value) > 1024 or clean(value) != value:
+        return None
+    return value

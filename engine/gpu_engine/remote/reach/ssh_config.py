@@ -1,0 +1,124 @@
+"""The names that a person's ~/.ssh/config has for hosts, to be offered. Nothing else is taken from
+it: `ssh` itself reads the rest.
+
+ssh_config(5): `Host` lines hold patterns, of which those without wildcards are names; `Include`
+takes files, relative ones from ~/.ssh. What stands below a condition (an Include within a `Host` or
+`Match` block) is for that block's hosts and names no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpu_engine.common.files import open_file
+from gpu_engine.remote.reach.records import BadName, check_name
+
+_DEEPEST, _MOST_FILES, _LONGEST, _MOST_NAMES = 16, 100, 1 << 20, 1000
+"""ssh itself stops at 16 Includes within each other."""
+
+
+def names(config: Path | None = None) -> list[str]:
+    """The names in the order of the file, each once; none where it can't be read. `config`:
+    another file than the person's."""
+    found: dict[str, None] = {}
+    reader = _Reader()
+    for name in reader.read(config or own(), 0):
+        with contextlib.suppress(BadName):
+            found[check_name(name)] = None
+        if len(found) >= _MOST_NAMES:
+            break
+    return list(found)
+
+
+def own() -> Path:
+    """The person's file. ssh looks in the home that the system's user list names, whatever HOME
+    says."""
+    return _home() / ".ssh" / "config"
+
+
+def _home() -> Path:
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path(os.environ.get("HOME") or "/")
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._files = 0
+
+    def read(self, path: Path, depth: int) -> Iterator[str]:
+        """Every name of a `Host` line in `path` and what it includes."""
+        self._files += 1
+        if depth > _DEEPEST or self._files > _MOST_FILES:
+            return
+        try:
+            with open_file(path) as file:
+                text = file.read(_LONGEST).decode("utf-8", "replace")
+        except OSError:
+            return
+        conditional = False
+        for line in text.splitlines():
+            key, words = _words(line)
+            if key == "host":
+                conditional = words != ["*"]
+                yield from (word for word in words if _is_name(word, words))
+            elif key == "match":
+                conditional = [w.lower() for w in words] != ["all"]
+            elif key == "include" and not conditional:
+                for word in words:
+                    for included in _included(word):
+                        yield from self.read(included, depth + 1)
+
+
+def _is_name(word: str, line: list[str]) -> bool:
+    """Whether it is one host's name, which no other word of its line excludes. What stands before
+    an @ is a user to ssh, never part of a name."""
+    return not set(word) & set("*?!@") and not any(
+        other.startswith("!") and _matches(other[1:], word) for other in line)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
+    return re.fullmatch("".join(parts), name) is not None
+
+
+def _words(line: str) -> tuple[str, list[str]]:
+    """A line's keyword, in small letters, and its arguments, quotes taken off."""
+    line = line.strip()
+    if not line or line.startswith("#"):
+        return "", []
+    cut = next((i for i, c in enumerate(line) if c in " \t="), len(line))
+    rest = line[cut:].strip()
+    rest = rest[1:].strip() if rest.startswith("=") else rest
+    words, word, quoted, begun = [], "", False, False
+    for char in rest:
+        if char == '"':
+            quoted, begun = not quoted, True
+        elif char in " \t" and not quoted:
+            if begun:
+                words.append(word)
+            word, begun = "", False
+        elif char == "#" and not begun and not quoted:
+            break
+        else:
+            word, begun = word + char, True
+    return line[:cut].lower(), [*words, word] if begun else words
+
+
+def _included(pattern: str) -> list[Path]:
+    """The files that an Include names, sorted as ssh reads them."""
+    home = _home()
+    whole = home / pattern[2:] if pattern.startswith("~/") else home / ".ssh" / pattern
+    if not any(c in str(whole) for c in "*?["):
+        return [whole]
+    anchor = Path(whole.anchor)
+    try:
+        return sorted(anchor.glob(str(whole.relative_to(anchor))))[:_MOST_FILES]
+    except (OSError, ValueError, IndexError):
+        return []

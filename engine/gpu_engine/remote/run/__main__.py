@@ -1,0 +1,32 @@
+"""`python -m gpu_engine.remote.run RUN_DIR LOCK_FD`: started by `gpu_engine.launch`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+
+def main(argv: list[str]) -> int:
+    from gpu_engine.remote.run import pending_stops
+    from gpu_engine.remote.run.span import Span
+    from gpu_engine.runs.folder import EXIT_CODES, Run
+
+    run, lock = Run(Path(argv[1])), int(argv[2])
+    os.set_inheritable(lock, False)  # ours alone: an ssh that kept it would look like us
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
+                        stream=sys.stderr)
+    try:
+        span = Span(run)
+        code = EXIT_CODES[(span.hold() if span.state.live else span.state).state]
+        pending_stops.tell(run, lock)
+    except Exception:
+        logging.exception("the process that holds the run together failed")
+        code = 1
+    logging.shutdown()
+    os._exit(code)  # threads may still wait for a host
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,81 @@
+"""The code of a run on hosts, sent to each host that has not got it.
+
+It goes over the channel that each host's agent is asked by, so that every host that can be asked
+can be sent to, by ssh or another command, and needs no program for it. A file of which the host has
+the content already, in code that was sent before, is not sent again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Literal
+
+from gpu_engine.code.snapshot import Snapshot
+from gpu_engine.plan.records import Sending
+from gpu_engine.remote.reach import code_messages as messages
+from gpu_engine.remote.reach.channel import Channel, Refused
+from gpu_engine.remote.run import pipelined_send
+
+_BUILD = 300.0
+"""Seconds in which a host compares, or writes, all files."""
+
+
+def bring(way: Channel, snapshot: Snapshot) -> str:
+    """The folder on the host that holds the code, sent now where it was missing. Raises
+    Unreachable, Refused."""
+    there = _at(way, messages.FindCode(snapshot.name))
+    if there is not None:
+        return there
+    key = secrets.token_hex(16)
+    _send(way, key, "list", iter((snapshot.listed,)))
+    missing = way.ask(messages.MissingCode(key, snapshot.name), _BUILD)
+    if not isinstance(missing, messages.Missing):
+        raise Refused(way.host.name, "it does not say which files of the code it lacks")
+    _send(way, key, "contents",
+          (data for n, data in enumerate(snapshot.contents) if missing.has(n)))
+    made = _at(way, messages.BuildCode(key, snapshot.name))
+    if made is None:
+        raise Refused(way.host.name, "it does not say where it has put the code")
+    return made
+
+
+def preview(way: Channel, snapshot: Snapshot) -> Sending:
+    """What `bring` would send, and where to. Raises Unreachable, Refused."""
+    hashes = b"".join(bytes.fromhex(e.sha256)[:messages.HASH] for e in snapshot.entries)
+    answer = way.ask(messages.PreviewCode(snapshot.name, hashes), _BUILD)
+    if not isinstance(answer, messages.CodePreview):
+        raise Refused(way.host.name, "it does not say which files of the code it lacks")
+    missing = messages.Missing(answer.bits)
+    sizes = [e.size for n, e in enumerate(snapshot.entries) if missing.has(n)]
+    return Sending(way.host.name, answer.path, answer.there, len(sizes), sum(sizes))
+
+
+def _at(way: Channel, request: messages.FindCode | messages.BuildCode) -> str | None:
+    answer = way.ask(request, _BUILD)
+    if not isinstance(answer, messages.CodeAt):
+        raise Refused(way.host.name, "it does not say where the code is")
+    return answer.path
+
+
+def _send(way: Channel, key: str, what: Literal["list", "contents"], parts: Iterator[bytes]
+          ) -> None:
+    def requests() -> Iterator[messages.SendCode]:
+        offset = 0
+        for piece in _pieces(parts):
+            yield messages.SendCode.of(key, what, offset, piece)
+            offset += len(piece)
+
+    pipelined_send.send(way, requests(), "code")
+
+
+def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The parts one behind the other, in pieces that fit a message."""
+    rest = bytearray()
+    for part in parts:
+        rest += part
+        while len(rest) >= messages.PIECE:
+            yield bytes(rest[:messages.PIECE])
+            del rest[:messages.PIECE]
+    if rest:
+        yield bytes(rest)

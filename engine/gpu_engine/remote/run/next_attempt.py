@@ -1,0 +1,113 @@
+"""Another attempt of a run on hosts: what each of them is told then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.devices.records import Inventory
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.remote.reach.channel import Unreachable
+from gpu_engine.remote.run import checkpoint_transfer, nodes, parts, queries, survey
+from gpu_engine.remote.run.parts import Base, Part
+from gpu_engine.remote.run.prepare import prepare, resumed
+from gpu_engine.remote.run.queries import Say
+from gpu_engine.runs import attempts
+from gpu_engine.runs.folder import Run
+from gpu_engine.spec.host_names import HostDevices
+from gpu_engine.spec.schema import RunSpec
+
+
+def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: None
+                  ) -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
+    """What a person's resume of `run` with `spec` comes to, from the checkpoint that `start` means.
+    Raises as `prepare`."""
+    before = parts.read(run.path)
+    first, asked = next((p for p in before if p.node == 0), None), nodes.entries(spec)
+    moves = first is not None and first.run is not None and asked[0].host != first.host
+    chosen, copied = None, False
+    if start != "newest":
+        chosen = queries.choose(run, start, spec.train.best)
+    elif moves and first is not None:  # the new host may have older ones of its own
+        chosen, copied = _newest(run, first.host, say)
+    attempts.check_length(run, spec, chosen)
+    spec, inventory, plan, told = prepare(
+        spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen)
+    number = max(run.state().attempt, *(p.attempt for p in before), 0) + 1
+    told = tuple(_joined(p, before, run, number) for p in told)
+    if moves and first is not None and chosen is not None:
+        target = parts.host_of(run.path, told[0])
+        key = checkpoint_transfer.carry_copy(run, target, chosen, say) if copied else \
+            checkpoint_transfer.carry(run, first, target, chosen, say)
+        told = (replace(told[0], checkpoint=chosen, bring=key), *told[1:])
+    planned = run.plan()
+    if plan.code is None and planned is not None:  # the hosts go on with what they were sent
+        plan = replace(plan, code=planned.code)
+    return spec, inventory, plan, told
+
+
+def _newest(run: Run, host: str, say: Say) -> tuple[str | None, bool]:
+    """The newest checkpoint on the former first host, and whether it is a copy of it here, where
+    that host can't be reached. Raises UserError."""
+    try:
+        return queries.newest(run), False
+    except Unreachable as err:
+        copy = checkpoint_transfer.newest_here(run)
+        if copy is None:
+            raise UserError(f"the checkpoints are on {host}, which can't be reached: {err.reason}"
+                            ) from None
+        say(f"{host} can't be reached: the run goes on from {copy}, of which there is a copy here")
+        return copy, True
+
+
+def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:
+    """`part` with its place among the hosts of the attempt before: what is here of a rank that was
+    on another host stays, and what the new one says of it follows."""
+    own = next((p.ranks for p in before if p.host == part.host and p.run is not None), ())
+    fresh = tuple(rank for rank in part.ranks if rank not in own)
+    kept = tuple(b for b in part.bases if b.rank in part.ranks and b.rank not in fresh)
+    new = tuple(Base(rank, size) for rank in fresh if (size := _size(run.events(rank))))
+    return replace(part, attempt=number, fresh=fresh, bases=(*kept, *new))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, restarts: int) -> tuple[Part, ...]:
+    """All nodes of `run` once more, at a port that is free now. `restarts`: how many a single one
+    may make by itself. Raises UserError where a host can't be reached, or the others can't reach
+    the first."""
+    if len(before) == 1:
+        train = before[0].spec.get("train")
+        return (_once_more(before[0], before[0].spec | {
+            "train": (train if isinstance(train, dict) else {}) | {"restarts": restarts}}),)
+    asked = [HostDevices(p.host) for p in before]
+    met = survey.meet(asked, [parts.host_of(run.path, p) for p in before])
+    try:
+        address, port = survey.meeting_point(met, spec)
+    except SpecError:
+        if spec.parallel.master_port is None:
+            raise
+        # The one that was named may still be held by what ended just now.
+        address, port = survey.meeting_point(met, replace(
+            spec, parallel=replace(spec.parallel, master_port=None)))
+    finally:
+        survey.part(met)
+    return tuple(_once_more(p, _at(p.spec, address, port)) for p in before)
+
+
+def _once_more(part: Part, spec: dict[str, object]) -> Part:
+    fresh = replace(part, spec=spec, state=None, problem=None, since=None, to_stop=False)
+    return resumed(fresh, part if part.run is not None else None)
+
+
+def _at(spec: dict[str, object], address: str, port: int) -> dict[str, object]:
+    place = spec.get("parallel")
+    return spec | {"parallel": (place if isinstance(place, dict) else {})
+                   | {"master_addr": address, "master_port": port}}

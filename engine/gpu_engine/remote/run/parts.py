@@ -1,0 +1,149 @@
+"""Each host's part of a run, as `hosts/NAME.json` in the run folder here keeps it.
+
+It keeps the host's name alone. How that host is reached says the person (`host_of`), never the
+folder, which somebody may have sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from gpu_engine.common.files import json_inside, write_json_inside
+from gpu_engine.common.records import read_record
+from gpu_engine.remote.reach import allocation, file
+from gpu_engine.remote.reach.records import BadName, Host, check_name
+from gpu_engine.runs import leftovers, trust
+
+FOLDER, FORMER = leftovers.HOSTS, "former"
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """How many bytes of a rank's events here are another host's."""
+
+    rank: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a host is told to do, and what is known of it."""
+
+    host: str
+    """Its name in devices.hosts."""
+    node: int
+    ranks: tuple[int, ...]
+    spec: dict[str, object]
+    folders: tuple[str, ...]
+    code: str | None = None
+    """The name of the code that it was sent; None: none was."""
+    key: str
+    """Names the run for the host before it has an id there."""
+    trying: bool = False
+    """Whether its ranks only try their connection."""
+    attempt: int = 1
+    """The one that it was told to begin."""
+    resume: bool = False
+    """Whether a run that is there begins another attempt."""
+    checkpoint: str | None = None
+    """The one to go on from; None: the newest."""
+    bring: str | None = None
+    """The key under which the host was sent that checkpoint; None: it has it."""
+    fresh: tuple[int, ...] = ()
+    """Its ranks that were on another host in the attempt before."""
+    bases: tuple[Base, ...] = ()
+    """Events here that came from another host: its own follow them."""
+    run: str | None = None
+    """The run's id there; None: not known to have begun."""
+    path: str | None = None
+    """Its folder there."""
+    skew: float = 0.0
+    """Seconds that the clock there is ahead of this one."""
+    state: str | None = None
+    """How the run there is, as it was told last."""
+    heard: float | None = None
+    """Unix seconds when the host last answered."""
+    problem: str | None = None
+    """Why it can't be reached now; None: it can."""
+    since: float | None = None
+    """Since when, unix seconds."""
+    warnings: tuple[str, ...] = field(default=())
+    to_stop: bool = False
+    """Whether the run here was stopped, and it has still to be told: see `owed`."""
+
+
+def write(run: Path, part: Part) -> None:
+    """Raises OSError."""
+    folder = run / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_json_inside(run, f"{FOLDER}/{part.host}.json", asdict(part))
+
+
+def host_of(run: Path, part: Part) -> Host:
+    """How the host of a part is reached: as hosts.toml has it, else as a node of a Slurm job, else
+    as ssh knows the name. Raises UserError where the run was not started from here, or hosts.toml
+    is wrong."""
+    trust.require_started(run)
+    found = file.known().get(part.host)
+    if found is not None:
+        return found
+    kept = (read_record(Host, h) for h in trust.hosts_of(run))
+    return next((h for h in kept if h.name == part.host), Host(part.host))
+
+
+def keep_nodes(run: Path, parts: Iterable[Part]) -> None:
+    """Keep how the nodes of this Slurm job are reached, for whoever asks from outside of the job.
+    Raises OSError."""
+    nodes = allocation.hosts_of_job()
+    used = [asdict(nodes[p.host]) for p in parts if p.host in nodes]
+    if used:
+        trust.note_started(run, used)
+
+
+def write_all(run: Path, parts: Iterable[Part]) -> None:
+    """Raises OSError."""
+    for part in parts:
+        write(run, part)
+
+
+def write_instead(run: Path, told: Sequence[Part]) -> None:
+    """These are the run's parts from now on. What is known of hosts that were left out is kept for
+    `former`. Raises OSError."""
+    names = {p.host for p in told}
+    for part in read(run):
+        if part.host not in names:
+            (run / FOLDER / FORMER).mkdir(mode=0o700, exist_ok=True)
+            name = f"{part.host}.json"
+            (run / FOLDER / name).rename(run / FOLDER / FORMER / name)
+    write_all(run, told)
+    for name in names:
+        (run / FOLDER / FORMER / f"{name}.json").unlink(missing_ok=True)
+
+
+def former(run: Path) -> tuple[Part, ...]:
+    """The parts of hosts that were left out of later attempts: their run folders are there."""
+    return read(run, f"{FOLDER}/{FORMER}")
+
+
+def read(run: Path, folder: str = FOLDER) -> tuple[Part, ...]:
+    """The parts of a run, node 0's first; empty for one that is on this machine alone."""
+    found = [_read(run, f"{folder}/{path.name}") for path in sorted((run / folder).glob("*.json"))]
+    return tuple(sorted((p for p in found if p is not None), key=lambda p: p.node))
+
+
+def spans(run: Path) -> bool:
+    """Whether the run is on hosts; False where its folder can't be entered."""
+    try:
+        return (run / FOLDER).is_dir()
+    except OSError:
+        return False
+
+
+def _read(run: Path, name: str) -> Part | None:
+    try:
+        part = read_record(Part, json_inside(run, name))
+        check_name(part.host)
+    except (ValueError, BadName):
+        return None
+    return part if name.endswith(f"/{part.host}.json") else None

@@ -1,0 +1,198 @@
+"""What a command asks of a run's hosts by itself, beside the process that holds it together."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpu_engine.common import files as names
+from gpu_engine.common.errors import UserError
+from gpu_engine.remote.reach import files, protocol
+from gpu_engine.remote.reach.channel import Channel, Refused, open_channel
+from gpu_engine.remote.reach.protocol import BadMessage
+from gpu_engine.remote.run import parts
+from gpu_engine.remote.run.parts import Part
+from gpu_engine.remote.run.survey import at_once
+from gpu_engine.runs import checkpoints
+from gpu_engine.runs.folder import Run
+
+MOST = 1 << 40
+"""Bytes of one file of a checkpoint."""
+_SILENT = 60.0
+
+Say = Callable[[str], None]
+
+
+def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
+    """Have the ranks print where they are, into their logs, which come here by themselves. Returns
+    why a rank could not be asked, where its host can't be."""
+    found = [p for p in parts.read(run.path) if p.run is not None and set(ranks) & set(p.ranks)]
+
+    def ask(part: Part) -> None:
+        assert part.run is not None
+        with open_channel(parts.host_of(run.path, part)) as way:
+            way.ask(protocol.Stacks(part.run, tuple(r for r in part.ranks if r in ranks)))
+
+    answers = at_once(ask, found)
+    return {rank: str(answer) for part, answer in zip(found, answers, strict=True)
+            if isinstance(answer, UserError) for rank in part.ranks if rank in ranks}
+
+
+def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
+    """Bring the checkpoint that `which` means here, from the host of rank 0, each file verified by
+    the hash that its manifest has. Returns its name. Raises UserError."""
+    first = _first(run)
+    with open_channel(parts.host_of(run.path, first)) as way:
+        sizes = listed(way, first, run)
+        name = _name(run, sizes, which, best)
+        _whole(way, first, run, name, sizes, say)
+    return name
+
+
+def choose(run: Run, which: str, best: str | None) -> str:
+    """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
+    first = _first(run)
+    with open_channel(parts.host_of(run.path, first)) as way:
+        sizes = listed(way, first, run)
+        return _name(run, sizes, which, best, among=_folders(sizes))
+
+
+def newest(run: Run) -> str | None:
+    """The name of the newest checkpoint on the host of rank 0; None: there is none. Raises
+    UserError."""
+    first = _first(run)
+    with open_channel(parts.host_of(run.path, first)) as way:
+        there = _folders(listed(way, first, run))
+    return there[-1] if there else None
+
+
+def _first(run: Run) -> Part:
+    first = next((p for p in parts.read(run.path) if p.node == 0), None)
+    if first is None or first.run is None:
+        raise UserError(f"run {run.id} has begun on no host, so there is no checkpoint")
+    return first
+
+
+def listed(way: Channel, part: Part, run: Run) -> dict[str, int]:
+    """The files of all checkpoints there and their bytes; their manifests, by which the best is
+    told, are here afterwards."""
+    assert part.run is not None
+    listed = way.ask(protocol.ListCheckpoints(part.run))
+    if not isinstance(listed, protocol.Checkpoints):
+        raise Refused(part.host, "it does not say which checkpoints there are")
+    sizes = {f.name: f.size for f in listed.files if files.of_checkpoint(f.name)}
+    run.checkpoints.mkdir(mode=0o700, exist_ok=True)
+    for gone in set(checkpoints.listed(run.checkpoints)) - {
+            run.checkpoints / folder for folder in _folders(sizes)}:
+        _forget(gone)
+    for folder in _folders(sizes):
+        _manifest(way, part, run, folder, sizes)
+    return sizes
+
+
+def _forget(gone: Path) -> None:
+    """Remove the manifest of a checkpoint that its host no longer names. A folder that holds more
+    stays: no state is removed because a host says so."""
+    with contextlib.suppress(OSError):
+        if os.listdir(gone) == [checkpoints.MANIFEST]:  # noqa: PTH208
+            (gone / checkpoints.MANIFEST).unlink()
+            gone.rmdir()
+
+
+def _folders(sizes: dict[str, int]) -> list[str]:
+    return sorted({name.partition("/")[0] for name in sizes
+                   if name.endswith("/" + checkpoints.MANIFEST)})
+
+
+def _name(run: Run, sizes: dict[str, int], which: str, best: str | None,
+          among: list[str] | None = None) -> str:
+    there = _folders(sizes)
+    if not there:
+        raise UserError(f"run {run.id} has no checkpoint on {_first(run).host} yet")
+    return checkpoints.choose(run.checkpoints, which, best, among) or there[-1]
+
+
+def _manifest(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int]) -> None:
+    name = f"{folder}/{checkpoints.MANIFEST}"
+    target = run.checkpoints / name
+    if target.exists():
+        return
+    data = b"".join(pieces(way, part, name, min(sizes[name], 1 << 20)))
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    names.write_inside(run.path, f"checkpoints/{name}", data.decode("utf-8", "replace"))
+
+
+def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int],
+           say: Say) -> None:
+    try:
+        manifest = checkpoints.read_manifest(run.checkpoints / folder)
+    except checkpoints.Damaged as err:
+        raise UserError(f"{part.host}: {err}") from None
+    for short, entry in manifest["files"].items():
+        name = f"{folder}/{short}"
+        target = run.checkpoints / name
+        if not files.of_checkpoint(name):
+            raise UserError(f"{part.host}: {folder} has no {short[:40]!r}")
+        if target.exists() and _hash(target) == entry["sha256"]:
+            continue
+        if name not in sizes:
+            raise UserError(f"{part.host}: {folder} has no {short[:40]!r}")
+        say(f"{name} from {part.host}, {sizes[name]:,} bytes")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        room = shutil.disk_usage(run.path).free
+        if sizes[name] > room:
+            raise UserError(f"no space left in {run.path}: {name} has {sizes[name]:,} bytes, "
+                            f"{room:,} are free")
+        digest = hashlib.sha256()
+        try:
+            fd = names.open_inside(*checkpoints.inside(temporary.parent, temporary.name),
+                                   os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(fd, "wb") as out:
+                for data in pieces(way, part, name, sizes[name]):
+                    out.write(data)
+                    digest.update(data)
+            if digest.hexdigest() != entry["sha256"]:
+                raise UserError(f"{name} is not what its manifest on {part.host} says: it is "
+                                "damaged there, or was changed on its way")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
+    """The content of a file of a checkpoint, `size` bytes at most. Raises Unreachable, Refused."""
+    assert part.run is not None
+    stream, at = way.stream(protocol.Read(part.run, name)), 0
+    while True:
+        got = stream.next(_SILENT)
+        if isinstance(got, protocol.Done):
+            break
+        if not isinstance(got, protocol.Piece) or got.offset != at:
+            stream.close()
+            raise Refused(part.host, f"{name} does not come as it should")
+        try:
+            data = got.content()
+        except BadMessage as err:
+            stream.close()
+            raise Refused(part.host, f"{name} does not come as it should: {err}") from None
+        at += len(data)
+        if at > size or at > MOST:
+            stream.close()
+            raise Refused(part.host, f"{name} is longer than the {size:,} bytes it was said "
+                                          "to have")
+        yield data
+    stream.close()
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with names.file_inside(*checkpoints.inside(path.parent, path.name)) as file:
+        while data := file.read(1 << 20):
+            digest.update(data)
+    return digest.hexdigest()
+
+

@@ -1,0 +1,106 @@
+"""Deleting a run with all that its hosts have of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_engine.common import units
+from gpu_engine.common.errors import UserError
+from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.run import parts
+from gpu_engine.remote.run.parts import Part
+from gpu_engine.remote.run.survey import at_once
+from gpu_engine.runs import trust
+from gpu_engine.runs.folder import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one run."""
+
+    here: int | None
+    """Bytes that were freed here; None: the folder here stays."""
+    gone: tuple[str, ...] = ()
+    """A sentence for each host on which it was removed."""
+    stays: tuple[str, ...] = ()
+    """A sentence for each host that still has something of it."""
+
+
+class Removal:
+    """Removes runs, one after another, over one connection to each host. A context manager."""
+
+    def __init__(self, *, only_here: bool = False) -> None:
+        """`only_here`: leave what hosts have."""
+        self._only_here = only_here
+        self._ways: dict[str, Channel | Unreachable] = {}
+
+    def __enter__(self) -> Removal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        at_once(lambda way: way.close(), [w for w in self._ways.values() if isinstance(w, Channel)])
+
+    def remove(self, run: Run) -> Outcome:
+        """Remove `run`; what is here of it last, and only if no host has anything of it left, as
+        nobody would know of that any more. Hosts are asked only about a run that was started
+        from here. Raises UserError as `Run.remove`."""
+        run.require_removable()
+        found = [*parts.read(run.path), *parts.former(run.path)]
+        if self._only_here or not trust.started_here(run.path):
+            stays = tuple(f"{p.host}: {_what(p)} stays there" for p in found)
+            return Outcome(_here(run), stays=stays)
+        said = [s for s in at_once(lambda p: self._there(run, p), found) if isinstance(s, _Said)]
+        gone = tuple(s.sentence for s in said if s.gone)
+        stays = tuple(s.sentence for s in said if not s.gone)
+        return Outcome(None if stays else _here(run), gone, stays)
+
+    def _there(self, run: Run, part: Part) -> _Said:
+        name = part.host
+        try:
+            way = self._way(parts.host_of(run.path, part))
+            answer = way.ask(protocol.Remove(part.run, part.key))
+        except (Unreachable, Refused) as err:
+            return _Said(False, f"{name}: {_what(part)} stays there: {err.reason}")
+        except UserError as err:  # hosts.toml can't be read
+            return _Said(False, f"{name}: {_what(part)} stays there: {err}")
+        if not isinstance(answer, protocol.Removed):
+            return _Said(False, f"{name}: it does not say whether {_what(part)} was removed")
+        if answer.path is None:
+            return _Said(True, f"{name}: nothing of it was there")
+        text = f"{name}: {answer.path} removed, {units.size(answer.freed)} freed"
+        if answer.code is not None:
+            text += f"; its code too, {answer.code}"
+        return _Said(True, text + (f"; {answer.kept}" if answer.kept is not None else ""))
+
+    def _way(self, host: Host) -> Channel:
+        """Raises Unreachable, at once where it was so before."""
+        known = self._ways.get(host.name)
+        if known is None or (isinstance(known, Channel) and known.ended is not None):
+            try:
+                known = open_channel(host)
+            except Unreachable as err:
+                known = err
+            self._ways[host.name] = known
+        if isinstance(known, Unreachable):
+            raise known
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    gone: bool
+    sentence: str
+
+
+def _here(run: Run) -> int:
+    size = run.size()
+    run.remove()
+    return size
+
+
+def _what(part: Part) -> str:
+    if part.path is None:
+        return "what may have begun of it"
+    return part.path + (", with the checkpoints," if part.node == 0 else "")

@@ -1,0 +1,393 @@
+"""The life of a run on other machines, seen from this one: all hosts start together, are mirrored,
+and end together.
+
+Each host's part has a supervisor of its own there, so this process may end, be killed or lose its
+connections: nothing there does. Whoever comes next goes on from what the run's folder holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import Any
+
+from gpu_engine.common import files, procs, units
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.inbox import Inbox
+from gpu_engine.events.reader import backwards
+from gpu_engine.events.schema import Error
+from gpu_engine.remote.run import link, parts, pending_stops, verdict
+from gpu_engine.remote.run.link import Link
+from gpu_engine.remote.run.parts import Part
+from gpu_engine.remote.run.verdict import End
+from gpu_engine.runs import leftovers
+from gpu_engine.runs.downsampling import Digests
+from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
+
+WAKE = 8.0
+"""Seconds that the others get to end by themselves, once one host's part has failed."""
+LINGER = 60.0
+"""Seconds that the others get to complete, once one has."""
+LONGEST_PAUSE = 60.0
+"""Seconds between two looks whether all hosts are there for another attempt."""
+GIVE_UP = 60.0
+"""Seconds for which a host that can't be reached is waited for, once all others have ended."""
+_EXIT = {"completed": 0, "stopped": 130, "failed": 1}
+_ENDED = ("completed", "stopped", "failed", "lost", "unreadable")
+
+log = logging.getLogger(__name__)
+
+
+class Span:
+    """Holds one run together. Raises UserError where its plan or parts can't be read."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.plan = run.require_plan()
+        found = parts.read(run.path)
+        if not found:
+            raise UserError(f"{run.path / parts.FOLDER}: says nothing of the run's hosts")
+        self.parts: dict[str, Part] = {p.host: p for p in found}
+        recorded = State.from_dict(files.json_inside(run.path, "state.json"))
+        if recorded is None:
+            raise UserError(f"{run.path / 'state.json'}: can't be read")
+        pid = os.getpid()
+        self.state: State = replace(recorded, pid=pid, ticks=procs.start_ticks(pid),
+                                    boot=procs.boot_id(), started=recorded.started or time.time())
+        self.stop_asked = recorded.state == "stopping"
+        self.now_asked = False
+        self.begun = recorded.attempt
+        """The first of the attempts that train.restarts counts."""
+        self._reports: Inbox[link.Report] = Inbox()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.links: dict[str, Link] = {}
+        self.told: dict[str, State] = {}
+        self.over: dict[str, End] = {}
+        self.broken: dict[str, tuple[str, float]] = {}
+        """Host → why it can't be reached, and since when, unix seconds."""
+        self.full: dict[str, str] = {}
+        """Host → why nothing is recorded there of its ranks, though they may go on."""
+        self.not_kept: dict[str, str] = {}
+        """Host → why what its ranks write is not kept here any more."""
+        self.told_to_stop: bool | None = None
+        """Whether all were asked to stop, and if so now."""
+        self.deadline: float | None = None
+        """Monotonic seconds after which what is left is ended by force."""
+        self.alone: float | None = None
+        """Monotonic seconds since when only hosts that can't be reached are left."""
+
+    def hold(self) -> State:
+        """Until the run has ended. Returns the end."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._hear_stop)
+        signal.signal(signal.SIGQUIT, self._hear_now)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        files.remove_temporary(self.run.path / parts.FOLDER)
+        self.begun = self.state.attempt
+        if self.state.state == "queued":
+            self._begin(self.state.attempt)
+        else:
+            self.begun -= sum(a.outcome == "failed" for a in self.state.attempts[:-1])
+            self._write()
+        while True:
+            outcome, reason, cause = self._attempt()
+            self._record(outcome, reason)
+            number = self.state.attempt
+            left = self._restarts_left()
+            if outcome != "failed" or left <= 0 or self.stop_asked or not self._ours_to_restart():
+                break
+            delay = min(2.0 ** (number - self.begun), 30.0)
+            self._say("starting", again=time.time() + delay,
+                      reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
+            waited = self._pause(delay)
+            self.state = replace(self.state, again=None)
+            why = self._once_there(number, reason, left - 1) if waited else None
+            if self.stop_asked:
+                outcome, cause = "stopped", None
+                reason = f"stopped while waiting after attempt {number} failed"
+                break
+            if why is not None:
+                reason, cause = why, Cause(why)
+                break
+        if outcome == "stopped":
+            reason = self._owe() or reason
+        self._say(outcome, ended=time.time(), exit_code=_EXIT[outcome], reason=reason, cause=cause,
+                  unheard=())
+        return self.state
+
+    def _owe(self) -> str | None:
+        """Note which hosts could not be told to stop; returns that in words."""
+        left = [n for n, end in self.over.items()
+                if end.lost is not None and self.parts[n].run is not None]
+        if not left:
+            return None
+        for name in left:
+            self._note(name, to_stop=True)
+        try:
+            pending_stops.begin(self.run.path)
+        except OSError as err:
+            log.error("hosts/owed can't be written: %s", err)
+        return pending_stops.sentence(left)
+
+    # --- one attempt ---------------------------------------------------------------------------
+
+    def _begin(self, number: int) -> None:
+        record = AttemptRecord(number, time.time(), changed=self.state.changed)
+        self._say("starting", attempt=number, processes=(), cause=None, reason=None, changed=(),
+                  attempts=(*self.state.attempts, record)[-50:])
+
+    def _once_there(self, failed: int, reason: str | None, left: int) -> str | None:
+        """Begin the attempt after attempt `failed`, as soon as all hosts are there and meet: one
+        that reboots is waited for. `left`: the restarts after that. Returns why it can't begin
+        within `run.host_wait`; None if it has, or a stop was asked for."""
+        end, pause = time.monotonic() + self.plan.spec.run.host_wait, 2.0
+        while True:
+            try:
+                self._another(failed + 1, left)
+                return None
+            except UserError as err:
+                why, room = str(err), end - time.monotonic()
+            if room <= 0:
+                return f"{why}; waited for {units.clock(self.plan.spec.run.host_wait)}"
+            log.warning("attempt %d can't begin yet: %s", failed + 1, why)
+            pause = min(pause, room)
+            self._say("starting", again=time.time() + pause,
+                      reason=f"attempt {failed} failed: {reason}; waits for its hosts: {why}")
+            if not self._pause(pause):
+                return None
+            self.state = replace(self.state, again=None)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _another(self, number: int, left: int) -> None:
+        """All parts again, at another port: the one before may still be held. Raises UserError
+        where they can't meet."""
+        from gpu_engine.remote.run import next_attempt
+
+        self.parts = {p.host: p for p in next_attempt.parts_again(
+            self.run, tuple(self.parts.values()), self.plan.spec, left)}
+        parts.write_all(self.run.path, self.parts.values())
+        self._begin(number)
+
+    def _restarts_left(self) -> int:
+        return self.plan.spec.train.restarts - (self.state.attempt - self.begun)
+
+    def _ours_to_restart(self) -> bool:
+        """Whether the next attempt is to be begun from here: all parts had begun, and a supervisor
+        of a single one, which restarts its ranks itself, is gone."""
+        return all(p.run is not None for p in self.parts.values()) and (
+            len(self.parts) > 1 or any(end.state is not None and end.state.state == "lost"
+                                       for end in self.over.values()))
+
+    def _attempt(self) -> tuple[verdict.Outcome, str | None, Cause | None]:
+        self._clear()
+        limit = self.plan.spec.run.log_mb << 20
+        self.links = {name: Link(self.run.path, part, limit, self._reports)
+                      for name, part in self.parts.items()}
+        for one in self.links.values():
+            one.start()
+        digests = Digests()
+        while not self._finished():
+            for report in self._reports.take(0.2):
+                self._hear(report)
+            self._decide()
+            digests.look(self.run.events(r) for part in self.parts.values() for r in part.ranks)
+        for name, one in self.links.items():
+            if name not in self.over:
+                self.over[name] = End(self.told.get(name), lost=self.broken[name][0]
+                                      if name in self.broken else "it was given up")
+            one.give_up()
+        outcome, reason, cause = verdict.judge(self.over, stop_asked=self.stop_asked)
+        return outcome, reason or self._unkept(), cause
+
+    def _hear(self, report: link.Report) -> None:
+        name = report.host
+        if isinstance(report, link.Began):
+            log.info("%s: run %s there", name, report.run)
+            self._note(name, run=report.run, path=report.path, resume=False)
+        elif isinstance(report, link.Back):
+            if self.broken.pop(name, None) is not None:
+                log.info("%s can be reached again", name)
+                self._note(name, problem=None, since=None, heard=time.time())
+                self._show()
+        elif isinstance(report, link.NotKept):
+            log.warning("%s: its files are not kept here any more: %s", name, report.reason)
+            self.not_kept[name] = report.reason
+            self._show()
+        elif isinstance(report, link.Broken):
+            log.warning("%s: %s", name, report.reason)
+            since = self.broken[name][1] if name in self.broken else time.time()
+            self.broken[name] = (report.reason, since)
+            self._note(name, problem=report.reason, since=since)
+            self._show()
+        elif isinstance(report, link.Refusal):
+            log.error("%s: %s", name, report.reason)
+            stopped = self.stop_asked and not self.told.get(name)
+            self.over[name] = End(self.told.get(name),
+                                  refused=None if stopped else report.reason,
+                                  failed_at=time.time())
+            self._note(name, problem=None if stopped else report.reason, since=time.time())
+        else:
+            self._hear_full(name, report.unheard)
+            self._hear_state(name, report.state, over=report.over)
+
+    def _hear_full(self, name: str, why: str | None) -> None:
+        self.full.pop(name, None)
+        if why is not None:
+            log.warning("%s: %s", name, why)
+            self.full[name] = why
+
+    def _hear_state(self, name: str, state: State, *, over: bool) -> None:
+        before = self.told.get(name)
+        self.told[name] = state
+        if before is None or before.state != state.state:
+            log.info("%s: %s", name, state.state)
+            self._note(name, state=state.state, heard=time.time(),
+                       attempt=max(state.attempt, self.parts[name].attempt))
+        if over:
+            self.over[name] = End(state, failed_at=self._failed_at(name, state))
+        self._show()
+
+    def _decide(self) -> None:
+        """Ask the others to stop where one has ended otherwise than well, or a person has asked."""
+        if self.stop_asked or self.now_asked:
+            self._stop_all(now=self.now_asked)
+        states = {n: s.state for n, s in self.told.items()}
+        failed = [n for n in self.links if states.get(n) in ("failed", "lost")
+                  or (n in self.over and self.over[n].refused is not None)]
+        if failed and len(self.links) > 1:
+            self._limit(WAKE)
+            self._stop_all(now=False)
+        elif any(s in ("completed", "stopped") for s in states.values()):
+            grace = self.plan.spec.run.grace
+            self._limit(LINGER if "completed" in states.values() else grace + WAKE)
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            self._stop_all(now=True)
+
+    def _stop_all(self, *, now: bool) -> None:
+        if self.told_to_stop is None or (now and not self.told_to_stop):
+            self.told_to_stop = now
+            for name, one in self.links.items():
+                if name not in self.over:
+                    one.stop(now=now)
+
+    def _limit(self, seconds: float) -> None:
+        if self.deadline is None:
+            self.deadline = time.monotonic() + seconds
+
+    def _finished(self) -> bool:
+        left = [n for n in self.links if n not in self.over]
+        if not left:
+            return True
+        ending = self.stop_asked or bool(self.over)
+        if not ending or any(n not in self.broken for n in left):
+            self.alone = None
+            return False
+        self.alone = self.alone or time.monotonic()
+        if self.now_asked and time.monotonic() - self.alone > WAKE:
+            return True
+        # After a stop, who is left is told as soon as it can be (`owed`); before another attempt it
+        # is waited for anyway.
+        soon = self.stop_asked or self._restarts_left() > 0
+        return time.monotonic() - self.alone > (WAKE if soon else GIVE_UP)
+
+    def _failed_at(self, name: str, state: State) -> float | None:
+        """When its first rank failed, by this machine's clock."""
+        if state.state not in ("failed", "lost"):
+            return None
+        part = self.parts[name]
+        begun = state.attempts[-1].started if state.attempts else 0.0
+        times = [error.t for rank in part.ranks
+                 for error in backwards(self.run.events(rank), Error, within=1 << 20)
+                 if error.t >= begun]
+        ended = part.heard + part.skew if state.state == "lost" and part.heard else state.ended
+        return verdict.by_our_clock(min(times, default=ended), part.skew,
+                                    self.state.attempts[-1].started, time.time())
+
+    # --- state ---------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """What of the parts' states is the run's."""
+        states = [s.state for s in self.told.values()]
+        name: StateName = "running"
+        if self.stop_asked or "stopping" in states:
+            name = "stopping"
+        elif len(states) < len(self.links) or any(s in ("queued", "starting") for s in states):
+            name = self.state.state if self.state.state == "running" else "starting"
+        reason = self._unreached() or self._unrecorded() or self._unkept() or next(
+            (f"{n}: {s.reason}" for n, s in self.told.items()
+             if s.reason and s.state not in _ENDED), None)
+        told = {one.code: one for s in self.told.values() for one in s.warnings}
+        changes: dict[str, Any] = {"warnings": tuple(told.values()), "unheard": tuple(sorted(
+            rank for n, part in self.parts.items() for rank in part.ranks
+            if n not in self.over and (n in self.broken or n in self.full)))}
+        if len(self.parts) == 1 and states:
+            only = next(iter(self.told.values()))
+            changes |= {"attempt": only.attempt, "again": only.again}
+        if (name, reason) != (self.state.state, self.state.reason) or any(
+                getattr(self.state, k) != v for k, v in changes.items()):
+            self._say(name, reason=reason, **changes)
+
+    def _unreached(self) -> str | None:
+        waiting = [f"{n} has not been reached since {_clock(since)}: {why}"
+                   for n, (why, since) in self.broken.items() if n not in self.over]
+        failed = [f"{n} has failed" for n, end in self.over.items() if end.cause and waiting]
+        return "; ".join([*failed, *waiting]) or None
+
+    def _unrecorded(self) -> str | None:
+        """Of hosts whose disk is full. Rank 0's has the checkpoints, too."""
+        said = []
+        for name, why in self.full.items():
+            if name not in self.over:
+                saved = leftovers.last_checkpoint(self.run.path)
+                lacks = "" if self.parts[name].node else "; no checkpoint can be written there, " \
+                    + (f"the last is {saved}" if saved else "and there is none yet")
+                said.append(f"{name}: {why}{lacks}")
+        return "; ".join(said) or None
+
+    def _unkept(self) -> str | None:
+        return "; ".join(f"what the ranks of {n} write is not kept here any more: {why}"
+                         for n, why in self.not_kept.items()) or None
+
+    def _record(self, outcome: str, reason: str | None) -> None:
+        *before, last = self.state.attempts
+        last = replace(last, ended=time.time(), outcome=outcome, reason=reason)
+        self.state = replace(self.state, attempts=(*before, last))
+
+    def _note(self, name: str, **changes: Any) -> None:
+        self.parts[name] = replace(self.parts[name], **changes)
+        try:
+            parts.write(self.run.path, self.parts[name])
+        except OSError as err:
+            log.error("hosts/%s.json can't be written: %s", name, err)
+
+    def _say(self, name: StateName, **changes: Any) -> None:
+        self.state = replace(self.state, state=name, **changes)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self.run.write_state(self.state)
+        except OSError as err:
+            log.error("state.json can't be written: %s", err)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; False when asked to stop meanwhile."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self.stop_asked:
+            time.sleep(min(left, 0.2))
+        return not self.stop_asked
+
+    def _hear_stop(self, *_: object) -> None:
+        self.stop_asked = True
+
+    def _hear_now(self, *_: object) -> None:
+        self.stop_asked = self.now_asked = True
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))

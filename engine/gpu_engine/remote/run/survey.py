@@ -1,0 +1,290 @@
+"""Asking all hosts at once, before anything starts: who they are, and what is wrong there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.torch_words import torch_words
+from gpu_engine.common.version import version
+from gpu_engine.remote.reach import file, protocol
+from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.protocol import Welcome
+from gpu_engine.remote.reach.records import Host, HostDevices
+from gpu_engine.remote.run.nodes import Machine
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import to_dict
+
+APART = 1.0
+"""Seconds by which clocks may differ without a word."""
+_KEY = "devices.hosts"
+_LARGEST = 16 << 20
+"""Bytes of a file that is compared."""
+_DEVICES = 60.0
+"""Seconds in which a host finds its devices: waking GPUs takes long."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A host, the way to it, and what it said of itself."""
+
+    entry: HostDevices
+    way: Channel
+    machine: Machine
+    skew: float
+    """Seconds that its clock is ahead of ours."""
+    doubt: float
+    """Seconds that this may be wrong by: half of what the question took."""
+
+    @property
+    def name(self) -> str:
+        return self.entry.host
+
+
+def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:
+    """`work` on all items at the same time; what it returns or the UserError that it raises."""
+    def one(item: T) -> object:
+        try:
+            return work(item)
+        except UserError as err:
+            return err
+
+    with ThreadPoolExecutor(max(len(items), 1)) as pool:
+        return list(pool.map(one, items))
+
+
+def meet(asked: Sequence[HostDevices], hosts: Sequence[Host],
+         folders: Sequence[tuple[str, ...]] = ()) -> list[Asked]:
+    """Reach all hosts. `folders`: where the run would start on each, in their order. Raises
+    SpecError naming every one that can't be reached, with the reason, and all that does not fit
+    together."""
+    places = folders or [()] * len(hosts)
+    found = at_once(lambda told: _meet(*told), list(zip(asked, hosts, places, strict=True)))
+    met = [f for f in found if isinstance(f, Asked)]
+    problems = [Problem(_KEY, h.name, f.reason if isinstance(f, Unreachable | Refused) else str(f))
+                for h, f in zip(hosts, found, strict=True) if isinstance(f, UserError)]
+    problems += _unlike(met)
+    if problems:
+        part(met)
+        raise SpecError(problems)
+    return met
+
+
+def part(met: Sequence[Asked]) -> None:
+    """Close all ways."""
+    at_once(lambda one: one.way.close(), met)
+
+
+def hosts_of(asked: Sequence[HostDevices]) -> list[Host]:
+    """How they are reached. Raises UserError."""
+    return [file.find(entry.host) for entry in asked]
+
+
+def _meet(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
+    way = open_channel(host)
+    try:
+        way.ask(protocol.Hello(folders))  # looking for an interpreter may take long
+        before = time.time()
+        welcome = way.ask(protocol.Hello(folders))
+        took = time.time() - before
+        if not isinstance(welcome, Welcome):
+            raise Unreachable(host.name, "it does not say who it is")
+        if welcome.protocol != protocol.VERSION:
+            raise Refused(host.name, f"gpu-panel there is {welcome.version}, here it is "
+                                     f"{version()}, and the two don't understand each other")
+        slots = bool(entry.ids) and all(i.startswith("cpu:") for i in entry.ids)
+        stream = way.stream(protocol.Watch(once=True, slots=slots))
+        devices = stream.next(_DEVICES)
+        stream.close()
+        if not isinstance(devices, protocol.Devices):
+            raise Refused(host.name, f"its devices were not found within {_DEVICES:.0f} s")
+    except BaseException:
+        way.close()
+        raise
+    return Asked(entry, way, Machine(host, welcome, devices.inventory),
+                 welcome.clock - (before + took / 2), took / 2)
+
+
+def _unlike(met: Sequence[Asked]) -> list[Problem]:
+    """What does not fit between the hosts themselves."""
+    out, seen = [], {}
+    for one in met:
+        other = seen.setdefault((one.machine.welcome.boot, one.machine.welcome.place), one)
+        if other is not one:
+            ids = tuple(dict.fromkeys((*other.entry.ids, *one.entry.ids)))
+            out.append(Problem(_KEY, one.name, f"is the same machine as {other.name}; give all its "
+                                               "devices in one entry: "
+                                               f"{HostDevices(other.name, ids)}"))
+        there = one.machine.welcome.version
+        if there != version():
+            out.append(Problem(_KEY, one.name, f"gpu-panel there is {there}, here {version()}: "
+                                               f"gpu-engine hosts setup {one.name}"))
+    return out
+
+
+def clocks(met: Sequence[Asked]) -> list[str]:
+    """A warning for each host whose clock is not this machine's. No reason to refuse it: what
+    failed first is judged by how far it was off when it was asked."""
+    return [f"{one.name}: its clock is {abs(one.skew):.1f} s "
+            f"{'ahead of' if one.skew > 0 else 'behind'} this machine's, and so are the times that "
+            "its ranks tell; timedatectl set-ntp true sets it right"
+            for one in met if abs(one.skew) - one.doubt > APART]
+
+
+def torches(met: Sequence[Asked], spec: RunSpec) -> list[Problem]:
+    """Hosts that have no torch, or another than the first one, where a task is trained in the
+    interpreter that each finds."""
+    if spec.task.use is None or spec.run.python:
+        return []
+    first = met[0].machine.welcome.torch
+    out = []
+    for one in met:
+        torch = one.machine.welcome.torch
+        if one.machine.welcome.interpreter is None:
+            why = one.machine.welcome.lacking or "no interpreter there has torch"
+            out.append(Problem("run.python", None, f"{one.name}: {why}"))
+        elif torch is not None and first is not None and _build(torch) != _build(first):
+            out.append(Problem(_KEY, one.name, f"has {_torch(torch)}, {met[0].name} "
+                                               f"{_torch(first)}; install the same on both"))
+    return out
+
+
+def _build(torch: protocol.Torch) -> tuple[str, str | None, str | None]:
+    return torch.version.partition("+")[0], torch.cuda, torch.hip
+
+
+def _torch(torch: protocol.Torch) -> str:
+    return torch_words(torch.version, torch.cuda, torch.hip)
+
+
+def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
+    """A numeric address and a port of the first host that all others reach. Raises SpecError."""
+    first, others = met[0], met[1:]
+    networks = {one.machine.welcome.network for one in met}
+    given = spec.parallel.master_addr
+    own = given != RunSpec().parallel.master_addr
+    if own:
+        candidates = (given,)
+    elif len(networks) == 1 and None not in networks:
+        candidates = ("127.0.0.1",)
+    else:
+        candidates = first.machine.welcome.addresses
+    if not candidates:
+        raise SpecError([Problem("parallel.master_addr", None,
+                                 f"{first.name} has no address but loopback, where nobody else "
+                                 "reaches it")])
+    if own and len(networks) > 1 and (given == "localhost" or given.startswith("127.")):
+        raise SpecError([Problem("parallel.master_addr", given,
+                                 "means each machine itself; give an address of "
+                                 f"{first.name} that the others reach, of "
+                                 f"{', '.join(first.machine.welcome.addresses) or 'none'}")])
+    listening = _listen(first, spec.parallel.master_port or 0)
+    try:
+        port = listening.next(30)
+        if not isinstance(port, protocol.Listening):
+            raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
+                                     f"{first.name} did not listen on it")])
+        answers = at_once(lambda one: one.way.ask(protocol.Reach(candidates, port.port)), others)
+    except Refused as err:
+        raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
+                                 f"{first.name}: {err.reason}")]) from None
+    finally:
+        listening.close()
+    return _reached(first, others, answers, candidates), port.port
+
+
+def _listen(first: Asked, port: int):
+    return first.way.stream(protocol.Listen(port, 30.0))
+
+
+def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],
+             candidates: Sequence[str]) -> str:
+    tried: dict[str, dict[str, str | None]] = {}
+    for one, answer in zip(others, answers, strict=True):
+        if isinstance(answer, UserError):
+            raise SpecError([Problem(_KEY, one.name, str(answer))])
+        assert isinstance(answer, protocol.Reached)
+        tried[one.name] = {t.address: t.problem for t in answer.tried}
+    for address in candidates:
+        if all(t.get(address, "") is None for t in tried.values()):
+            return address
+    problems = []
+    for name, told in tried.items():
+        if all(told.get(address, "") is not None for address in candidates):
+            words = "; ".join(f"{a}: {told.get(a) or 'not tried'}" for a in candidates)
+            problems.append(Problem("parallel.master_addr", candidates[0],
+                                    f"{name} can't reach {first.name} ({words}). Open its ports "
+                                    "for the others, or give an address that they reach"))
+    raise SpecError(problems or [Problem(
+        "parallel.master_addr", candidates[0], f"no one address of {first.name} is reached by all "
+                                               "others")])
+
+
+def check(met: Sequence[Asked], specs: Sequence[RunSpec], folders: Sequence[tuple[str, ...]],
+          files: tuple[protocol.Digest, ...]) -> tuple[list[str], list[str]]:
+    """What each host says of its part. Returns warnings, and the folder that each would run in.
+    Raises SpecError with everything that is wrong, on every host."""
+    answers = at_once(lambda i: met[i].way.ask(protocol.Check(
+        to_dict(specs[i], defaults=False), folders[i], files), 120), range(len(met)))
+    problems, warnings, places = [], [], []
+    for one, answer in zip(met, answers, strict=True):
+        if not isinstance(answer, protocol.Checked):
+            problems.append(Problem(_KEY, one.name, getattr(answer, "reason", str(answer))))
+            continue
+        places.append(answer.folder)
+        warnings += [f"{one.name}: {w}" for w in answer.warnings]
+        problems += [_problem(one.name, wrong) for wrong in answer.wrong]
+    if problems:
+        raise SpecError(problems)
+    return warnings, places
+
+
+def _problem(host: str, wrong: protocol.Wrong) -> Problem:
+    if wrong.key == "devices.ids":
+        return Problem(_KEY, f"{host}:{wrong.value}", wrong.message)
+    return Problem(wrong.key, wrong.value or None, f"{host}: {wrong.message}") if wrong.key \
+        else Problem(_KEY, host, wrong.message)
+
+
+def named_files(spec: RunSpec, folder: Path) -> tuple[protocol.Digest, ...]:
+    """The files that the task or command names with a relative path, as they are in `folder`
+    here: there they have to be the same."""
+    return tuple(protocol.Digest(word, hashlib.sha256((folder / word).read_bytes()).hexdigest())
+                 for word in _named(spec, folder))
+
+
+def not_compared(spec: RunSpec, folder: Path) -> str | None:
+    """For people: which code of a run whose code is not sent nobody compares with the hosts'. None:
+    it is sent, or is gpu-panel's own."""
+    use = spec.task.use
+    if spec.run.sync != "none" or (use is not None and use.startswith("gpu_engine.")):
+        return None
+    names = ", ".join(_named(spec, folder))
+    there = f"{names} has to be the same on each host, which is looked at. What it imports, and " \
+        if names else "no file of the code is compared with the hosts': all of it, and "
+    return (f"{there}whatever else it reads, has to be there and is not compared; "
+            "run.sync=send sends the code")
+
+
+def _named(spec: RunSpec, folder: Path) -> list[str]:
+    words = list(spec.task.command or ())
+    if spec.task.use is not None:
+        words = [spec.task.use.rpartition(":")[0]] if ".py:" in spec.task.use else []
+    return [word for word in words
+            if not os.path.isabs(word) and _is_small_file(folder / word)]  # noqa: PTH117
+
+
+def _is_small_file(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= _LARGEST and os.access(path, os.R_OK)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,57 @@
+"""What a launch here would fail at: all of it, before anything starts."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from gpu_engine.common import paths
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.values import show
+from gpu_engine.launch.launcher import prepare
+from gpu_engine.remote.reach.protocol import Check, Checked, Digest, Wrong
+from gpu_engine.remote.there.place import inside
+from gpu_engine.remote.there.wire import Asked
+from gpu_engine.runs import disk_room
+from gpu_engine.spec.read import from_dict
+
+
+def check(asked: Asked, request: Check) -> None:
+    wrong: list[Wrong] = []
+    warnings: tuple[str, ...] = ()
+    folder = ""
+    try:
+        with inside(request.folders) as folder:
+            wrong += [w for w in map(_file, request.files) if w is not None]
+            warnings = prepare(from_dict(request.spec), cwd=Path(folder)).plan.warnings
+    except SpecError as err:
+        wrong += [Wrong(p.key, "" if p.value is None else show(p.value), p.message)
+                  for p in err.problems if not _said(p.key, wrong)]
+    except UserError as err:
+        wrong.append(Wrong("", "", str(err)))
+    full = disk_room.problem(paths.runs_folder())
+    if full is not None:
+        wrong.append(Wrong("", "", full.message))
+    asked.say(Checked(tuple(wrong), warnings, folder))
+
+
+def _said(key: str, wrong: list[Wrong]) -> bool:
+    """A task whose file is not there was told of already."""
+    return key == "task.use" and any(w.key == "" for w in wrong)
+
+
+def _file(named: Digest) -> Wrong | None:
+    path = Path(named.path)
+    try:
+        with open_file(path) as file:
+            digest = hashlib.sha256()
+            while data := file.read(1 << 20):
+                digest.update(data)
+    except FileNotFoundError:
+        return Wrong("", "", f"{named.path} is not there: {path.absolute()}")
+    except OSError as err:
+        return Wrong("", "", f"{named.path} can't be read there: {reason(err)}")
+    if digest.hexdigest() != named.sha256:
+        return Wrong("", "", f"{named.path} there ({path.absolute()}) is another than here")
+    return None

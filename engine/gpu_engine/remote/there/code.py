@@ -1,0 +1,116 @@
+"""Code that is sent here: what is asked about it, and the files of `gpu_engine.code.store` that
+answer."""
+
+from __future__ import annotations
+
+import os
+
+from gpu_engine.code import listing, store
+from gpu_engine.code.listing import BadList, Entry
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_file
+from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.code_messages import (
+    HASH,
+    BuildCode,
+    CodeAt,
+    CodePreview,
+    FindCode,
+    Missing,
+    MissingCode,
+    PreviewCode,
+    SendCode,
+)
+from gpu_engine.remote.reach.strict import BadMessage
+from gpu_engine.remote.there.wire import Asked
+
+
+def find(asked: Asked, request: FindCode) -> None:
+    """Code of which a run has changed a file is not that code any more."""
+    place, there = store.place_of(request.name)
+    if there:
+        store.mark_used(place)
+    asked.say(CodeAt(str(place) if there else None))
+
+
+def preview(asked: Asked, request: PreviewCode) -> None:
+    """Only looks: neither a folder nor the age of one changes."""
+    place, there = store.place_of(request.name)
+    here = set() if there else {bytes.fromhex(sha)[:HASH] for sha in store.contents()}
+    hashes = [request.hashes[at:at + HASH] for at in range(0, len(request.hashes), HASH)]
+    bits = _bits([not there and start not in here for start in hashes])
+    asked.say(CodePreview(str(place), there, bits))
+
+
+def send(asked: Asked, request: SendCode) -> None:
+    try:
+        data = request.content()
+    except BadMessage as err:
+        raise UserError(str(err)) from None
+    most = listing.LONGEST_LIST if request.what == "list" else listing.LARGEST
+    if not 0 <= request.offset <= most - len(data):
+        raise UserError(f"more than the {most:,} bytes that code may have")
+    with store.told():
+        store.root().mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(store.sent(request.key, request.what),
+                     os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.seek(request.offset)
+            file.write(data)
+    asked.say(protocol.Done())
+
+
+def missing(asked: Asked, request: MissingCode) -> None:
+    _, entries = _listed(request)
+    here = store.contents()
+    bits = _bits([entry.sha256 not in here for entry in entries])
+    with store.told():
+        store.sent(request.key, "missing").write_bytes(bits)
+    asked.say(Missing(bits))
+
+
+def _bits(missing: list[bool]) -> bytes:
+    """As `Missing.bits`."""
+    bits = bytearray((len(missing) + 7) // 8)
+    for number, lacks in enumerate(missing):
+        if lacks:
+            bits[number >> 3] |= 1 << (number & 7)
+    return bytes(bits)
+
+
+def build(asked: Asked, request: BuildCode) -> None:
+    """Nothing stands under the final name before all of it was verified."""
+    listed, entries = _listed(request)
+    try:
+        with store.told():
+            missing = Missing(store.sent(request.key, "missing").read_bytes())
+            sent = store.sent(request.key, "contents")
+            sent.touch(mode=0o600)  # nothing was missing
+            with sent.open("rb") as contents:
+                here = store.contents()
+
+                def content(number: int, entry: Entry) -> bytes:
+                    if missing.has(number):
+                        return contents.read(entry.size)
+                    copy = here.get(entry.sha256)
+                    return store.read(*copy) if copy is not None else b""
+
+                place = store.built(request.name, listed, entries, content, request.key)
+    finally:
+        for what in ("list", "missing", "contents"):
+            store.sent(request.key, what).unlink(missing_ok=True)
+    asked.say(CodeAt(str(place)))
+
+
+def _listed(request: MissingCode | BuildCode) -> tuple[bytes, tuple[Entry, ...]]:
+    """The list that was sent. Raises UserError."""
+    path = store.sent(request.key, "list")
+    try:
+        with open_file(path) as file:
+            listed = file.read(listing.LONGEST_LIST + 1)
+        entries = listing.unpacked(listed)
+    except (OSError, BadList) as err:
+        raise UserError(f"the list of the code can't be used: {err}") from None
+    if listing.name_of(listed) != request.name:
+        raise UserError("the list of the code was changed on its way here; try again")
+    return listed, entries
