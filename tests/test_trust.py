@@ -20,8 +20,8 @@ WRITING = {
             replace in _replace
         events/downsample.py: open_inside in _locked
         events/writer.py: KeptFile in __init__, open_inside in append
-        launch/launcher.py: open_inside in supervise
-        launch/notifier.py: open_inside in start
+        launching/launcher.py: open_inside in supervise
+        launching/notifier.py: open_inside in start
         notify/journal.py: open_inside in take
         observe/findings.py: open_inside in _noted_by_another
         observe/notes.py: open_inside in note
@@ -33,7 +33,7 @@ WRITING = {
         runs/folder.py: open_inside in _leave_the_line, overwrite_inside in write_state,
             write_json_inside in write_state
         runs/job.py: write_inside in ask_to_stop, write_json_inside in write
-        runs/annotations.py: open_inside in write
+        runs/chart_annotations.py: open_inside in write
         runs/notes.py: write_json_inside in change
         runs/sweep.py: write_json_inside in write
         runs/waiting.py: write_json_inside in write

@@ -29,7 +29,7 @@ def imports(file: Path) -> set[str]:
 
 @pytest.mark.parametrize("code", [
     "import gpu_engine", "import gpu_engine.cli", "import gpu_panel.app",
-    "import gpu_engine.launch.launcher, gpu_engine.plan.build, gpu_engine.runs.folder",
+    "import gpu_engine.launching.launcher, gpu_engine.plan.build, gpu_engine.runs.folder",
     "import gpu_engine.events.view",
     "import gpu_engine.supervisor.supervise",
     "import gpu_engine.cli as c\n[c.cli.get_command(None, v) for v in c.cli.list_commands(None)]",
@@ -46,8 +46,8 @@ def test_the_engine_imports_no_screen(code):
 
 
 @pytest.mark.parametrize("before", [
-    "", "gpu_engine.launch", "import gpu_engine.cli.run", "import gpu_engine.launch.launcher",
-    "from gpu_engine.launch import prepare", "from gpu_engine.launch.launcher import prepare",
+    "", "gpu_engine.launch", "import gpu_engine.cli.run", "import gpu_engine.launching.launcher",
+    "from gpu_engine.launching import prepare", "from gpu_engine.launching.launcher import prepare",
     "from gpu_engine import launch"])
 def test_launch_can_be_called_from_the_package_whatever_was_imported(before):
     """The second use, too: a module of that name takes the place of the function."""

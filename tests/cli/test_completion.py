@@ -150,7 +150,7 @@ def test_nothing_slow_is_imported(runs: Path, line: str):
     came = {row.rpartition("|")[2].strip() for row in out.stderr.splitlines()}
     assert "click" in came
     assert not came & {"textual", "torch", "rich", "psutil", "pynvml", "numpy", "subprocess",
-                       "gpu_engine.launch.launcher", "gpu_engine.devices.discover"}
+                       "gpu_engine.launching.launcher", "gpu_engine.devices.discover"}
 
 
 @given(st.text("ab '\"\\=:", max_size=12))

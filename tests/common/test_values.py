@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.common import values
 from gpu_engine.common.values import convert, json_value, kind_of, parse, show
-from gpu_engine.launch.preflight import probe
+from gpu_engine.launching.preflight import probe
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.write import to_toml

@@ -13,7 +13,7 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import recheck
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device
-from gpu_engine.launch.launcher import prepare, start
+from gpu_engine.launching.launcher import prepare, start
 from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict

@@ -17,7 +17,7 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.interpreters import ask
-from gpu_engine.launch.launcher import prepare
+from gpu_engine.launching.launcher import prepare
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import gpus, slots

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch import ask_torch
+from gpu_engine.launching import ask_torch
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs import folder as runs
 from gpu_engine.training.export import export

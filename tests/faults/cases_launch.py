@@ -16,7 +16,7 @@ import pytest
 
 from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
-from gpu_engine.launch.launcher import start
+from gpu_engine.launching.launcher import start
 from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
@@ -25,7 +25,7 @@ from .kit import SOON, Box, case, steps
 
 LAUNCH = """
 import sys
-from gpu_engine.launch import launch
+from gpu_engine.launching.launcher import launch
 from gpu_engine.spec import from_dict
 launch(from_dict({"task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT"},
                   "devices": {"ids": ["cpu:0"]}, "run": {"python": sys.argv[1]}}))

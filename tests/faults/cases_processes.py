@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch.launcher import start
+from gpu_engine.launching.launcher import start
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import stacks
 

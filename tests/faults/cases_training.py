@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.launch.launcher import start
+from gpu_engine.launching.launcher import start
 
 from ..conftest import wait_for
 from .kit import Box, case, checkpoints, events, logs, steps, verified

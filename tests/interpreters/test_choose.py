@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpu_engine.common.errors import SpecError
 from gpu_engine.interpreters import ask, candidates, choose, install, read
 from gpu_engine.interpreters.ask import Seen
-from gpu_engine.launch.launcher import prepare
+from gpu_engine.launching.launcher import prepare
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import slots

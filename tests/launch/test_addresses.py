@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from gpu_engine.launch import addresses
-from gpu_engine.launch.launcher import prepare
-from gpu_engine.launch.preflight import probe
+from gpu_engine.launching import addresses
+from gpu_engine.launching.launcher import prepare
+from gpu_engine.launching.preflight import probe
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import slots

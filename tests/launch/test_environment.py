@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_engine import __version__
-from gpu_engine.launch.environment import git_state
-from gpu_engine.launch.launcher import launch
+from gpu_engine.launching.environment import git_state
+from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import environment
 from gpu_engine.runs.environment import Environment
 from gpu_engine.spec.read import from_dict

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gpu_engine.launch import logind
+from gpu_engine.launching import logind
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 SERVICE = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/tmux.scope\n"

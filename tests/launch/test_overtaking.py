@@ -9,8 +9,8 @@ import time
 import pytest
 
 from gpu_engine.common import paths
-from gpu_engine.launch.launcher import prepare
-from gpu_engine.launch.queue_warning import overtaken
+from gpu_engine.launching.launcher import prepare
+from gpu_engine.launching.queue_warning import overtaken
 from gpu_engine.runs import waiting
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State

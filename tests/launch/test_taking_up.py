@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_engine.launch import reattach
+from gpu_engine.launching import reattach
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 

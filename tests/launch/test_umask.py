@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.launch import launcher
+from gpu_engine.launching import launcher
 from gpu_engine.queue import waiter
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict

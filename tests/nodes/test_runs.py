@@ -14,8 +14,8 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.files import locked
-from gpu_engine.launch.launcher import launch, prepare, resume
-from gpu_engine.launch.lookup import find
+from gpu_engine.launching.launcher import launch, prepare, resume
+from gpu_engine.launching.lookup import find
 from gpu_engine.remote.run import parts, pending_stops
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launch import launcher, notifier
+from gpu_engine.launching import launcher, notifier
 from gpu_engine.notify import config, journal, process, send, watch
 from gpu_engine.runs.state import Cause
 from gpu_engine.spec.read import from_dict

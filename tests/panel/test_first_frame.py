@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-LATER = {"gpu_engine.launch.launcher", "gpu_engine.plan.records", "gpu_engine.runs.folder",
+LATER = {"gpu_engine.launching.launcher", "gpu_engine.plan.records", "gpu_engine.runs.folder",
          "gpu_engine.events.schema", "gpu_engine.devices.leases", "gpu_engine.spec.schema",
          "gpu_panel.launch.draft", "gpu_panel.launch.form.fields", "gpu_panel.launch.runs.feed",
          "gpu_panel.run.screen"}

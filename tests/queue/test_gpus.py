@@ -11,7 +11,7 @@ import pytest
 from gpu_engine.common import paths
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
-from gpu_engine.launch import launcher
+from gpu_engine.launching import launcher
 from gpu_engine.queue import change, start, starts, submit
 from gpu_engine.runs import attempts
 from gpu_engine.spec.read import from_dict

@@ -20,7 +20,7 @@ from gpu_engine.events.paths import DIGESTED, digest_path
 from gpu_engine.events.reader import Tail, backwards
 from gpu_engine.events.writer import EventWriter, append
 from gpu_engine.notify import journal
-from gpu_engine.runs import annotations, checkpoints, notes, stacks
+from gpu_engine.runs import chart_annotations, checkpoints, notes, stacks
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import logs
 from gpu_panel.run.log.joined import JoinedLog
@@ -167,7 +167,7 @@ def test_no_link_is_followed(run: runs.Run, outside: Path, name: str, how: str) 
     assert how == "hard" or SECRET not in said
     for write in (lambda: EventWriter(run.events(0)).close(),
                   lambda: append(run.events(0), schema.Warning("x")),
-                  lambda: annotations.write(run.path, annotations.Mark("x", 1)),
+                  lambda: chart_annotations.write(run.path, chart_annotations.Mark("x", 1)),
                   lambda: notes.change(run.path, lambda old: notes.Notes("mine")),
                   lambda: run.write_state(run.state()),
                   lambda: journal.Journal(run.path).take(),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.runs.annotations import FILE, LONGEST, Mark, read, write
+from gpu_engine.runs.chart_annotations import FILE, LONGEST, Mark, read, write
 
 
 def test_a_later_note_replaces_that_of_the_same_moment(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_engine.common import colour
 from gpu_engine.common.values import convert
-from gpu_engine.launch import notifier
+from gpu_engine.launching import notifier
 from gpu_engine.settings import file
 from gpu_engine.settings.schema import Settings, every
 

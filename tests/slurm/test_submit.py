@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch import launcher
+from gpu_engine.launching import launcher
 from gpu_engine.notify import config, journal
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs

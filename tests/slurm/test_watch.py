@@ -11,7 +11,7 @@ import pytest
 from gpu_engine.cli.spec_options import choose_spec
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.paths import runs_folder
-from gpu_engine.launch import launcher, lookup
+from gpu_engine.launching import launcher, lookup
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run

@@ -20,7 +20,7 @@ from gpu_engine.code import snapshot, store
 from gpu_engine.code.listing import BadList, Entry
 from gpu_engine.code.snapshot import look, take
 from gpu_engine.common.errors import SpecError
-from gpu_engine.launch.launcher import launch, prepare, resume
+from gpu_engine.launching.launcher import launch, prepare, resume
 from gpu_engine.remote.reach import code_messages as messages
 from gpu_engine.remote.reach.channel import Refused, open_channel
 from gpu_engine.remote.reach.file import find

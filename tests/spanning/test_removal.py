@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.cli import cli
-from gpu_engine.launch.launcher import launch
+from gpu_engine.launching.launcher import launch
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch.preflight import probe
+from gpu_engine.launching.preflight import probe
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import from_dict
 
@@ -189,7 +189,7 @@ print(json.dumps([questions.describe(use) for use in sys.argv[1:]], default=str)
 
 
 def described(*uses):
-    """What importing these classes says of each, as `torchside.describe`, in a single process."""
+    """What importing these classes says of each, as `ask_torch.describe`, in a single process."""
     done = subprocess.run([sys.executable, "-c", DESCRIBE, *uses], check=True, capture_output=True,
                           text=True, timeout=600)
     return json.loads(done.stdout.splitlines()[-1])
@@ -197,7 +197,7 @@ def described(*uses):
 
 def test_source_and_import_describe_the_same(home):
     """The form is drawn from source; what importing the class says must not differ."""
-    from gpu_engine.launch import ask_torch
+    from gpu_engine.launching import ask_torch
 
     infos = catalog.builtin()
     all_told = described(*(info.use for info in infos))
@@ -227,7 +227,7 @@ def test_source_and_import_know_the_same_limits():
 
 
 def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
-    from gpu_engine.launch import ask_torch
+    from gpu_engine.launching import ask_torch
 
     path = tmp_path / "broken.py"
     path.write_text("import json\n\nvalue = json.loads('nothing')\n")

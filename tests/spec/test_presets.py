@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.launch.preflight import probe
+from gpu_engine.launching.preflight import probe
 from gpu_engine.plan.check import check
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict

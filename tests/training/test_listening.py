@@ -9,7 +9,7 @@ from datetime import timedelta
 import psutil
 import pytest
 
-from gpu_engine.launch import launcher
+from gpu_engine.launching import launcher
 from gpu_engine.spec.read import from_dict
 from gpu_engine.worker.rank import store
 

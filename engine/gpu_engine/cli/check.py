@@ -25,7 +25,7 @@ def command(choice: SpecChoice, as_json: bool) -> None:
     from gpu_engine.cli import watch
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
-    from gpu_engine.launch.launcher import prepare_check, start
+    from gpu_engine.launching.launcher import prepare_check, start
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
     from gpu_engine.runs.follow import Follower

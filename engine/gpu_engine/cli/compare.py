@@ -23,7 +23,7 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     """Show how RUNS (ids, beginnings of ids, or "last") ended, and in which settings, commits and
     versions they differ."""
     from gpu_engine.events.convert import json_safe
-    from gpu_engine.launch.lookup import find
+    from gpu_engine.launching.lookup import find
     from gpu_engine.runs import compare, facts, folder
 
     if len(runs) < 2:

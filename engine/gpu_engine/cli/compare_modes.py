@@ -30,7 +30,7 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
     """Train PRESET for a few steps in each mode, one after the other, with the same global batch:
     on its first device alone, and on all of its devices under DataParallel and under DDP. Tells
     how fast each is, what memory it takes, and whether they train the same."""
-    from gpu_engine.launch import launcher
+    from gpu_engine.launching import launcher
     from gpu_engine.plan import mode_trials
     from gpu_engine.runs import folder
 
@@ -69,7 +69,7 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
 def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
     """Run one trial to its end, and delete its folder unless it is to be kept or has failed."""
     from gpu_engine.cli import watch
-    from gpu_engine.launch import launcher
+    from gpu_engine.launching import launcher
     from gpu_engine.plan.mode_trials import Result
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs.follow import Follower

@@ -9,7 +9,7 @@ import click
 from gpu_engine.cli.output import echo
 
 if TYPE_CHECKING:
-    from gpu_engine.launch.ask_torch import Described, Parameter
+    from gpu_engine.launching.ask_torch import Described, Parameter
     from gpu_engine.spec.catalog import TaskInfo
 
 
@@ -29,7 +29,7 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
         infos = [catalog.describe(task)] if task else catalog.builtin()
         found = [_to_dict(info) for info in infos]
     else:
-        from gpu_engine.launch import ask_torch
+        from gpu_engine.launching import ask_torch
 
         found = [ask_torch.describe(task, python=python)]
     if as_json:

@@ -74,8 +74,8 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
 
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
     from gpu_engine.common import units
-    from gpu_engine.launch import ask_torch
-    from gpu_engine.launch.lookup import find
+    from gpu_engine.launching import ask_torch
+    from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run import parts, queries
     from gpu_engine.runs import checkpoints, folder
     from gpu_engine.spec.schema import RunSpec
@@ -109,8 +109,8 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
     """Export the figures of these runs. Returns whether that was not interrupted."""
     from gpu_engine.export import exporter
     from gpu_engine.export.targets import opener
-    from gpu_engine.launch.lookup import find
-    from gpu_engine.launch.reattach import StillOn
+    from gpu_engine.launching.lookup import find
+    from gpu_engine.launching.reattach import StillOn
     from gpu_engine.runs import folder
 
     runs = [find(name) for name in words]

@@ -35,8 +35,8 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     kept. gpu-engine logs --raw | less -R shows the colours.
     """
     from gpu_engine.common.clean import clean_bytes
-    from gpu_engine.launch.lookup import ask_slurm, find
-    from gpu_engine.launch.reattach import StillOn
+    from gpu_engine.launching.lookup import ask_slurm, find
+    from gpu_engine.launching.reattach import StillOn
 
     found = find(run)
     goes_on = StillOn(found)

@@ -23,13 +23,13 @@ def command(run: str, text: str | None, name: str | None, added: tuple[str, ...]
             removed: tuple[str, ...], step: int | None, as_json: bool) -> None:
     """Write TEXT on RUN (an id, the beginning of one, or "last") as its note, in place of the one
     before; '' removes it. Without TEXT and options, show what is written on it."""
-    from gpu_engine.runs import annotations, folder, notes
+    from gpu_engine.runs import chart_annotations, folder, notes
 
     path = folder.find(run).path
     if step is not None:
         if text is None:
             raise click.UsageError("--step needs the TEXT to write there")
-        annotations.write(path, annotations.Mark(text.strip(), step=step))
+        chart_annotations.write(path, chart_annotations.Mark(text.strip(), step=step))
         text = None
     plus = [tag for text in added for tag in notes.parse_tags(text)]
     minus = [tag for text in removed for tag in notes.parse_tags(text)]
@@ -46,9 +46,9 @@ def command(run: str, text: str | None, name: str | None, added: tuple[str, ...]
         found = notes.read(path)
     if as_json:
         echo(folder.dumps({"id": path.name, **asdict(found),
-                                 "marks": [asdict(m) for m in annotations.read(path)]}))
+                                 "marks": [asdict(m) for m in chart_annotations.read(path)]}))
         return
     at = [f"at {f'step {m.step:,}' if m.step is not None else 'a time'}: {m.text}"
-          for m in annotations.read(path)]
+          for m in chart_annotations.read(path)]
     for line in [*notes.lines(found), *at] or ["nothing is written on it"]:
         echo(clean(line))

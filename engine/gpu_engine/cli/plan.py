@@ -20,7 +20,7 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
     from gpu_engine.common.clean import clean
-    from gpu_engine.launch.launcher import preview
+    from gpu_engine.launching.launcher import preview
     from gpu_engine.plan.command_line import typed
     from gpu_engine.runs.folder import dumps
 
@@ -66,7 +66,7 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
 
 
 def _yaml(choice: SpecChoice, platform: str) -> str:
-    from gpu_engine.launch.launcher import prepare
+    from gpu_engine.launching.launcher import prepare
     from gpu_engine.plan.platforms import job, kubeflow, skypilot
 
     job.refuse(choice.spec)

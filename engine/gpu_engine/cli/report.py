@@ -24,7 +24,7 @@ def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
     where, its attempts. Several RUNs are compared."""
     from gpu_engine.common.files import reason, write_atomic
     from gpu_engine.common.version import version
-    from gpu_engine.launch.lookup import find
+    from gpu_engine.launching.lookup import find
     from gpu_engine.report import content, html, markdown, story
 
     found = [find(name) for name in runs]

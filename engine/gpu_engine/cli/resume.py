@@ -33,8 +33,8 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     ended. With another mode or number of ranks, the checkpoint is loaded too.
     """
     from gpu_engine.cli import watch
-    from gpu_engine.launch.launcher import resume
-    from gpu_engine.launch.lookup import find
+    from gpu_engine.launching.launcher import resume
+    from gpu_engine.launching.lookup import find
     from gpu_engine.runs import attempts, folder, job
 
     found, changes = find(run), spelled_out(sets)

@@ -78,7 +78,7 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
                           ("--free-for", free_for)):
         if value is not None:
             raise click.UsageError(f"{option} goes with --queue, as the run starts at once without")
-    from gpu_engine.launch.launcher import prepare, start
+    from gpu_engine.launching.launcher import prepare, start
 
     prepared = prepare(choice.spec, base=choice.base)
     if not detach:

@@ -49,7 +49,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.launch.reattach import take_up_all
+    from gpu_engine.launching.reattach import take_up_all
     from gpu_engine.runs import folder, query
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
@@ -211,7 +211,7 @@ def _why(one: Digest) -> list[str]:
 @click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
 def rm(run: tuple[str, ...], here: bool) -> None:
     """Delete RUNs that have ended, with their checkpoints, here and on their hosts."""
-    from gpu_engine.launch.lookup import find
+    from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run.removal import Removal
 
     found, whole = [find(name) for name in run], True  # one that goes on elsewhere is live
@@ -246,7 +246,7 @@ def _removed(run: Run, outcome: Outcome) -> bool:
 def prune(keep: int, dry_run: bool) -> None:
     """Delete all but the newest of the runs that have ended, here and on their hosts."""
     from gpu_engine.common import units
-    from gpu_engine.launch.reattach import take_up_all
+    from gpu_engine.launching.reattach import take_up_all
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
     from gpu_engine.slurm import watch

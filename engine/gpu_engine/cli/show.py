@@ -29,7 +29,7 @@ def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""
     from gpu_engine.cli import watch
     from gpu_engine.events import hang
-    from gpu_engine.launch.lookup import find
+    from gpu_engine.launching.lookup import find
     from gpu_engine.notify import journal
     from gpu_engine.runs import disk_room, job, leftovers, notes
     from gpu_engine.runs.follow import Follower

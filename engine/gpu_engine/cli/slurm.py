@@ -60,7 +60,7 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
 
 def _submit(spec: RunSpec, job: Job) -> None:
     from gpu_engine.common.clean import clean
-    from gpu_engine.launch import notifier
+    from gpu_engine.launching import notifier
     from gpu_engine.runs.job import read
     from gpu_engine.slurm import submit, watch
 

@@ -26,7 +26,7 @@ def command(run: str, rank: int | None, wait: float) -> None:
     """
     from gpu_engine.common.clean import clean
     from gpu_engine.common.errors import UserError
-    from gpu_engine.launch.lookup import find
+    from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run import parts, queries
     from gpu_engine.runs import stacks
 

@@ -16,7 +16,7 @@ from gpu_engine.cli.output import echo
 def command(run: str, now: bool, wait: bool) -> None:
     """Stop RUN (an id, the beginning of one, or "last"). Its ranks finish their step and save; a
     job that waits in Slurm's queue is cancelled."""
-    from gpu_engine.launch.lookup import ask_slurm, find, stop
+    from gpu_engine.launching.lookup import ask_slurm, find, stop
 
     found = find(run)
     stop(found, now=now)

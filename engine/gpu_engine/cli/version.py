@@ -25,7 +25,7 @@ def version_option(program: str) -> Callable[[Any], Any]:
 def _torch() -> str:
     from gpu_engine.common.clean import clean
     from gpu_engine.interpreters import choose
-    from gpu_engine.launch import interpreter
+    from gpu_engine.launching import interpreter
 
     taken = choose.found()
     told = interpreter.record(taken)

@@ -101,7 +101,7 @@ class _Json:
 def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> State:
     """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it. `each` is
     called at each look, the last time with True."""
-    from gpu_engine.launch.reattach import StillOn
+    from gpu_engine.launching.reattach import StillOn
 
     with contextlib.closing(follower):
         return _watched(follower, StillOn(follower.run), quiet, each)

@@ -271,7 +271,7 @@ def limits() -> Limits:
 
 def logout() -> Logout:
     """What happens to runs when the person logs out."""
-    from gpu_engine.launch import logind
+    from gpu_engine.launching import logind
 
     found = logind.look()
     cgroup = _text(Path("/proc/self/cgroup"))

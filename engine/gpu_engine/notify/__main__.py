@@ -1,4 +1,4 @@
-"""`python -m gpu_engine.notify RUN_DIR`: started by `gpu_engine.launch.notifier`."""
+"""`python -m gpu_engine.notify RUN_DIR`: started by `gpu_engine.launching.notifier`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
 
     @functools.cache
     def still_on() -> Callable[[State], bool]:
-        from gpu_engine.launch.reattach import StillOn  # late: few runs are on hosts
+        from gpu_engine.launching.reattach import StillOn  # late: few runs are on hosts
 
         return StillOn(run)
 

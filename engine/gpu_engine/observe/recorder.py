@@ -20,10 +20,10 @@ from ..events.writer import encode
 from ..worker.rank.record_writer import RecordWriter
 from ..worker.rank.values import ReservedNames
 from . import notes
-from .claim import Claim
 from .findings import Findings
 from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
+from .rank_lock import Claim
 from .step_events import LateEvent, Logged, Step, StepEvents, Values
 from .writer_thread import WriterThread
 

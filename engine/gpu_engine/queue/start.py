@@ -17,8 +17,8 @@ from gpu_engine.code import submitted
 from gpu_engine.common import procs
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
-from gpu_engine.launch import environment, notifier
-from gpu_engine.launch.launcher import Prepared, prepare, supervise
+from gpu_engine.launching import environment, notifier
+from gpu_engine.launching.launcher import Prepared, prepare, supervise
 from gpu_engine.runs import attempts, disk_room, waiting
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import EXIT_CODES, Cause, Run, State

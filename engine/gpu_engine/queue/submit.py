@@ -17,9 +17,9 @@ from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launch import ask_torch, environment, interpreter
-from gpu_engine.launch.launcher import discover_for
-from gpu_engine.launch.preflight import lasting
+from gpu_engine.launching import ask_torch, environment, interpreter
+from gpu_engine.launching.launcher import discover_for
+from gpu_engine.launching.preflight import lasting
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import waiter

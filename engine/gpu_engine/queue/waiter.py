@@ -23,7 +23,7 @@ from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, write_json
 from gpu_engine.common.own_programs import own_program
-from gpu_engine.launch import logind
+from gpu_engine.launching import logind
 from gpu_engine.queue import order, starts
 from gpu_engine.queue.devices import INTERVAL, Devices
 from gpu_engine.queue.order import After, DeviceNow, Never, Request, Start, Turn, Wait, Wants

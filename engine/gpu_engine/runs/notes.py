@@ -54,7 +54,7 @@ class Notes:
 
 def read(run: Path) -> Notes:
     """What is written on the run in this folder; nothing if it has no such file, or if that can't
-    be read (`require_readable` and `oddities.find` then say so)."""
+    be read (`require_readable` and `folder_problems.find` then say so)."""
     try:
         found = read_record(Notes, json_inside(run, FILE) or {})
     except ValueError:

@@ -1,4 +1,4 @@
-"""`python -m gpu_engine.supervisor RUN_DIR LOCK_FD`: started by `gpu_engine.launch.launcher`."""
+"""`python -m gpu_engine.supervisor RUN_DIR LOCK_FD`: started by `gpu_engine.launching.launcher`."""
 
 from __future__ import annotations
 

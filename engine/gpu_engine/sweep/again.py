@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch.launcher import discover_for
-from gpu_engine.launch.lookup import stop as stop_run
+from gpu_engine.launching.launcher import discover_for
+from gpu_engine.launching.lookup import stop as stop_run
 from gpu_engine.queue import submit, waiter
 from gpu_engine.queue.submit import When
 from gpu_engine.runs import attempts, waiting

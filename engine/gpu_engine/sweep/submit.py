@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launch.launcher import discover_for
+from gpu_engine.launching.launcher import discover_for
 from gpu_engine.plan.check import counted
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import submit as queue

@@ -39,7 +39,7 @@ async def test_what_is_typed_after_tab_goes_into_the_next_field():
 
 async def test_launch_does_not_overtake_the_number_before_it(monkeypatch):
     launched = []
-    monkeypatch.setattr("gpu_engine.launch.launcher.start", lambda prepared: launched.append(
+    monkeypatch.setattr("gpu_engine.launching.launcher.start", lambda prepared: launched.append(
         prepared) or create_run("x", "", plan())[0])
     async with panel(slots(2)) as (pilot, screen):
         screen.query_one("#f-batch-size", Input).focus()

@@ -28,7 +28,7 @@ def started(monkeypatch, tmp_path):
         plans.append(prepared)
         return Run(tmp_path / "none")
 
-    monkeypatch.setattr("gpu_engine.launch.launcher.start", start)
+    monkeypatch.setattr("gpu_engine.launching.launcher.start", start)
     monkeypatch.setattr("gpu_panel.launch.runs.pane.RunsPane.open", lambda self, run: None)
     return plans
 

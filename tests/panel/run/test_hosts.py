@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from gpu_engine.launch.launcher import launch
+from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import leftovers
 from gpu_engine.spec.read import from_dict
 from gpu_panel.launch.devices import row_keys

@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input, Static
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch import launcher as launch
+from gpu_engine.launching import launcher as launch
 from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Message

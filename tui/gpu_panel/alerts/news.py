@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_engine.common import paths
-from gpu_engine.launch.reattach import StillOn
+from gpu_engine.launching.reattach import StillOn
 from gpu_engine.notify.watch import Happened, RunWatch
 from gpu_engine.runs import job, summary
 from gpu_engine.runs.folder import Run, each_run

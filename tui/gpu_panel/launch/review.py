@@ -14,8 +14,8 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.interpreters import choose
-from gpu_engine.launch import interpreter, preflight
-from gpu_engine.launch.launcher import prepare
+from gpu_engine.launching import interpreter, preflight
+from gpu_engine.launching.launcher import prepare
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.remote.reach.protocol import VERSION, Welcome
 from gpu_engine.remote.reach.records import LOCAL, Host

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
-    from gpu_engine.launch.launcher import Prepared
+    from gpu_engine.launching.launcher import Prepared
     from gpu_engine.plan.records import Interpreter, LaunchPlan
 
 

@@ -38,7 +38,7 @@ from gpu_panel.launch.settle import settle
 if TYPE_CHECKING:
     from gpu_engine.common.errors import UserError
     from gpu_engine.interpreters.own_torch import Offer
-    from gpu_engine.launch.launcher import Prepared
+    from gpu_engine.launching.launcher import Prepared
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.torch.installation import Installation
@@ -346,7 +346,7 @@ class LaunchScreen(PaneScreen):
     @work(exit_on_error=False, group="launch", exclusive=True)
     async def action_launch(self) -> None:
         """Start the run, after a question if devices are not free."""
-        from gpu_engine.launch import launcher
+        from gpu_engine.launching import launcher
 
         with guard(self.app):
             if not self.form.ready:
@@ -415,7 +415,7 @@ class LaunchScreen(PaneScreen):
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None
         where something is. Raises SpecError with what the hosts have said."""
-        from gpu_engine.launch import launcher
+        from gpu_engine.launching import launcher
 
         if found.over_hosts is None:
             return found.prepared

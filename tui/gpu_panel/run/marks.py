@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
-from gpu_engine.runs import annotations as written
+from gpu_engine.runs import chart_annotations as written
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, NOTE, Mark
 from gpu_panel.common import units
 

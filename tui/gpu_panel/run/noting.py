@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from gpu_engine.runs import annotations
+from gpu_engine.runs import chart_annotations
 from gpu_panel.common.dialogs import AskLine
 from gpu_panel.run.chart import ChartPane
 from gpu_panel.run.store import RunStore
 
 
-def place_of(store: RunStore, now: float, chart: ChartPane | None) -> annotations.Mark | None:
+def place_of(store: RunStore, now: float, chart: ChartPane | None) -> chart_annotations.Mark | None:
     """Where a note goes: at the reading line of `chart` if it shows one, else at the last step.
     With the text of the note that is there already. None if nothing is known yet."""
     if chart is not None and chart.cross is not None and chart.subject is not None:
         by_time, at = chart.subject.by_time, chart.cross
-        mark = annotations.Mark("", t=at + (store.began or 0.0)) if by_time \
-            else annotations.Mark("", step=at)
+        mark = chart_annotations.Mark("", t=at + (store.began or 0.0)) if by_time \
+            else chart_annotations.Mark("", step=at)
     else:
         step = store.progress().step
         live = store.state is not None and store.state.live
         if step is None and not live:
             return None
-        mark = annotations.Mark("", step=step, t=now if live else None)
+        mark = chart_annotations.Mark("", step=step, t=now if live else None)
     return next((n for n in store.moments.notes if (n.step, n.t) == (mark.step, mark.t)), mark)
 
 
-def ask_for_note(place: annotations.Mark) -> AskLine:
+def ask_for_note(place: chart_annotations.Mark) -> AskLine:
     """The question for the text of a note at `place`."""
     where = "the crosshair" if place.step is None else f"step {place.step:,}"
     return AskLine(f"Note at {where}", place.text, "Charts mark it with ✎, and show its text at "
-                   "the crosshair. An empty text removes it.", longest=annotations.LONGEST)
+                   "the crosshair. An empty text removes it.", longest=chart_annotations.LONGEST)

@@ -87,7 +87,7 @@ class ResumeDialog(ModalScreen[bool]):
 
     @work(exit_on_error=False)
     async def _resume(self) -> None:
-        from gpu_engine.launch import launcher as launch
+        from gpu_engine.launching import launcher as launch
 
         length = "" if self._options.own else self.query_one("#length", Input).value
         changes = self.query_one("#changes", Input).value

@@ -20,8 +20,8 @@ from textual.widgets import Static
 from textual.worker import Worker, WorkerState
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch.lookup import stop as stop_run
-from gpu_engine.runs import annotations, job
+from gpu_engine.launching.lookup import stop as stop_run
+from gpu_engine.runs import chart_annotations, job
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
@@ -334,7 +334,7 @@ class RunScreen(PaneScreen):
             found = await self.app.push_screen_wait(ask_for_note(place))
             if found is not None:
                 note = replace(place, text=found)
-                await in_thread(lambda: annotations.write(self.run_folder.path, note),
+                await in_thread(lambda: chart_annotations.write(self.run_folder.path, note),
                                 name="panel-note")
                 await self.store.look_now()
                 self.paint()

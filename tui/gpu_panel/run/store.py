@@ -24,7 +24,7 @@ from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import annotations, downsampling, notes
+from gpu_engine.runs import chart_annotations, downsampling, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.run import losses, recorded, zoom_series
@@ -131,7 +131,7 @@ class RunStore:
         """The share of it that has been read, from 0 to 1."""
         self._reader = RunReader(run.path)
         self._tails = DeviceTails(run.path)
-        self._notes: list[annotations.Mark] = []
+        self._notes: list[chart_annotations.Mark] = []
         self._named: str | None = None
         self._began: float | None = None
         self._changed = asyncio.Event()
@@ -257,7 +257,7 @@ class RunStore:
     def _look(self) -> Look:
         """Look at the run. Blocks: called in a thread."""
         self._tails.find()
-        self._notes = annotations.read(self.run.path)
+        self._notes = chart_annotations.read(self.run.path)
         self._named = notes.read(self.run.path).name
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()), self.turn)

@@ -9,7 +9,7 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.common.values import show
-from gpu_engine.launch.launcher import prepare
+from gpu_engine.launching.launcher import prepare
 from gpu_engine.remote.reach.protocol import Check, Checked, Digest, Wrong
 from gpu_engine.remote.there.place import inside
 from gpu_engine.remote.there.wire import Asked

@@ -37,7 +37,7 @@ def addresses() -> tuple[str, ...]:
     """This machine's addresses for others, the one that ssh came in by first."""
     import psutil
 
-    from gpu_engine.launch.addresses import is_loopback
+    from gpu_engine.launching.addresses import is_loopback
 
     came_by = os.environ.get("SSH_CONNECTION", "").split()
     first = came_by[2:3] if len(came_by) == 4 and not is_loopback(came_by[2]) else []

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.launch import launcher
+from gpu_engine.launching import launcher
 from gpu_engine.plan.records import PartOf, ResumeFrom
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.there import incoming

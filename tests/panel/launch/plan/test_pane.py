@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_engine.launch import logind
-from gpu_engine.launch.logind import Decision
+from gpu_engine.launching import logind
+from gpu_engine.launching.logind import Decision
 from gpu_panel.launch.plan.pane import PlanPane
 
 from ....conftest import gpus

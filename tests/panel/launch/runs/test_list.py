@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, TextArea
 
-from gpu_engine.launch import lookup
+from gpu_engine.launching import lookup
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
 from gpu_engine.runs.create import create_run

@@ -8,7 +8,7 @@ import time
 import pytest
 from textual.widgets import Input
 
-from gpu_engine.launch import launcher as launch
+from gpu_engine.launching import launcher as launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.runs.folder import Run

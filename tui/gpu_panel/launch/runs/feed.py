@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside
-from gpu_engine.launch.reattach import take_up_all
+from gpu_engine.launching.reattach import take_up_all
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import notes, waiting

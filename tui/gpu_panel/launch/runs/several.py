@@ -61,7 +61,7 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
                            no="Keep running")
     if not await app.push_screen_wait(question):
         return
-    from gpu_engine.launch.lookup import stop
+    from gpu_engine.launching.lookup import stop
 
     await in_thread(lambda: _each(live, lambda line: stop(line.run)), name="panel-stop")
     app.notify(f"Run {live[0].id} was removed from the queue" if len(live) == len(queue) == 1

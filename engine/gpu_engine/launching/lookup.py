@@ -13,7 +13,7 @@ def find(name: str) -> runs.Run:
 
     run = runs.find(name)
     if parts.spans(run.path) and trust.started_here(run.path):
-        from gpu_engine.launch.reattach import take_up
+        from gpu_engine.launching.reattach import take_up
 
         take_up(run)
     ask_slurm(run)

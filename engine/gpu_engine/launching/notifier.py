@@ -8,7 +8,7 @@ import subprocess
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.common.own_programs import own_program
-from gpu_engine.launch import logind
+from gpu_engine.launching import logind
 from gpu_engine.notify import config_path
 from gpu_engine.runs.folder import Run
 

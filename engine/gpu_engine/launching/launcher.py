@@ -15,9 +15,9 @@ from gpu_engine.common.frozen import frozen
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.launch import environment, interpreter, logind, notifier, torch_build
-from gpu_engine.launch.preflight import meeting_at, occupied, probe
-from gpu_engine.launch.queue_warning import overtaken
+from gpu_engine.launching import environment, interpreter, logind, notifier, torch_build
+from gpu_engine.launching.preflight import meeting_at, occupied, probe
+from gpu_engine.launching.queue_warning import overtaken
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.run import parts

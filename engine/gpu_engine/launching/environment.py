@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_engine.common.git import git
 from gpu_engine.common.version import version
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launch import interpreter, torch_build
+from gpu_engine.launching import interpreter, torch_build
 from gpu_engine.plan.records import Interpreter, LaunchPlan
 from gpu_engine.runs.environment import Environment, write
 from gpu_engine.runs.folder import Run

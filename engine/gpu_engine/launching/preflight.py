@@ -19,7 +19,7 @@ from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.common.files import expanded, open_file
 from gpu_engine.common.values import Kind, amiss, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.launch import torch_build
+from gpu_engine.launching import torch_build
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import port_of
 from gpu_engine.spec import catalog, modes
@@ -253,7 +253,7 @@ def _port(spec: RunSpec) -> list[Problem]:
 
 def _meeting(spec: RunSpec) -> list[Problem]:
     """The problems of a master address that this machine can't resolve, or only to itself."""
-    from gpu_engine.launch import addresses
+    from gpu_engine.launching import addresses
 
     key, host = "parallel.master_addr", spec.parallel.master_addr
     if not modes.get(spec.parallel.mode).several_nodes or not host \
@@ -274,7 +274,7 @@ def _meeting(spec: RunSpec) -> list[Problem]:
 
 def meeting_at(spec: RunSpec) -> str | None:
     """The address that the master's host name has here, in words; None if it is no name."""
-    from gpu_engine.launch import addresses
+    from gpu_engine.launching import addresses
 
     host = spec.parallel.master_addr
     if not modes.get(spec.parallel.mode).several_nodes or not addresses.is_name(host) \

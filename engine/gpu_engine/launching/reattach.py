@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside
-from gpu_engine.launch.launcher import supervise
+from gpu_engine.launching.launcher import supervise
 from gpu_engine.remote.run import parts, pending_stops
 from gpu_engine.runs import trust
 from gpu_engine.runs.create import lock_of
