@@ -55,7 +55,7 @@ PATIENCE = 600.0
 with other things; pytest's own limit is twice that."""
 
 
-LONG = ("nodes", "e2e", "observe", "faults", "spanning", "worker", "training", "hosts", "trust")
+LONG = ("nodes", "e2e", "observe", "faults", "remote", "worker", "training", "trust")
 """Folders with the files that take longest, which several processes begin with: at the end of a run
 most of them would wait for one that has a long file left."""
 

@@ -46,8 +46,8 @@ def test_the_engine_imports_no_screen(code):
 
 
 @pytest.mark.parametrize("before", [
-    "", "gpu_engine.launch", "import gpu_engine.cli.run", "import gpu_engine.launching.launcher",
-    "from gpu_engine.launching import prepare", "from gpu_engine.launching.launcher import prepare",
+    "", "import gpu_engine.launching", "import gpu_engine.cli.run",
+    "import gpu_engine.launching.launcher", "from gpu_engine.launching.launcher import prepare",
     "from gpu_engine import launch"])
 def test_launch_can_be_called_from_the_package_whatever_was_imported(before):
     """The second use, too: a module of that name takes the place of the function."""
@@ -183,9 +183,11 @@ def circles(graph: dict[str, set[str]]) -> list[tuple[str, ...]]:
 
 def room_of(module: str) -> str:
     """The folder directly below a package that a module is in; its own name at the root.
-    `worker/rank/` is a room of its own: training leans on it, the program around it on training."""
+    `worker/rank/` is a room of its own: training leans on it, the program around it on training. So
+    are the three of `remote/`: a launch leans on what reaches a host, and a host on a launch."""
     parts = module.split(".")
-    return ".".join(parts[:3 if parts[1:3] == ["worker", "rank"] else 2])
+    own = parts[1:3] == ["worker", "rank"] or parts[1:2] == ["remote"]
+    return ".".join(parts[:3 if own else 2])
 
 
 def test_no_file_imports_another_in_a_circle():

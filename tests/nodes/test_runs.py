@@ -23,7 +23,7 @@ from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
 from ..conftest import wait_for
-from ..spanning.kit import (
+from ..remote.run.kit import (
     DIGITS,
     ENDLESS,
     TWO_HERE,

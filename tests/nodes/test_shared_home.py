@@ -13,7 +13,7 @@ from gpu_engine.runs.folder import Run
 
 from ..command_line import called
 from ..conftest import wait_for
-from ..spanning.kit import DIGITS, ENDLESS, ended, losses_so_far, there
+from ..remote.run.kit import DIGITS, ENDLESS, ended, losses_so_far, there
 from .rig import Rig
 
 pytestmark = pytest.mark.root

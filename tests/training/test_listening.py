@@ -14,7 +14,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.worker.rank import store
 
 from ..conftest import wait_for
-from ..spanning.kit import ENDLESS, TWO_HERE, losses_so_far
+from ..remote.run.kit import ENDLESS, TWO_HERE, losses_so_far
 
 pytestmark = pytest.mark.usefixtures("home")
 SOON = timedelta(seconds=20)

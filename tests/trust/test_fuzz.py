@@ -25,7 +25,7 @@ from gpu_engine.remote.reach.protocol import BadMessage
 from gpu_engine.remote.reach.strict import read as strictly
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import (
-    annotations,
+    chart_annotations,
     checkpoints,
     environment,
     facts,
@@ -185,7 +185,7 @@ def test_events(tmp_path: Path, lines: list[bytes]):
 def test_lines_of_notes(tmp_path: Path, lines: list[bytes]):
     for name in ("marks.jsonl", "notify.log"):
         (tmp_path / name).write_bytes(b"\n".join(lines))
-    assert all(isinstance(mark.text, str) for mark in annotations.read(tmp_path))
+    assert all(isinstance(mark.text, str) for mark in chart_annotations.read(tmp_path))
     assert all(isinstance(text, str) for text in journal.troubles(tmp_path))
 
 

@@ -15,7 +15,7 @@ from gpu_panel.run.resume_options import ResumeOptions
 from gpu_panel.run.snapshot import look
 
 from ...conftest import wait_for
-from ...spanning.kit import ENDLESS, ended, make_hosts, there
+from ...remote.run.kit import ENDLESS, ended, make_hosts, there
 
 
 def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):

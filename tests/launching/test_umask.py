@@ -17,7 +17,7 @@ from gpu_engine.spec.read import from_dict
 
 from ..conftest import wait_for
 from ..queue.kit import queue
-from ..spanning.kit import make_hosts
+from ..remote.run.kit import make_hosts
 
 WRITES = "umask; echo x > \"written-$(ls | wc -l)\"; "
 FAILS_ONCE = WRITES + "test -e written-1"

@@ -16,7 +16,7 @@ from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_engine.remote.reach.watcher import Watcher
 
-from ..conftest import wait_for
+from ...conftest import wait_for
 from .test_nvidia_smi import TABLE
 
 BOX = Host("box", via=("env", "A=b"), python=sys.executable)

@@ -25,7 +25,7 @@ from gpu_engine.remote.reach.setup import bring, decide, install_there, probe, w
 from gpu_engine.remote.reach.setup.probe import Found, Python
 from gpu_engine.remote.reach.setup.wheels import Wheel
 
-from ..conftest import torch_version, wait_for
+from ...conftest import torch_version, wait_for
 
 GOOD = Python("/env/bin/python", (3, 12, 1), sysconfig.get_platform(), "2.13.0+cu130",
               "/env/lib/site-packages", True, True)
