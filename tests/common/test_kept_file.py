@@ -62,6 +62,20 @@ def test_a_number_that_has_become_the_programs_is_left_alone(tmp_path: Path, kep
     assert (tmp_path / "events").read_text() == "ours\n"
 
 
+def test_the_same_file_open_for_reading_is_not_the_one_to_write_to(tmp_path: Path, kept: KeptFile
+                                                                   ) -> None:
+    """As a rank's events file is for its lock, which may be the first to be opened again."""
+    lock = KeptFile(tmp_path, "events")
+    number = kept.descriptor()
+    os.close(number)
+    os.close(lock.descriptor())
+    assert lock.descriptor() == number
+    assert not kept.ours
+    assert os.write(kept.descriptor(), b"ours\n")
+    assert lock.ours
+    lock.close()
+
+
 def test_it_is_closed_once_and_never_for_the_program(tmp_path: Path, kept: KeptFile) -> None:
     number = kept.descriptor()
     with (tmp_path / "own").open("wb") as own:

@@ -58,9 +58,11 @@ class KeptFile:
                 os.close(self._number)
 
 
-def _identity(number: int) -> tuple[int, int]:
+def _identity(number: int) -> tuple[int, int, int]:
+    """The file and how it is open: a rank's events file is also open for reading, for its lock, and
+    either may get the number that the other had."""
     found = os.fstat(number)
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
 
 
 def _moved(low: int) -> int:
