@@ -346,7 +346,7 @@ except BlockingIOError:
     pass
 full = os.dup(into)
 os.set_blocking(into, True)
-own, kept._file = kept._file, (os.fstat(into).st_dev, os.fstat(into).st_ino)
+own, kept._file = kept._file, sys.modules[type(kept).__module__]._identity(into)
 os.dup2(into, fd)
 def mended():
     os.dup2(keep, fd)
