@@ -133,7 +133,7 @@ def _joined(spec: RunSpec, nodes: Sequence[Node], base: tuple[str, RunSpec] | No
         warnings=())  # where they meet was tried, not guessed
 
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 def _there(process: Process, node: Node) -> Process:

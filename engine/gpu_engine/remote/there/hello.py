@@ -30,7 +30,7 @@ def hello(asked: Asked, request: Hello) -> None:
         torch=Torch(build.version, build.cuda, build.hip) if build is not None else None,
         interpreter=taken.python, lacking=taken.problem.message if taken.problem else None,
         disk_free=disk_room.of(paths.runs_folder()).free, clock=time.time(),
-        package=str(Path(__file__).parents[1])))
+        package=str(Path(__file__).parents[2])))
 
 
 def addresses() -> tuple[str, ...]:
