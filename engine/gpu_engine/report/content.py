@@ -17,6 +17,8 @@ _CHARTS = (("train/loss", "loss", ""), ("memory/gpu_peak", "GPU memory, peak", "
            ("train/samples_per_s", "samples per second, all ranks", ""),
            ("train/lr", "learning rate", ""))
 _MOST_EVALUATIONS = 12
+CURVES = "Curves"
+"""The title of their section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Table:
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    links: tuple[str, ...] = ()
+    """Where the first cell of each row leads; empty: nowhere. Of our making, never a run's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class Section:
 
     title: str
     parts: tuple[Table | Text | Chart, ...]
+    name: str = ""
+    """What a link within the page calls it; empty: none leads here."""
 
 
 def of_run(story: Story) -> list[Section]:
@@ -110,10 +116,10 @@ def _charts(stories: Sequence[Story]) -> list[Section]:
             said.append(Text((f"{who}the loss was not a finite number from step "
                               f"{units.count(loss.bad_at)} on, or near it",)))
     if not charts:
-        return [Section("Curves", tuple(said) or (Text(("no step is recorded",)),))]
+        return [Section(CURVES, tuple(said) or (Text(("no step is recorded",)),))]
     how = Text(("Lines are means; the band around one goes from the least to the greatest value "
                 "among ranks and neighbouring steps.",))
-    return [Section("Curves", (how, *said, *charts))]
+    return [Section(CURVES, (how, *said, *charts))]
 
 
 def _evaluations(each: Iterable[Best]) -> Table:

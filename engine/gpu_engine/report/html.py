@@ -22,18 +22,27 @@ th, td { text-align: left; vertical-align: top; padding: 0.25rem 0.9rem 0.25rem 
 pre { overflow-x: auto; padding: 0.6rem; border: 1px solid #cfd5de; }
 svg { width: 100%; height: auto; max-width: 45rem; display: block; margin: 0.5rem 0 1rem; }
 footer { margin-top: 2rem; font-size: 0.85rem; }
+a { color: #1a5fb4; }
+@media (max-width: 40rem) {
+  body { padding: 0.8rem; } th, td { white-space: nowrap; }
+  td:last-child { white-space: normal; min-width: 10rem; } }
 @media (prefers-color-scheme: dark) {
   body { background: #14181f; color: #e4e8ee; }
-  th, td, pre { border-color: #3a4350; } }
+  th, td, pre { border-color: #3a4350; } a { color: #78aeed; } }
 """ + STYLE
 
 
-def page(title: str, sections: Sequence[Section], made: str) -> str:
-    """The page. `made`: when and by what it was made."""
+def page(title: str, sections: Sequence[Section], made: str, every: int | None = None,
+         back: str | None = None) -> str:
+    """The page. `made`: when and by what it was made. `every`: seconds after which a browser loads
+    it again. `back`: where the list of runs is."""
     digest = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    body = [f"<h1>{_text(title)}</h1>"]
+    again = [f'<meta http-equiv="refresh" content="{every}">'] if every else []
+    up = [f'<p><a href="{escape(back)}">← all runs</a></p>'] if back else []
+    body = [*up, f"<h1>{_text(title)}</h1>"]
     for section in sections:
-        body.append(f"<h2>{_text(section.title)}</h2>")
+        name = f' id="{escape(section.name)}"' if section.name else ""
+        body.append(f"<h2{name}>{_text(section.title)}</h2>")
         for part in section.parts:
             body += _part(part)
     return "\n".join([
@@ -41,7 +50,7 @@ def page(title: str, sections: Sequence[Section], made: str) -> str:
         # Whatever a run's texts hold, a browser loads and runs nothing.
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         f"style-src 'sha256-{digest}'\">",
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">', *again,
         f"<title>{_text(title)}</title>", f"<style>{_STYLE}</style>", "</head>", "<body>", *body,
         f"<footer>{_text(made)}</footer>", "</body>", "</html>", ""])
 
@@ -57,8 +66,10 @@ def _part(part: Table | Text | Chart) -> list[str]:
     if any(part.head):
         out.append("<tr>" + "".join(f'<th scope="col">{_text(c)}</th>' for c in part.head)
                    + "</tr>")
-    for first, *rest in part.rows:
-        out.append(f'<tr><th scope="row">{_text(first)}</th>'
+    for at, (first, *rest) in enumerate(part.rows):
+        name = f'<a href="{escape(part.links[at])}">{_text(first)}</a>' if part.links \
+            else _text(first)
+        out.append(f'<tr><th scope="row">{name}</th>'
                    + "".join(f"<td>{_text(c)}</td>" for c in rest) + "</tr>")
     return [*out, "</table></div>"]
 

@@ -1,0 +1,1 @@
+"""Devices, runs, curves and logs as pages for a browser: to look at, and nothing else."""

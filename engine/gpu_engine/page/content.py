@@ -1,0 +1,114 @@
+"""What the pages say, read from the devices and the run folders. Nothing is started by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_engine.common import paths, units
+from gpu_engine.common.clean import clean, clean_lines
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import file_inside
+from gpu_engine.devices import availability, leases
+from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.events.paths import inside
+from gpu_engine.report import content, listing, story
+from gpu_engine.report.content import Section, Table, Text
+from gpu_engine.runs import folder
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.query import parse
+
+LISTED = 30
+"""Runs in the list."""
+_LOGS = 4
+"""Logs of a run that are shown."""
+_LOG, _LOG_LINES = 1 << 15, 40
+"""Bytes of a log's end that are read, and lines of it that are shown."""
+_BAR = 8
+"""Cells."""
+
+
+def overview(looks: Sequence[Snapshot], link: str) -> list[Section]:
+    """Devices and the newest runs. `looks`: the last snapshots, newest last. `link`: where a run's
+    id leads, with {id} in it."""
+    rows, more = listing.found_runs(parse(""), (), LISTED, listing.Order("created", False, 0.0))
+    heads, lines = listing.cells(rows, time.time())
+    parts: list[Table | Text] = [Table(heads, tuple(lines),
+                                       tuple(link.format(id=line[0]) for line in lines))
+                                 if lines else Text(("No runs yet.",))]
+    if more:
+        parts.append(Text((f"and {more:,} older ones",)))
+    return [Section("Devices", (_devices(looks),)), Section("Runs", tuple(parts))]
+
+
+def of_run(run: Run) -> list[Section]:
+    """A run as a report tells it, and the last lines of its logs."""
+    try:
+        sections = content.of_run(story.read(run))
+    except UserError as err:
+        sections = [Section("How it stands", (Text((run.state().state, str(err))),))]
+    at = next((i for i, one in enumerate(sections) if one.title == content.CURVES), 0) + 1
+    logs = [Section(f"Log of rank {rank}", (Text(lines, exact=True),))
+            for rank, path in _logs(run) if (lines := _last_lines(path))]
+    return [*sections[:at], *logs, *sections[at:]]
+
+
+def known(name: str) -> Run | None:
+    """The run with exactly this id."""
+    return next((run for run in folder.all_runs() if run.id == name), None)
+
+
+def in_one(looks: Sequence[Snapshot]) -> list[Section]:
+    """All in one page: the overview, then each run that is live, or the newest."""
+    runs = folder.all_runs()[:LISTED]
+    chosen = [run for run in runs if run.state().live] or runs[:1]
+    sections = overview(looks, "#{id}")
+    for run in chosen:
+        first, *rest = of_run(run)
+        sections += [replace(first, title=f"{run.id} {run.state().name}: {first.title}",
+                             name=run.id), *rest]
+    return sections
+
+
+def _devices(looks: Sequence[Snapshot]) -> Table | Text:
+    if not looks:
+        return Text(("They are being read.",))
+    states = availability.judge_all(looks, leases.holders(paths.leases_folder()))
+    rows = tuple(_device(sample, states[sample.device.id].reason) for sample in looks[-1].samples)
+    return Table(("", "name", "use", "memory", "", "state"), rows)
+
+
+def _device(sample: Sample, reason: str) -> tuple[str, ...]:
+    more = [f"{sample.temperature:.0f} °C"] if sample.temperature is not None else []
+    more += [f"{sample.power:.0f} W"] if sample.power is not None else []
+    share = sample.memory_used / sample.memory_total \
+        if sample.memory_used is not None and sample.memory_total else None
+    return (sample.device.id, sample.device.name,
+            f"{_bar(sample.utilization)} {units.share(sample.utilization)}",
+            f"{_bar(share)} {units.gib(sample.memory_used)} / {units.gib(sample.memory_total)} GiB",
+            " · ".join(more), clean(sample.problem or reason))
+
+
+def _bar(share: float | None) -> str:
+    full = round(_BAR * min(max(share or 0.0, 0.0), 1.0))
+    return "█" * full + "░" * (_BAR - full)
+
+
+def _logs(run: Run) -> list[tuple[int, Path]]:
+    """The logs of the first ranks; one that several share by the first of them."""
+    found: dict[Path, int] = {}
+    for rank in run.ranks()[:_LOGS]:
+        found.setdefault(run.output(rank), rank)
+    return [(rank, path) for path, rank in found.items()]
+
+
+def _last_lines(path: Path) -> tuple[str, ...]:
+    try:
+        with file_inside(*inside(path)) as file:
+            file.seek(max(file.seek(0, 2) - _LOG, 0))
+            text = file.read(_LOG).decode(errors="replace")
+    except OSError:
+        return ()
+    return tuple(clean_lines(text)[-_LOG_LINES:])

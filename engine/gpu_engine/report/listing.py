@@ -1,0 +1,123 @@
+"""Runs as the lines of a list, with their figures: for the command line and for the page."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.frozen import frozen
+from gpu_engine.runs import folder, summary
+from gpu_engine.runs.query import Query
+from gpu_engine.runs.summary import Digest
+from gpu_engine.spec.best import parse_best
+from gpu_engine.sweep.figures import Figures, FiguresOf
+
+Row: TypeAlias = tuple[Digest, Figures]
+
+HEADS = ("id", "state", "name", "mode", "steps", "loss", "best eval", "took", "created", "")
+_MAY_LACK = ("steps", "loss", "best eval", "")
+"""Columns that are left out where no run has anything in them."""
+
+
+@frozen(slots=True)
+class Order:
+    """In which order runs are listed."""
+
+    by: str
+    reverse: bool
+    now: float
+
+    def sorted(self, rows: list[Row]) -> list[Row]:
+        """The rows in this order; those that lack the value last."""
+        told = [(self._key(row), row) for row in rows]
+        known = [(key, row) for key, row in told if key is not None]
+        known.sort(key=lambda each: each[0], reverse=self.reverse)
+        return [row for _, row in known] + [row for key, row in told if key is None]
+
+    def _key(self, row: Row) -> float | str | None:
+        one, figures = row
+        best, took = best_evaluation(one, figures), one.state.took(self.now)
+        if self.by == "loss":
+            return _finite(last_loss(figures))
+        if self.by == "best":
+            return None if best is None else -best[1] if best[2] else best[1]
+        if self.by == "steps":
+            return None if figures.steps is None else -figures.steps
+        if self.by == "took":
+            return None if took is None else -took
+        return {"created": -one.state.created, "name": one.name, "state": one.state.state}[self.by]
+
+
+def found_runs(asked: Query, tags: tuple[str, ...], count: int, order: Order
+               ) -> tuple[list[Row], int]:
+    """The first `count` runs that match, with their figures, and how many more do."""
+    every, figures = folder.all_runs(), FiguresOf()
+    newest = order.by == "created" and not order.reverse
+    if newest and not asked and not tags:
+        found, more = [summary.read(run) for run in every[:count]], max(len(every) - count, 0)
+    else:
+        found = [one for one in map(summary.read, every)
+                 if set(tags).issubset(one.notes.tags) and asked.matches(one.asked)]
+        found, more = found[:count] if newest else found, max(len(found) - count, 0)
+    rows = [(one, figures.read(one.run, one.state)) for one in found]
+    figures.keep()
+    return (rows if newest else order.sorted(rows)[:count]), more
+
+
+def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:
+    """The cells of a run, as `HEADS` names them."""
+    state, best = one.state, best_evaluation(one, figures)
+    tags = [f"[{', '.join(one.notes.tags)}]"] if one.notes.tags else []
+    return (one.run.id, state.state, clean(one.name, 16),
+            f"{clean(one.mode, 10) or '?'} ×{one.world_size or '?'}",
+            "" if figures.steps is None else units.count(figures.steps),
+            "" if last_loss(figures) is None else units.loss(last_loss(figures)),
+            "" if best is None else f"{clean(best[0], 10)} {units.loss(best[1])}",
+            units.clock(state.took(now)), units.ago(now - state.created),
+            " ".join([*tags, "; ".join(map(clean, _why(one)))]).strip())
+
+
+def last_loss(figures: Figures) -> float | None:
+    """The loss of the last step, which may not be finite; None: not known."""
+    found = figures.values.get("loss")
+    return None if found is None else found.last
+
+
+def best_evaluation(one: Digest, figures: Figures) -> tuple[str, float, bool] | None:
+    """The best value of the evaluations: (its name, the value, whether larger is better). By
+    train.best, else by the loss or the accuracy, whichever there is."""
+    try:
+        asked = parse_best(one.best)
+    except UserError:
+        asked = None
+    for name, largest in ([asked] if asked else [("loss", False), ("accuracy", True)]):
+        found = figures.values.get(f"eval:{name}")
+        value = None if found is None else found.greatest if largest else found.least
+        if value is not None:
+            return name, value, largest
+    return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _why(one: Digest) -> list[str]:
+    """The reason for a run's state, and the first file of its folder that can't be read."""
+    reason = one.state.reason
+    odd = [odd for odd in one.run.odd()[:1] if odd != reason]
+    told = [f"warning: {notice.message}" for notice in one.state.warnings[:1]]
+    if len(one.state.warnings) > 1:
+        told = [f"{told[0]} (and {len(one.state.warnings) - 1} more)"]
+    return [*([reason] if reason else []), *told, *odd]
+
+
+def cells(rows: list[Row], now: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The heads and the lines, without columns in which no run has anything."""
+    lines = [_line(one, figures, now) for one, figures in rows]
+    kept = [at for at, head in enumerate(HEADS) if head not in _MAY_LACK
+            or any(each[at] for each in lines)]
+    return tuple(HEADS[at] for at in kept), [tuple(each[at] for at in kept) for each in lines]
