@@ -13,7 +13,7 @@ from typing import Literal
 
 from gpu_engine.code.snapshot import Snapshot
 from gpu_engine.plan.records import Sending
-from gpu_engine.remote.reach import code_messages as messages
+from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Channel, Refused
 from gpu_engine.remote.run import pipelined_send
 
@@ -24,17 +24,17 @@ _BUILD = 300.0
 def bring(way: Channel, snapshot: Snapshot) -> str:
     """The folder on the host that holds the code, sent now where it was missing. Raises
     Unreachable, Refused."""
-    there = _at(way, messages.FindCode(snapshot.name))
+    there = _at(way, protocol.FindCode(snapshot.name))
     if there is not None:
         return there
     key = secrets.token_hex(16)
     _send(way, key, "list", iter((snapshot.listed,)))
-    missing = way.ask(messages.MissingCode(key, snapshot.name), _BUILD)
-    if not isinstance(missing, messages.Missing):
+    missing = way.ask(protocol.MissingCode(key, snapshot.name), _BUILD)
+    if not isinstance(missing, protocol.Missing):
         raise Refused(way.host.name, "it does not say which files of the code it lacks")
     _send(way, key, "contents",
           (data for n, data in enumerate(snapshot.contents) if missing.has(n)))
-    made = _at(way, messages.BuildCode(key, snapshot.name))
+    made = _at(way, protocol.BuildCode(key, snapshot.name))
     if made is None:
         raise Refused(way.host.name, "it does not say where it has put the code")
     return made
@@ -42,28 +42,28 @@ def bring(way: Channel, snapshot: Snapshot) -> str:
 
 def preview(way: Channel, snapshot: Snapshot) -> Sending:
     """What `bring` would send, and where to. Raises Unreachable, Refused."""
-    hashes = b"".join(bytes.fromhex(e.sha256)[:messages.HASH] for e in snapshot.entries)
-    answer = way.ask(messages.PreviewCode(snapshot.name, hashes), _BUILD)
-    if not isinstance(answer, messages.CodePreview):
+    hashes = b"".join(bytes.fromhex(e.sha256)[:protocol.HASH] for e in snapshot.entries)
+    answer = way.ask(protocol.PreviewCode(snapshot.name, hashes), _BUILD)
+    if not isinstance(answer, protocol.CodePreview):
         raise Refused(way.host.name, "it does not say which files of the code it lacks")
-    missing = messages.Missing(answer.bits)
+    missing = protocol.Missing(answer.bits)
     sizes = [e.size for n, e in enumerate(snapshot.entries) if missing.has(n)]
     return Sending(way.host.name, answer.path, answer.there, len(sizes), sum(sizes))
 
 
-def _at(way: Channel, request: messages.FindCode | messages.BuildCode) -> str | None:
+def _at(way: Channel, request: protocol.FindCode | protocol.BuildCode) -> str | None:
     answer = way.ask(request, _BUILD)
-    if not isinstance(answer, messages.CodeAt):
+    if not isinstance(answer, protocol.CodeAt):
         raise Refused(way.host.name, "it does not say where the code is")
     return answer.path
 
 
 def _send(way: Channel, key: str, what: Literal["list", "contents"], parts: Iterator[bytes]
           ) -> None:
-    def requests() -> Iterator[messages.SendCode]:
+    def requests() -> Iterator[protocol.SendCode]:
         offset = 0
         for piece in _pieces(parts):
-            yield messages.SendCode.of(key, what, offset, piece)
+            yield protocol.SendCode.of(key, what, offset, piece)
             offset += len(piece)
 
     pipelined_send.send(way, requests(), "code")
@@ -74,8 +74,8 @@ def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:
     rest = bytearray()
     for part in parts:
         rest += part
-        while len(rest) >= messages.PIECE:
-            yield bytes(rest[:messages.PIECE])
-            del rest[:messages.PIECE]
+        while len(rest) >= protocol.PIECE:
+            yield bytes(rest[:protocol.PIECE])
+            del rest[:protocol.PIECE]
     if rest:
         yield bytes(rest)

@@ -17,12 +17,12 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.remote.reach import files, protocol
-from gpu_engine.remote.reach.checkpoint_messages import (
+from gpu_engine.remote.reach.protocol import (
+    BadMessage,
     LackingFiles,
     OfferCheckpoint,
     SendCheckpoint,
 )
-from gpu_engine.remote.reach.strict import BadMessage
 from gpu_engine.remote.there.wire import Asked
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
@@ -55,12 +55,12 @@ def take(asked: Asked, request: SendCheckpoint) -> None:
         data = request.content()
     except BadMessage as err:
         raise UserError(str(err)) from None
-    folder, _, name = request.name.partition("/")
+    folder, _, name = request.what.partition("/")
     place = _folder(request.key) / _checked(folder)
     with _told():
         size = _entries(place).get(name, {"size": 0})["size"]
         if not 0 <= request.offset <= size - len(data):
-            raise UserError(f"{request.name[:80]!r} has not that many bytes")
+            raise UserError(f"{request.what[:80]!r} has not that many bytes")
         fd = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.seek(request.offset)
