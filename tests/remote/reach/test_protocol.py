@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
 from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.checkup import Checkup
 from gpu_engine.remote.reach.protocol import BadMessage, Piece
+from gpu_engine.remote.reach.records import Host
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from tests.conftest import gpus
 
@@ -153,6 +155,16 @@ def test_a_spec_has_bounds_too(spec):
 def test_what_is_not_known_is_passed_over():
     line = b'{"id":1,"kind":"done","newer":[' + b'{"x":"y"},' * 9 + b"{}]}"
     assert protocol.answer(line) == (1, protocol.Done())
+
+
+def test_for_scripts_a_checkup_is_plain_values():
+    welcome, = (m for m in MESSAGES if isinstance(m, protocol.Welcome))
+    told = Checkup(Host("h"), 0.5, welcome=welcome, inventory=gpus(1)).to_dict()
+    assert list(told) == ["host", "opened", "round_trip", "welcome", "inventory", "clock",
+                          "problems", "ok"]
+    assert told["welcome"] == {f: getattr(welcome, f) for f in welcome.__struct_fields__} | {
+        "torch": {"version": "2.13", "cuda": "13.0", "hip": None}}
+    json.dumps(told, allow_nan=False)
 
 
 def test_texts_that_come_from_a_host_are_harmless():

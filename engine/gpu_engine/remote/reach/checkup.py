@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from gpu_engine import __version__
 from gpu_engine.common import paths
 from gpu_engine.devices.records import Inventory
@@ -42,6 +44,13 @@ class Checkup:
     def ok(self) -> bool:
         """Whether runs can be started there."""
         return self.welcome is not None and not self.problems
+
+    def to_dict(self) -> dict[str, object]:
+        """For scripts."""
+        found = msgspec.to_builtins(self)
+        if found["welcome"] is not None:
+            del found["welcome"]["kind"]
+        return found | {"ok": self.ok}
 
 
 def check(hosts: Iterable[Host]) -> list[Checkup]:

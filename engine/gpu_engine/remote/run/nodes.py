@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import gpu_engine
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.build import plan as plan_of
@@ -134,7 +133,7 @@ def _joined(spec: RunSpec, nodes: Sequence[Node], base: tuple[str, RunSpec] | No
         warnings=())  # where they meet was tried, not guessed
 
 
-_PACKAGE = str(Path(gpu_engine.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 def _there(process: Process, node: Node) -> Process:

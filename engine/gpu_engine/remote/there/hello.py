@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import gpu_engine
 from gpu_engine import __version__
 from gpu_engine.common import paths, procs
 from gpu_engine.interpreters import choose
@@ -31,7 +30,7 @@ def hello(asked: Asked, request: Hello) -> None:
         torch=Torch(build.version, build.cuda, build.hip) if build is not None else None,
         interpreter=taken.python, lacking=taken.problem.message if taken.problem else None,
         disk_free=disk_room.of(paths.runs_folder()).free, clock=time.time(),
-        package=str(Path(gpu_engine.__file__).parent)))
+        package=str(Path(__file__).parents[2])))
 
 
 def addresses() -> tuple[str, ...]:
