@@ -94,10 +94,8 @@ def _meet(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
     try:
         way.ask(protocol.Hello(folders))  # looking for an interpreter may take long
         before = time.time()
-        welcome = way.ask(protocol.Hello(folders))
+        welcome = way.ask(protocol.Hello(folders), Welcome)
         took = time.time() - before
-        if not isinstance(welcome, Welcome):
-            raise Unreachable(host.name, "it does not say who it is")
         if welcome.protocol != protocol.VERSION:
             raise Refused(host.name, f"gpu-panel there is {welcome.version}, here it is "
                                      f"{version()}, and the two don't understand each other")
@@ -193,7 +191,8 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
         if not isinstance(port, protocol.Listening):
             raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                      f"{first.name} did not listen on it")])
-        answers = at_once(lambda one: one.way.ask(protocol.Reach(candidates, port.port)), others)
+        answers = at_once(lambda one: one.way.ask(protocol.Reach(candidates, port.port),
+                                                    protocol.Reached), others)
     except Refused as err:
         raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                  f"{first.name}: {err.reason}")]) from None
@@ -234,7 +233,8 @@ def check(met: Sequence[Asked], specs: Sequence[RunSpec], folders: Sequence[tupl
     """What each host says of its part. Returns warnings, and the folder that each would run in.
     Raises SpecError with everything that is wrong, on every host."""
     answers = at_once(lambda i: met[i].way.ask(protocol.Check(
-        to_dict(specs[i], defaults=False), folders[i], files), 120), range(len(met)))
+        to_dict(specs[i], defaults=False), folders[i], files), protocol.Checked, 120),
+        range(len(met)))
     problems, warnings, places = [], [], []
     for one, answer in zip(met, answers, strict=True):
         if not isinstance(answer, protocol.Checked):

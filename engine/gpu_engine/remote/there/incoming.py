@@ -4,7 +4,6 @@ a run begins with it."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -117,10 +116,7 @@ def _hash(path: Path) -> str | None:
     """None where there is no such file."""
     try:
         with open_file(path) as file:
-            digest = hashlib.sha256()
-            while data := file.read(1 << 20):
-                digest.update(data)
-            return digest.hexdigest()
+            return files.sha256(file)
     except OSError:
         return None
 
