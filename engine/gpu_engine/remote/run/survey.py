@@ -185,7 +185,7 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
                                  "means each machine itself; give an address of "
                                  f"{first.name} that the others reach, of "
                                  f"{', '.join(first.machine.welcome.addresses) or 'none'}")])
-    listening = _listen(first, spec.parallel.master_port or 0)
+    listening = first.way.stream(protocol.Listen(spec.parallel.master_port or 0, 30.0))
     try:
         port = listening.next(30)
         if not isinstance(port, protocol.Listening):
@@ -199,10 +199,6 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
     finally:
         listening.close()
     return _reached(first, others, answers, candidates), port.port
-
-
-def _listen(first: Asked, port: int):
-    return first.way.stream(protocol.Listen(port, 30.0))
 
 
 def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gpu_engine.common.clean import clean
-from gpu_engine.remote.reach import reasons, shell
+from gpu_engine.remote.reach import reasons, shell, ssh
 from gpu_engine.remote.reach.channel import Unreachable
 from gpu_engine.remote.reach.records import BadName, Host
 
@@ -91,7 +90,7 @@ def look(host: Host, python: str | None = None) -> Found:
 
 def script(word: str, python: str | None) -> bytes:
     """What a shell there is told."""
-    names = [_path(python)] if python else []
+    names = [ssh.quoted(python)] if python else []
     names += [f'"{name}"' for name in _NAMES]
     uv = " ".join(f'"{name}"' for name in _UV)
     return (f"printf '%s\\n' {word}\ncd /\n"
@@ -100,11 +99,6 @@ def script(word: str, python: str | None) -> bytes:
             f"for p in {' '.join(names)}; do if command -v \"$p\" >/dev/null 2>&1; then "
             f"\"$p\" -c '{_LOOK}' </dev/null 2>/dev/null; fi; done\n"
             f"printf '%s end\\n' {word}\n").encode()
-
-
-def _path(path: str) -> str:
-    """For a shell, its home put in place of ~."""
-    return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
 
 
 def read(out: str) -> Found:
