@@ -90,15 +90,14 @@ WRITING = {
         cli/slurm.py: write_text in command
         export/atomic_output.py: open in __init__
         training/export.py: open in _in_one_step
-        remote/reach/setup/install_there.py: touch in main, write_text in make,
-            write_text in switch""",
+        remote/reach/setup/install_there.py: touch in main, copytree in make,
+            write_text in make, write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """
         devices/leases/held.py: open in make, open in alone
         devices/leases/shared.py: open in _give_to_root""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
-        remote/reach/setup/bring.py: ZipFile in script
-        remote/reach/setup/wheels.py: ZipFile in _zip"""}
+        remote/reach/setup/bring.py: ZipFile in script"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of
 ours."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,17 +104,6 @@ def test_a_line_longer_than_what_is_read_at_once_does_not_end_the_reading(tmp_pa
     reader = RunReader(tmp_path)
     reader.add([0])
     assert sum(len(events) for _, events in reader.read(1.0, 64)) == 2
-
-
-def test_without_the_fast_decoder_the_same_events_are_read(tmp_path, monkeypatch):
-    """As on a host to which only what ranks need was brought."""
-    (tmp_path / "ranks").mkdir()
-    event_lines.append(events_path(tmp_path, 0), GOOD, GOOD)
-    for name in "frequent", "digested":
-        monkeypatch.setitem(sys.modules, f"gpu_engine.events.{name}", None)
-    reader = RunReader(tmp_path)
-    reader.add([0])
-    assert [e.step for _, events in reader.read(1.0) for e in events] == [1, 1]
 
 
 @pytest.mark.parametrize("filler", [0, 10, 5000])

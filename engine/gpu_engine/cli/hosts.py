@@ -101,8 +101,6 @@ def remove(name: tuple[str, ...]) -> None:
 def check(name: tuple[str, ...], as_json: bool) -> None:
     """Ask NAMEs, or all hosts, whether they can be used, and say what keeps them from it. Ends
     with 1 where one can't be."""
-    from dataclasses import asdict
-
     from gpu_engine.common.clean import clean
     from gpu_engine.remote.reach import checkup, file
     from gpu_engine.runs.folder import dumps
@@ -112,7 +110,7 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
         raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
     found = checkup.check(hosts)
     if as_json:
-        echo(dumps([asdict(one) | {"ok": one.ok} for one in found]))
+        echo(dumps([one.to_dict() for one in found]))
     else:
         width = max(len(one.host.name) for one in found)
         for one in found:
@@ -169,21 +167,21 @@ def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
     from gpu_engine import __version__
     from gpu_engine.common.clean import clean
     from gpu_engine.remote.reach import checkup, file
-    from gpu_engine.remote.reach.setup import bring, decide, probe, wheels
+    from gpu_engine.remote.reach.setup import bring, decide, packages, probe
 
     host = file.find(name)
     if host.is_local:
         raise UserError("local is this machine: gpu-panel is here already")
     echo(f"looking around on {name} …", err=True)
-    carried = wheels.all_wheels()
+    carried = packages.everything()
     plan = decide.decide(host, probe.look(host, python or host.python), carried,
-                         wheels.digest(carried), __version__, python=python, torch=not no_torch)
+                         packages.digest(carried), __version__, python=python, torch=not no_torch)
     echo("gpu-panel will be set up")
     for sentence in plan.sentences():
         echo(clean(f"  {sentence}"))
     if not yes and not agreed("Do it?"):
         raise click.Abort
-    bring.bring(plan, wheels.requirements(), lambda step: echo(f"  {step}", err=True))
+    bring.bring(plan, packages.requirements(), lambda step: echo(f"  {step}", err=True))
     host = replace(host, python=None)
     file.add(host)
     found, = checkup.check([host])

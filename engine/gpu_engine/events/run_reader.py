@@ -99,8 +99,6 @@ class RunReader:
 
 
 def _best_tail() -> type[Tail]:
-    try:
-        from gpu_engine.events.downsampled import DigestedTail  # most programs need no fast decoder
-    except ImportError:  # on a host to which only what ranks need was brought
-        return Tail
+    from gpu_engine.events.downsampled import DigestedTail  # most programs need no fast decoder
+
     return DigestedTail

@@ -47,11 +47,8 @@ class Digests:
         if path not in self._each:
             if _size(path) < DIGESTED:
                 return False
-            try:
-                from gpu_engine.events.downsample import Digester  # only long runs need the decoder
-            except ImportError:  # on a host to which only what ranks need was brought
-                self._each[path] = None
-                return False
+            from gpu_engine.events.downsample import Digester  # only long runs need the decoder
+
             self._each[path] = Digester(path)
         digester = self._each[path]
         try:

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
-from gpu_engine.remote.reach import checkpoint_messages, code_messages, protocol
+from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.checkup import Checkup
 from gpu_engine.remote.reach.protocol import BadMessage, Piece
+from gpu_engine.remote.reach.records import Host
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from tests.conftest import gpus
 
@@ -35,15 +37,15 @@ MESSAGES = [
     protocol.Stop("ab12", True), protocol.Stacks("ab12", (0, 1)),
     protocol.ListCheckpoints("ab12"), protocol.Read("ab12", "step-00000001/state.pt", 4),
     protocol.Cancel(3), protocol.Ping(),
-    code_messages.FindCode("a" * 64), code_messages.SendCode.of("b" * 32, "list", 3, b"\0\xff"),
-    code_messages.MissingCode("b" * 32, "a" * 64), code_messages.BuildCode("b" * 32, "a" * 64),
-    code_messages.CodeAt("/h/code/aaaaaaaaaaaa"), code_messages.Missing(b"\x05"),
+    protocol.FindCode("a" * 64), protocol.SendCode.of("b" * 32, "list", 3, b"\0\xff"),
+    protocol.MissingCode("b" * 32, "a" * 64), protocol.BuildCode("b" * 32, "a" * 64),
+    protocol.CodeAt("/h/code/aaaaaaaaaaaa"), protocol.Missing(b"\x05"),
     protocol.Remove(None, "key"), protocol.Removed("/h/runs/ab12", 9, "/h/code/a", "used"),
-    checkpoint_messages.OfferCheckpoint("b" * 32, "step-00000100", "/h/runs/ab12", b"{}"),
-    checkpoint_messages.SendCheckpoint.of("b" * 32, "step-00000100/state.pt", 3, b"\0\xff"),
-    checkpoint_messages.LackingFiles(("state.pt",)),
-    code_messages.PreviewCode("a" * 64, b"12345678"),
-    code_messages.CodePreview("/h/code/aaaaaaaaaaaa", False, b"\x05"),
+    protocol.OfferCheckpoint("b" * 32, "step-00000100", "/h/runs/ab12", b"{}"),
+    protocol.SendCheckpoint.of("b" * 32, "step-00000100/state.pt", 3, b"\0\xff"),
+    protocol.LackingFiles(("state.pt",)),
+    protocol.PreviewCode("a" * 64, b"12345678"),
+    protocol.CodePreview("/h/code/aaaaaaaaaaaa", False, b"\x05"),
     protocol.Welcome(1, "0.1.0", "/usr/bin/python", "3.12.1", "gpu1", "alice", "/h", "/home/a",
                      None, None, "1:2", 1.5, ("10.0.0.1",), protocol.Torch("2.13", "13.0"),
                      "/home/a/.venv/bin/python"),
@@ -132,11 +134,37 @@ def test_a_piece_does_not_unpack_to_more_than_it_may():
     b'{"id":1,"kind":"listening","port":NaN}', b'{"id":1,"kind":"listening","port":1.5}',
     b'{"id":1,"kind":"listening","port":1e999}', b'{"id":1,"kind":"listening","port":true}',
     b'{"id":1,"kind":"piece","name":"a","offset":0,"data":"@@"}',
+    b'{"id":1,"kind":"looked","snapshot":{"taken":1e301,"samples":[]}}',
+    b'{"id":1,"kind":"listening","port":9223372036854775808}',
+    b'{"id":1,"kind":"lacking files","names":[' + b'"a",' * 4096 + b'"a"]}',
     b"[" * 100000, b'{"id":1,"kind":"done"}' + b" " * protocol.LONGEST,
     b'{"id":1,"kind":"failed","message":"' + b"x" * (1 << 17) + b'"}'])
 def test_odd_answers_are_refused(line):
     with pytest.raises(BadMessage):
         protocol.answer(line)
+
+
+@pytest.mark.parametrize("spec", [
+    '{"a":' * 20 + "1" + "}" * 20, '{"a":' + "[" * 50000 + "]" * 50000 + "}",
+    '{"' + "x" * (1 << 17) + '":1}', '{"a":[' + "1," * 4096 + "1]}", '{"a":1e400}', '{"a":1e309}'])
+def test_a_spec_has_bounds_too(spec):
+    with pytest.raises(BadMessage):
+        protocol.request(b'{"id":1,"kind":"start","key":"k","spec":%s}' % spec.encode())
+
+
+def test_what_is_not_known_is_passed_over():
+    line = b'{"id":1,"kind":"done","newer":[' + b'{"x":"y"},' * 9 + b"{}]}"
+    assert protocol.answer(line) == (1, protocol.Done())
+
+
+def test_for_scripts_a_checkup_is_plain_values():
+    welcome, = (m for m in MESSAGES if isinstance(m, protocol.Welcome))
+    told = Checkup(Host("h"), 0.5, welcome=welcome, inventory=gpus(1)).to_dict()
+    assert list(told) == ["host", "opened", "round_trip", "welcome", "inventory", "clock",
+                          "problems", "ok"]
+    assert told["welcome"] == {f: getattr(welcome, f) for f in welcome.__struct_fields__} | {
+        "torch": {"version": "2.13", "cuda": "13.0", "hip": None}}
+    json.dumps(told, allow_nan=False)
 
 
 def test_texts_that_come_from_a_host_are_harmless():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -21,23 +19,23 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach.channel import Unreachable, open_channel
 from gpu_engine.remote.reach.protocol import Hello, Welcome
 from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.reach.setup import bring, decide, install_there, probe, wheels
+from gpu_engine.remote.reach.setup import bring, decide, install_there, packages, probe
+from gpu_engine.remote.reach.setup.packages import Package
 from gpu_engine.remote.reach.setup.probe import Found, Python
-from gpu_engine.remote.reach.setup.wheels import Wheel
 
 from ...conftest import torch_version, wait_for
 
 GOOD = Python("/env/bin/python", (3, 12, 1), sysconfig.get_platform(), "2.13.0+cu130",
-              "/env/lib/site-packages", True, True)
-BARE = Python("/usr/bin/python3", (3, 11, 2), sysconfig.get_platform(), None, None, True, False)
-OLD = Python("/usr/bin/python3.9", (3, 9, 2), sysconfig.get_platform(), "2.13.0", "/s", True, True)
-WHEELS = [Wheel("gpu_panel-0.1.0-py3-none-any.whl", b"a"),
-          Wheel("psutil-7.2.2-cp36-abi3-manylinux_2_12_x86_64.whl", b"b")]
+              "/env/lib/site-packages", True)
+BARE = Python("/usr/bin/python3", (3, 11, 2), sysconfig.get_platform(), None, None, True)
+OLD = Python("/usr/bin/python3.9", (3, 9, 2), sysconfig.get_platform(), "2.13.0", "/s", True)
+PACKAGES = [Package("gpu-panel", ("py3-none-any",), {"a": b"a"}),
+            Package("psutil", ("cp36-abi3-manylinux_2_12_x86_64",), {"b": b"b"})]
 
 
 @pytest.fixture(scope="module")
-def packed() -> list[Wheel]:
-    return wheels.all_wheels()
+def packed() -> list[Package]:
+    return packages.everything()
 
 
 def machine(home: Path, path: str = "/usr/bin:/bin") -> Host:
@@ -46,44 +44,37 @@ def machine(home: Path, path: str = "/usr/bin:/bin") -> Host:
     return Host("box", via=("env", "-i", f"HOME={home}", f"PATH={path}", "OMP_NUM_THREADS=1"))
 
 
-def test_each_wheel_is_whole_and_says_what_it_holds(packed):
-    for wheel in packed:
-        with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
-            names = archive.namelist()
-            record, = [n for n in names if n.endswith(".dist-info/RECORD")]
-            listed = dict(line.split(",")[:2] for line in
-                          archive.read(record).decode().splitlines())
-            assert set(listed) == set(names)
-            name = names[0]
-            assert listed[name] == "sha256=" + wheels._hash(archive.read(name))
-    assert [w.file.partition("-")[0] for w in packed] == [
-        "gpu_panel", *sorted(w.file.partition("-")[0] for w in packed[1:])]
-    names = {w.file.partition("-")[0] for w in packed}
-    assert {"click", "textual", "rich", "psutil", "nvidia_ml_py", "tomlkit", "platformdirs",
-            "linkify_it_py"} <= names
-    assert all("abi3" in w.file or w.any_platform for w in packed)  # for any Python there
-    assert not names & {"torch", "msgspec", "numpy", "pytest", "hypothesis", "ipywidgets",
-                        "tree_sitter"}
+def test_all_that_is_needed_is_carried(packed):
+    names = {p.name.lower().replace("_", "-") for p in packed}
+    assert {"gpu-panel", "click", "textual", "rich", "psutil", "nvidia-ml-py", "tomlkit",
+            "platformdirs", "linkify-it-py", "msgspec"} <= names
+    assert not names & {"torch", "numpy", "pytest", "hypothesis", "ipywidgets", "tree-sitter"}
+    for package in packed:
+        assert package.fits(sys.version_info[:3], True), package.tags
+        assert any(name.endswith(".dist-info/METADATA") for name in package.files)
+    other = (3, sys.version_info[1] + 1)
+    assert [p.name for p in packed if not p.fits(other, True)] == ["msgspec"]
+    assert {p.name for p in packed if not p.fits(sys.version_info[:3], False)} \
+        == {"msgspec", "psutil"}
 
 
 def test_the_same_program_is_the_same_bytes(packed):
-    assert wheels.digest(packed) == wheels.digest(wheels.all_wheels())
-    assert wheels.digest(packed) != wheels.digest(packed[1:])
+    assert packages.digest(packed) == packages.digest(packages.everything())
+    assert packages.digest(packed) != packages.digest(packed[1:])
 
 
 def test_ours_holds_the_presets_and_the_panel(packed):
-    with zipfile.ZipFile(io.BytesIO(packed[0].data)) as archive:
-        names = set(archive.namelist())
+    names = set(packed[0].files)
     assert {"gpu_engine/shipped_presets/default.toml", "gpu_panel/panel.tcss",
             "gpu_engine/observe/hook/sitecustomize.py"} <= names
     assert not [n for n in names if n.endswith(".pyc")]
 
 
 def test_what_pip_would_be_told_leaves_torch_out():
-    said = wheels.requirements()
+    said = packages.requirements()
     assert any(r.startswith("textual<9") for r in said)
     assert not [r for r in said if r.startswith(("torch", "pytest"))]
-    assert len(said) + 1 == len([r for r in metadata.distribution("gpu-panel").requires or []
+    assert len(said) == len([r for r in metadata.distribution("gpu-panel").requires or []
                                  if "extra" not in r])
 
 
@@ -95,7 +86,7 @@ def test_what_pip_would_be_told_leaves_torch_out():
     (Found((BARE, GOOD), None, None), {"python": BARE.path}, (BARE, "download", False)),
 ])
 def test_what_is_decided(found, more, expect):
-    plan = decide.decide(Host("g"), found, WHEELS, "d", "0.1.0", **more)
+    plan = decide.decide(Host("g"), found, PACKAGES, "d", "0.1.0", **more)
     assert (plan.base, plan.torch, plan.index) == expect
     assert len(plan.carried) == (1 if plan.index else 2)
     assert all(s.isprintable() for s in plan.sentences())
@@ -112,22 +103,30 @@ def test_what_is_decided(found, more, expect):
 ])
 def test_what_can_not_be_done_says_what_would_do(found, more, says):
     with pytest.raises(UserError) as err:
-        decide.decide(Host("g"), found, WHEELS, "d", "0.1.0", **more)
+        decide.decide(Host("g"), found, PACKAGES, "d", "0.1.0", **more)
     assert says in str(err.value)
 
 
 def test_a_package_made_for_another_processor_comes_from_the_index():
-    arm = Python("/p", (3, 12, 0), "linux-aarch64", None, None, True, True)
-    plan = decide.decide(Host("g"), Found((arm,), None, None), WHEELS, "d", "0.1.0")
+    arm = Python("/p", (3, 12, 0), "linux-aarch64", None, None, True)
+    plan = decide.decide(Host("g"), Found((arm,), None, None), PACKAGES, "d", "0.1.0")
     assert plan.index
     assert "come from the package index" in plan.sentences()[1]
-    only = [*WHEELS, Wheel("x-1-cp311-cp311-manylinux.whl", b"")]
+    only = [*PACKAGES, Package("x", ("cp311-cp311-manylinux",), {})]
     assert decide.decide(Host("g"), Found((GOOD,), None, None), only, "d", "0.1.0").index
     assert not decide.decide(Host("g"), Found((BARE,), None, None), only, "d", "0.1.0").index
 
 
+def test_of_interpreters_with_torch_one_that_needs_no_index_is_taken():
+    fits = Python("/b", (3, 11, 9), GOOD.platform, "2.13.0", "/s", True)
+    only = [*PACKAGES, Package("x", ("cp311-cp311-manylinux",), {})]
+    for pythons in ((GOOD, fits, BARE), (BARE, fits, GOOD)):
+        plan = decide.decide(Host("g"), Found(pythons, None, None), only, "d", "0.1.0")
+        assert (plan.base, plan.torch, plan.index) == (fits, "linked", False)
+
+
 @given(st.text(max_size=300) | st.dictionaries(st.sampled_from(
-    ["python", "version", "platform", "torch", "site", "venv", "pip", "free"]),
+    ["path", "version", "platform", "torch", "site", "venv", "free"]),
     st.none() | st.booleans() | st.integers() | st.text(max_size=20)
     | st.lists(st.integers(), max_size=4), max_size=8).map(json.dumps))
 def test_any_answer_is_read(out):
@@ -151,15 +150,15 @@ def test_nobody_there_is_a_reason(tmp_path):
         probe.look(Host("x", via=("sh", "-c", "echo no such box >&2; exit 3")))
 
 
-def test_by_pip_twice_with_the_torch_that_is_there(tmp_path, packed):
+def test_twice_with_the_torch_that_is_there(tmp_path, packed):
     home = tmp_path / "a home"
     host = machine(home)
     found = probe.look(host, sys.executable)
-    few = [w for w in packed if w.file.startswith(("gpu_panel", "click", "psutil"))]
-    plan = decide.decide(host, found, few, wheels.digest(few), "0.1.0", python=sys.executable)
+    few = [p for p in packed if p.name in ("gpu-panel", "click", "psutil", "msgspec")]
+    plan = decide.decide(host, found, few, packages.digest(few), "0.1.0", python=sys.executable)
     assert (plan.torch, plan.index) == ("linked", False)
     steps: list[str] = []
-    bring.bring(plan, wheels.requirements(), steps.append)
+    bring.bring(plan, packages.requirements(), steps.append)
     assert steps[-1] == "done"
     with open_channel(host, 60) as channel:
         welcome = channel.ask(Hello())
@@ -174,22 +173,22 @@ def test_by_pip_twice_with_the_torch_that_is_there(tmp_path, packed):
         capture_output=True, text=True, check=True).stdout
     assert there.startswith(str(new)), "ours, and not the checkout beside its torch"
     stamp = (new / "complete").stat().st_mtime_ns
-    bring.bring(plan, wheels.requirements(), steps.append)
+    bring.bring(plan, packages.requirements(), steps.append)
     assert (new / "complete").stat().st_mtime_ns == stamp, "it is there already"
     assert sorted(p.name for p in new.parent.iterdir()) == ["host", plan.name], "nothing is left"
     assert new.stat().st_mode & 0o77 == 0
 
 
-def test_without_pip_uv_torch_or_a_network_all_of_it_is_there(tmp_path, packed):
+def test_without_uv_torch_or_a_network_all_of_it_is_there(tmp_path, packed):
     """What is carried is enough for the panel itself."""
     base = tmp_path / "base"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(base)], check=True)
     host = machine(tmp_path / "h")
     found = probe.look(host, str(base / "bin" / "python"))
-    plan = decide.decide(host, found, packed, wheels.digest(packed), "0.1.0",
+    plan = decide.decide(host, found, packed, packages.digest(packed), "0.1.0",
                          python=str(base / "bin" / "python"), torch=False)
     assert (plan.torch, plan.index) == ("none", False)
-    bring.bring(plan, wheels.requirements(), print)
+    bring.bring(plan, packages.requirements(), print)
     place = tmp_path / "h/.local/share/gpu-panel/host/bin"
     run = subprocess.run([place / "python", "-c",
                           "import gpu_panel.app, gpu_engine.remote.reach.file, tomlkit\n"
@@ -222,13 +221,13 @@ def test_old_ones_go_unless_something_runs_in_them(tmp_path):
 def test_what_fails_there_leaves_what_was_there_in_use(tmp_path, packed):
     home = tmp_path / "h"
     host = machine(home)
-    broken = [packed[0], Wheel("click-1-py3-none-any.whl", b"no zip")]
+    broken = [packed[0], Package("click", ("py3-none-any",), {"click.py": b"1/0  # click"})]
     plan = decide.decide(host, probe.look(host, sys.executable), broken,
                          hashlib.sha256(b"x").hexdigest(), "0.1.0", python=sys.executable)
     old = home / ".local/share/gpu-panel/host/bin/python"
     old.parent.mkdir(parents=True)
     old.write_text("the old one")
-    with pytest.raises(UserError, match=r"box: it could not be set up: .*click"):
+    with pytest.raises(UserError, match=r"box: it could not be set up: python failed: .*click"):
         bring.bring(plan, (), print)
     assert old.read_text() == "the old one"
     assert [p.name for p in (home / ".local/share/gpu-panel").iterdir()] == ["host"]

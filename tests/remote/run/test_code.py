@@ -21,11 +21,11 @@ from gpu_engine.code.listing import BadList, Entry
 from gpu_engine.code.snapshot import look, take
 from gpu_engine.common.errors import SpecError
 from gpu_engine.launching.launcher import launch, prepare, resume
-from gpu_engine.remote.reach import code_messages as messages
+from gpu_engine.remote.reach import protocol as messages
 from gpu_engine.remote.reach.channel import Refused, open_channel
 from gpu_engine.remote.reach.file import find
+from gpu_engine.remote.reach.protocol import BadMessage
 from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.reach.strict import BadMessage
 from gpu_engine.remote.run import code, parts
 from gpu_engine.spec.read import from_dict
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching.launcher import launch, resume
-from gpu_engine.remote.reach import checkpoint_messages as messages
+from gpu_engine.remote.reach import protocol as messages
 from gpu_engine.remote.reach.channel import Refused, open_channel
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import parts, queries

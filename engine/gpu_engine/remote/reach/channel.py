@@ -14,13 +14,14 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from typing import IO
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import IO, TypeVar
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.remote.reach import protocol, reasons, ssh
-from gpu_engine.remote.reach.protocol import Answer, BadMessage, Failed, Request
+from gpu_engine.remote.reach.protocol import Answer, BadMessage, Failed, Message, Request
 from gpu_engine.remote.reach.records import BadName, Host
 
 OPEN = 30.0
@@ -35,8 +36,12 @@ _ODD = 1000
 """Lines that are none of the agent's, which are passed over in all."""
 _SAID = 16 << 10
 """The end of what came on stderr, as much as is kept."""
+_AHEAD = 8
+"""Requests of `send_all` on their way at a time: a host far away is not waited for after each."""
 _WAITING = 64
 """Answers to one request that wait to be read before no more is taken from the pipe."""
+
+A = TypeVar("A", bound=Message)
 
 
 class Unreachable(UserError):
@@ -131,8 +136,8 @@ class Channel:
 
     # --- asking --------------------------------------------------------------------------------
 
-    def ask(self, request: Request, seconds: float = ASK) -> Answer:
-        """The one answer to `request`. Raises Unreachable, Refused."""
+    def ask(self, request: Request, kind: type[A] = Message, seconds: float = ASK) -> A:
+        """The one answer to `request`, which is to be of `kind`. Raises Unreachable, Refused."""
         stream = self.stream(request)
         try:
             got = stream.next(seconds)
@@ -140,6 +145,9 @@ class Channel:
             stream.close()
         if got is None:
             raise Unreachable(self.host.name, f"no answer within {seconds:.0f} s")
+        if not isinstance(got, kind):
+            raise Refused(self.host.name, "what answers there is no agent of gpu-panel's: it was "
+                                          f"to answer with {kind.__name__}")
         return got
 
     def stream(self, request: Request) -> Stream:
@@ -149,6 +157,24 @@ class Channel:
             stream = self._streams[self._number] = Stream(self, self._number)
         self._send(stream.number, request)
         return stream
+
+    def send_all(self, requests: Iterable[Request], what: str) -> None:
+        """Send many, in order, each of which is answered by `Done`. `what` names them in errors:
+        "code". Raises Unreachable, and Refused with what the host says."""
+        under_way: deque[Stream] = deque()
+        for request in requests:
+            if len(under_way) == _AHEAD:
+                self._taken(under_way.popleft(), what)
+            under_way.append(self.stream(request))
+        while under_way:
+            self._taken(under_way.popleft(), what)
+
+    def _taken(self, stream: Stream, what: str) -> None:
+        try:
+            if stream.next(ASK) is None:
+                raise Unreachable(self.host.name, f"it took none of the {what} for {ASK:.0f} s")
+        finally:
+            stream.close()
 
     def close(self, reason: str = "it was closed") -> None:
         """End it: the agent there ends too. Takes some seconds at most."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from gpu_engine import __version__
 from gpu_engine.common import paths
 from gpu_engine.devices.records import Inventory
@@ -43,6 +45,13 @@ class Checkup:
         """Whether runs can be started there."""
         return self.welcome is not None and not self.problems
 
+    def to_dict(self) -> dict[str, object]:
+        """For scripts."""
+        found = msgspec.to_builtins(self)
+        if found["welcome"] is not None:
+            del found["welcome"]["kind"]
+        return found | {"ok": self.ok}
+
 
 def check(hosts: Iterable[Host]) -> list[Checkup]:
     """Ask all of `hosts` at once. Takes as long as the slowest, which has a limit."""
@@ -73,17 +82,15 @@ def _ask(channel: Channel, opened: float) -> Checkup:
     """Raises Unreachable, Refused."""
     host = channel.host
     folders = host.folders(paths.here())
-    welcome = channel.ask(protocol.Hello(folders))
+    welcome = channel.ask(protocol.Hello(folders), Welcome)
     trips = []
     for _ in range(3):  # the first may still wait for what the agent imports
         began, at = time.monotonic(), time.time()
         channel.ask(protocol.Ping())
         trips.append((time.monotonic() - began, at))
     began, at = time.monotonic(), time.time()
-    again = channel.ask(protocol.Hello(folders))
+    again = channel.ask(protocol.Hello(folders), Welcome)
     took = time.monotonic() - began
-    if not isinstance(welcome, Welcome) or not isinstance(again, Welcome):
-        return Checkup(host, problems=("what answers there is no agent of gpu-panel's",))
     clock = again.clock - (at + took / 2)
     problems = []
     if welcome.protocol != protocol.VERSION or welcome.version != __version__:

@@ -5,69 +5,59 @@ A request has a number of its own; every answer to it carries that number. Most 
 answer. `watch` and `follow` have many, until `cancel` or the end of what is followed. `Failed`
 can be the answer to any.
 
-What an agent sends is not trusted: sizes are bounded, types hold, and its texts are made harmless
-for a terminal as they are read (`answer`). What it does with a request it could be told by hand.
+What an agent sends is not trusted: sizes are bounded, types hold (`codec`), and its texts are made
+harmless for a terminal as they are read (`answer`). What it does with a request it could be told by
+hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal, Self
+
+from msgspec import Struct
 
 from gpu_engine.common.clean import clean_lines
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.remote.reach import strict
-from gpu_engine.remote.reach.checkpoint_messages import (
-    LackingFiles,
-    OfferCheckpoint,
-    SendCheckpoint,
+from gpu_engine.remote.reach import codec
+from gpu_engine.remote.reach.codec import (
+    LONGEST,
+    PIECE,
+    BadMessage,
+    Message,
+    compressed,
+    decompressed,
+    pack,
 )
-from gpu_engine.remote.reach.code_messages import (
-    BuildCode,
-    CodeAt,
-    CodePreview,
-    FindCode,
-    Missing,
-    MissingCode,
-    PreviewCode,
-    SendCode,
-)
-from gpu_engine.remote.reach.packed import compressed, decompressed
-from gpu_engine.remote.reach.strict import BadMessage
 from gpu_engine.runs.state import State
+
+__all__ = ["LONGEST", "PIECE", "BadMessage", "Message", "pack"]
 
 VERSION = 1
 """Raised where an older agent or an older program here would misunderstand."""
-LONGEST = 1 << 20
-"""Bytes of one line, at most."""
-PIECE = 256 << 10
-"""Bytes of a file in one message, at most, before they are packed."""
 SILENCE = 90.0
 """Seconds without a word from here after which an agent ends: a connection can be cut without
 anybody there being told."""
 MARK = "gpu-panel-agent"
 """Stands at the beginning of an agent's first line, before the word that it was started with:
 whatever a login shell printed before is not ours."""
+HASH = 8
+"""Bytes of each hash in `PreviewCode`."""
 
 
 # --- requests ------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Message, tag="hello"):
     """Who are you? Answered by `Welcome`."""
 
-    kind: ClassVar[str] = "hello"
     folders: tuple[str, ...] = ()
     """Where a run would start: the first that exists. It decides which interpreter it gets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Message, tag="watch"):
     """The devices, and how they are from now on. Answered by `Devices`, then a `Looked` every
     `interval` seconds."""
 
-    kind: ClassVar[str] = "watch"
     interval: float = 1.0
     once: bool = False
     """End after the first look."""
@@ -75,52 +65,43 @@ class Watch:
     """The slots of its processor, although it has GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(Struct):
     """A file that the command names, and what it holds here."""
 
     path: str
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Message, tag="check"):
     """What a launch of `spec` needs, without starting it. Answered by `Checked`."""
 
-    kind: ClassVar[str] = "check"
     spec: Mapping[str, object]
     folders: tuple[str, ...] = ()
     """The first of these that exists is where it would run; none given: the home."""
     files: tuple[Digest, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Listen:
+class Listen(Message, tag="listen"):
     """Listen on a TCP port for some seconds, so that others can try it. Answered by `Listening`
     at once."""
 
-    kind: ClassVar[str] = "listen"
     port: int
     """0: any free one."""
     seconds: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Message, tag="reach"):
     """Try to connect to `port` at each of these addresses. Answered by `Reached`."""
 
-    kind: ClassVar[str] = "reach"
     addresses: tuple[str, ...]
     port: int
     seconds: float = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Message, tag="start"):
     """Start a run of `spec`, in a folder as with `Check`. Answered by `Started`. Said
     twice with one `key`, as after a connection that broke, it starts one run."""
 
-    kind: ClassVar[str] = "start"
     spec: Mapping[str, object]
     key: str
     folders: tuple[str, ...] = ()
@@ -138,12 +119,10 @@ class Start:
     """The name of the machine that has that run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Message, tag="resume"):
     """Another attempt of an ended run, with `spec`. Answered by `Started`. `attempt` is the one
     that begins: where it has begun already, nothing is started."""
 
-    kind: ClassVar[str] = "resume"
     run: str
     spec: Mapping[str, object]
     attempt: int
@@ -154,8 +133,7 @@ class Resume:
     """Ranks that were on another host: what this one has of them is older, and is set aside."""
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(Struct):
     """How far a file is known here, and the check (CRC-32) of the last bytes of that."""
 
     name: str
@@ -165,12 +143,10 @@ class At:
     crc: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(Message, tag="follow"):
     """What a run's files gain from there on. Answered by `Piece`s and `Told`s, and by `Done` when
     the run has ended and all of it was sent."""
 
-    kind: ClassVar[str] = "follow"
     run: str
     at: tuple[At, ...] = ()
     ranks: tuple[int, ...] | None = None
@@ -180,67 +156,125 @@ class Follow:
     """Bytes of a log after which no more of it is sent, until it begins anew; None: all of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Message, tag="stop"):
     """Ask the run to save and end; `now`: end it at once. Answered by `Done`."""
 
-    kind: ClassVar[str] = "stop"
     run: str
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Stacks:
+class Stacks(Message, tag="stacks"):
     """Where the run's ranks are. Answered by `Done`: the stacks come with the ranks' logs."""
 
-    kind: ClassVar[str] = "stacks"
     run: str
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListCheckpoints:
+class ListCheckpoints(Message, tag="checkpoints"):
     """Which checkpoints a run has. Answered by `Checkpoints`."""
 
-    kind: ClassVar[str] = "checkpoints"
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Message, tag="read"):
     """A file of a run's checkpoint. Answered by `Piece`s from `offset` on, then `Done`."""
 
-    kind: ClassVar[str] = "read"
     run: str
     name: str
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Message, tag="remove"):
     """Delete a run that has ended, and the code that it was sent unless another run uses it.
     Answered by `Removed`."""
 
-    kind: ClassVar[str] = "remove"
     run: str | None
     """None: the one that `Start` with this key has started, if any has."""
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class FindCode(Message, tag="find code"):
+    """Is this code there? Answered by `CodeAt`."""
+
+    name: str
+
+
+class PreviewCode(Message, tag="preview code"):
+    """Where would this code be, and what of it would have to be sent? Nothing is written. Answered
+    by `CodePreview`."""
+
+    name: str
+    hashes: bytes
+    """The beginnings of all files' hashes, in the order of the list."""
+
+
+class _Sending(Message):
+    """Bytes of what is being sent, from `offset` on. Answered by `Done`."""
+
+    key: str
+    """Names what is being sent: a word of 32 hexadecimal characters."""
+    what: str
+    offset: int
+    data: bytes
+    """Packed by zlib."""
+
+    @classmethod
+    def of(cls, key: str, what: str, offset: int, data: bytes) -> Self:
+        return cls(key=key, what=what, offset=offset, data=compressed(data))
+
+    def content(self) -> bytes:
+        """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
+        return decompressed(self.data)
+
+
+class SendCode(_Sending, tag="send code"):
+    """To be kept until `BuildCode`: the list of files, or the contents of the missing ones, one
+    behind the other."""
+
+    what: Literal["list", "contents"]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class MissingCode(Message, tag="missing code"):
+    """Which files of the list that was sent are not there in any code yet? Answered by
+    `Missing`."""
+
+    key: str
+    name: str
+
+
+class BuildCode(Message, tag="build code"):
+    """All that was missing has been sent: make the folder. Answered by `CodeAt`."""
+
+    key: str
+    name: str
+
+
+class OfferCheckpoint(Message, tag="offer checkpoint"):
+    """A checkpoint is to come. Answered by `LackingFiles`."""
+
+    key: str
+    """Names what is brought: a word of 32 hexadecimal characters. `Start` and `Resume` name it."""
+    name: str
+    path: str | None
+    """The run folder that has it, on the host it comes from: what is found there on a shared disk
+    need not be sent. None: no host's."""
+    manifest: bytes
+    """The content of its manifest, with the hashes of all other files."""
+
+
+class SendCheckpoint(_Sending, tag="send checkpoint"):
+    """One of its files; `what` as the name in `Read`: "step-00000100/state.pt"."""
+
+
+class Cancel(Message, tag="cancel"):
     """No more answers to request `request`. Not answered itself."""
 
-    kind: ClassVar[str] = "cancel"
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(Message, tag="ping"):
     """Somebody is still there: an agent that hears nothing for `SILENCE` seconds ends. Answered by
     `Done`."""
-
-    kind: ClassVar[str] = "ping"
 
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
@@ -250,8 +284,7 @@ Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Sto
 
 # --- answers -------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class Torch:
+class Torch(Struct):
     """The torch of an interpreter there."""
 
     version: str
@@ -259,11 +292,9 @@ class Torch:
     hip: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(Message, tag="welcome"):
     """What the machine is."""
 
-    kind: ClassVar[str] = "welcome"
     protocol: int
     version: str
     """gpu-panel's."""
@@ -300,8 +331,7 @@ class Welcome:
     """The folder of `gpu_engine` there; "": it did not say."""
 
 
-@dataclass(frozen=True, slots=True)
-class FreedomOf:
+class FreedomOf(Struct):
     """Whether a device may be taken there, see `devices.availability`."""
 
     device: str
@@ -309,25 +339,20 @@ class FreedomOf:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Message, tag="devices"):
     """The machine's devices, found once."""
 
-    kind: ClassVar[str] = "devices"
     inventory: Inventory
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Message, tag="looked"):
     """One look at all of them."""
 
-    kind: ClassVar[str] = "looked"
     snapshot: Snapshot
     freedom: tuple[FreedomOf, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
+class Wrong(Struct):
     """One thing that keeps a spec from running there."""
 
     key: str
@@ -335,25 +360,20 @@ class Wrong:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Message, tag="checked"):
     """What is wrong there; nothing: it can start."""
 
-    kind: ClassVar[str] = "checked"
     wrong: tuple[Wrong, ...] = ()
     warnings: tuple[str, ...] = ()
     folder: str = ""
     """The folder that it would run in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    kind: ClassVar[str] = "listening"
+class Listening(Message, tag="listening"):
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Attempted:
+class Attempted(Struct):
     """What came of trying an address."""
 
     address: str
@@ -361,27 +381,21 @@ class Attempted:
     """None: it was reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    kind: ClassVar[str] = "reached"
+class Reached(Message, tag="reached"):
     tried: tuple[Attempted, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Message, tag="started"):
     """A run there."""
 
-    kind: ClassVar[str] = "started"
     run: str
     path: str
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Message, tag="piece"):
     """Bytes of a file: those from `offset` on. `start`: the file has begun anew."""
 
-    kind: ClassVar[str] = "piece"
     name: str
     offset: int
     data: bytes
@@ -402,40 +416,33 @@ class Piece:
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
         if self.packed:
-            return decompressed(self.data, PIECE, "Piece.data")
+            return decompressed(self.data)
         if len(self.data) > PIECE:
             raise BadMessage("Piece.data: too much at once")
         return self.data
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Message, tag="told"):
     """How the run is, whenever that changes."""
 
-    kind: ClassVar[str] = "told"
     state: State
     unheard: str | None = None
     """Why nothing may be recorded of its ranks though they go on: the disk there is full."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFile:
+class CheckpointFile(Struct):
     name: str
     """Relative to the run's checkpoints: "step-00000100/state.pt"."""
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
-    kind: ClassVar[str] = "checkpoints"
+class Checkpoints(Message, tag="checkpoints"):
     files: tuple[CheckpointFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Message, tag="removed"):
     """What was deleted."""
 
-    kind: ClassVar[str] = "removed"
     path: str | None = None
     """The run's folder; None: there was none."""
     freed: int = 0
@@ -446,16 +453,43 @@ class Removed:
     """Why its code stays, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    kind: ClassVar[str] = "done"
+class CodeAt(Message, tag="code at"):
+    """The folder that holds the code."""
+
+    path: str | None = None
+    """None: it is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class CodePreview(Message, tag="code preview"):
+    path: str
+    """The folder that holds the code, or would."""
+    there: bool
+    bits: bytes
+    """As in `Missing`."""
+
+
+class Missing(Message, tag="missing"):
+    bits: bytes
+    """A bit for each file of the list, the lowest of the first byte for the first file: 1 for one
+    that is not there."""
+
+    def has(self, number: int) -> bool:
+        """Whether file `number` of the list is missing."""
+        byte = number >> 3
+        return byte < len(self.bits) and bool(self.bits[byte] >> (number & 7) & 1)
+
+
+class LackingFiles(Message, tag="lacking files"):
+    names: tuple[str, ...]
+
+
+class Done(Message, tag="done"):
+    """It was done."""
+
+
+class Failed(Message, tag="failed"):
     """Why a request could not be done, in words."""
 
-    kind: ClassVar[str] = "failed"
     message: str
     ours: bool = False
     """Whether it is the agent's own mistake, `message` being its traceback."""
@@ -464,48 +498,20 @@ class Failed:
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
     | Checkpoints | Removed | LackingFiles | CodeAt | CodePreview | Missing | Done | Failed
 
-_REQUESTS: dict[str, Any] = {c.kind: c for c in (
-    Hello, Watch, Check, Listen, Reach, Start, Resume, Follow, Stop, Stacks, ListCheckpoints, Read,
-    Remove, FindCode, PreviewCode, SendCode, MissingCode, BuildCode, OfferCheckpoint,
-    SendCheckpoint, Cancel, Ping)}
-_ANSWERS: dict[str, Any] = {c.kind: c for c in (
-    Welcome, Devices, Looked, Checked, Listening, Reached, Started, Piece, Told, Checkpoints,
-    Removed, LackingFiles, CodeAt, CodePreview, Missing, Done, Failed)}
-
 
 # --- lines ---------------------------------------------------------------------------------------
 
-def pack(number: int, message: Request | Answer) -> bytes:
-    """A message as a line, newline with it."""
-    return strict.dumps({"id": number, "kind": message.kind} | strict.plain(message))
-
-
 def request(line: bytes) -> tuple[int, Request]:
     """The number and the request that a line holds. Raises BadMessage."""
-    return _unpack(line, _REQUESTS, str)
+    return codec.unpack(line, Request)
 
 
 def answer(line: bytes) -> tuple[int, Answer]:
     """The number and the answer that a line holds, its texts harmless. Raises BadMessage."""
-    return _unpack(line, _ANSWERS, harmless)
+    return codec.unpack(line, Answer, harmless)
 
 
 def harmless(text: str) -> str:
     """A text of several lines without anything that a terminal would obey."""
     return text if text.isprintable() and text.isascii() and len(text) < 4096 else \
         "\n".join(clean_lines(text))
-
-
-def _unpack(line: bytes, kinds: dict[str, Any], text: strict.Text) -> tuple[int, Any]:
-    if len(line) > LONGEST:
-        raise BadMessage(f"a line of {len(line):,} bytes; {LONGEST:,} may be one")
-    data = strict.loads(line)
-    if not isinstance(data, dict):
-        raise BadMessage("expected a table")
-    number, kind = data.get("id"), data.get("kind")
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 53:
-        raise BadMessage("expected a number in id")
-    cls = kinds.get(kind) if isinstance(kind, str) else None
-    if cls is None:
-        raise BadMessage(f"unknown kind {str(kind)[:40]!r}")
-    return number, strict.read(cls, data, text)

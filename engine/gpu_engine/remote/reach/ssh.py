@@ -64,9 +64,7 @@ def script(host: Host, word: str) -> bytes:
     start = "-P -m gpu_engine agent " + shlex.quote(word)
     lines = []
     if host.python:
-        python = shlex.quote(host.python)
-        if host.python.startswith("~/"):
-            python = '"$HOME"/' + shlex.quote(host.python[2:])
+        python = quoted(host.python)
         lines += [f"if command -v {python} >/dev/null 2>&1; then exec {python} {start}; fi"]
     else:
         # A shell that nobody logged in to has a short PATH.
@@ -78,6 +76,11 @@ def script(host: Host, word: str) -> bytes:
                   f'"$HOME/.local/bin/gpu-engine" agent {shlex.quote(word)}; fi']
     lines += [f"printf '\\n%s\\n' {shlex.quote(f'{MARK} {word} {NOT_THERE}')}", "exit 127"]
     return ("\n".join(lines) + "\n").encode()
+
+
+def quoted(path: str) -> str:
+    """A path there for a shell, its home put in place of ~."""
+    return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
 
 
 def _sockets() -> Path | None:

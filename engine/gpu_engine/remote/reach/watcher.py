@@ -92,9 +92,8 @@ class _Watch:
         try:
             self._channel = self._connect(self._host)
             with self._channel as channel:
-                welcome = channel.ask(protocol.Hello(self._host.folders(paths.here())))
-                if not isinstance(welcome, protocol.Welcome):
-                    return "what answers there is no agent of gpu-panel's"
+                welcome = channel.ask(protocol.Hello(self._host.folders(paths.here())),
+                                      protocol.Welcome)
                 if welcome.protocol != protocol.VERSION:
                     return (f"gpu-panel there is {welcome.version}, which this one "
                             f"({__version__}) can't talk to. {reasons.setup(self._host)}")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import file_inside, read_inside, reason
-from gpu_engine.remote.reach import checkpoint_messages as messages
+from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Channel, Refused, open_channel
 from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.run import parts, pipelined_send, queries
+from gpu_engine.remote.run import parts, queries
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
@@ -70,9 +70,9 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
         content = read_inside(*checkpoints.inside(folder, checkpoints.MANIFEST))
     except (checkpoints.Damaged, OSError) as err:
         raise UserError(f"{folder}: {err}") from None
-    answer = into.ask(messages.OfferCheckpoint(key, name, path, content), _BUILD)
-    if not isinstance(answer, messages.LackingFiles) \
-            or not set(answer.names) <= set(manifest["files"]):
+    answer = into.ask(protocol.OfferCheckpoint(key, name, path, content), protocol.LackingFiles,
+                      _BUILD)
+    if not set(answer.names) <= set(manifest["files"]):
         raise Refused(into.host.name, "it does not say which files of the checkpoint it lacks")
     for short in answer.names:
         _send(into, key, f"{name}/{short}", pieces(short))
@@ -82,17 +82,17 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
 def _read(path: Path) -> Iterator[bytes]:
     try:
         with file_inside(*checkpoints.inside(path.parent, path.name)) as file:
-            while data := file.read(messages.PIECE):
+            while data := file.read(protocol.PIECE):
                 yield data
     except OSError as err:
         raise UserError(f"{path}: {reason(err)}") from None
 
 
 def _send(into: Channel, key: str, name: str, pieces: Iterator[bytes]) -> None:
-    def requests() -> Iterator[messages.SendCheckpoint]:
+    def requests() -> Iterator[protocol.SendCheckpoint]:
         offset = 0
         for piece in pieces:
-            yield messages.SendCheckpoint.of(key, name, offset, piece)
+            yield protocol.SendCheckpoint.of(key, name, offset, piece)
             offset += len(piece)
 
-    pipelined_send.send(into, requests(), "checkpoint")
+    into.send_all(requests(), "checkpoint")

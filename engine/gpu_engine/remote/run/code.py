@@ -13,9 +13,8 @@ from typing import Literal
 
 from gpu_engine.code.snapshot import Snapshot
 from gpu_engine.plan.records import Sending
-from gpu_engine.remote.reach import code_messages as messages
+from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Channel, Refused
-from gpu_engine.remote.run import pipelined_send
 
 _BUILD = 300.0
 """Seconds in which a host compares, or writes, all files."""
@@ -24,17 +23,15 @@ _BUILD = 300.0
 def bring(way: Channel, snapshot: Snapshot) -> str:
     """The folder on the host that holds the code, sent now where it was missing. Raises
     Unreachable, Refused."""
-    there = _at(way, messages.FindCode(snapshot.name))
+    there = way.ask(protocol.FindCode(snapshot.name), protocol.CodeAt, _BUILD).path
     if there is not None:
         return there
     key = secrets.token_hex(16)
     _send(way, key, "list", iter((snapshot.listed,)))
-    missing = way.ask(messages.MissingCode(key, snapshot.name), _BUILD)
-    if not isinstance(missing, messages.Missing):
-        raise Refused(way.host.name, "it does not say which files of the code it lacks")
+    missing = way.ask(protocol.MissingCode(key, snapshot.name), protocol.Missing, _BUILD)
     _send(way, key, "contents",
           (data for n, data in enumerate(snapshot.contents) if missing.has(n)))
-    made = _at(way, messages.BuildCode(key, snapshot.name))
+    made = way.ask(protocol.BuildCode(key, snapshot.name), protocol.CodeAt, _BUILD).path
     if made is None:
         raise Refused(way.host.name, "it does not say where it has put the code")
     return made
@@ -42,31 +39,22 @@ def bring(way: Channel, snapshot: Snapshot) -> str:
 
 def preview(way: Channel, snapshot: Snapshot) -> Sending:
     """What `bring` would send, and where to. Raises Unreachable, Refused."""
-    hashes = b"".join(bytes.fromhex(e.sha256)[:messages.HASH] for e in snapshot.entries)
-    answer = way.ask(messages.PreviewCode(snapshot.name, hashes), _BUILD)
-    if not isinstance(answer, messages.CodePreview):
-        raise Refused(way.host.name, "it does not say which files of the code it lacks")
-    missing = messages.Missing(answer.bits)
+    hashes = b"".join(bytes.fromhex(e.sha256)[:protocol.HASH] for e in snapshot.entries)
+    answer = way.ask(protocol.PreviewCode(snapshot.name, hashes), protocol.CodePreview, _BUILD)
+    missing = protocol.Missing(answer.bits)
     sizes = [e.size for n, e in enumerate(snapshot.entries) if missing.has(n)]
     return Sending(way.host.name, answer.path, answer.there, len(sizes), sum(sizes))
 
 
-def _at(way: Channel, request: messages.FindCode | messages.BuildCode) -> str | None:
-    answer = way.ask(request, _BUILD)
-    if not isinstance(answer, messages.CodeAt):
-        raise Refused(way.host.name, "it does not say where the code is")
-    return answer.path
-
-
 def _send(way: Channel, key: str, what: Literal["list", "contents"], parts: Iterator[bytes]
           ) -> None:
-    def requests() -> Iterator[messages.SendCode]:
+    def requests() -> Iterator[protocol.SendCode]:
         offset = 0
         for piece in _pieces(parts):
-            yield messages.SendCode.of(key, what, offset, piece)
+            yield protocol.SendCode.of(key, what, offset, piece)
             offset += len(piece)
 
-    pipelined_send.send(way, requests(), "code")
+    way.send_all(requests(), "code")
 
 
 def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -74,8 +62,8 @@ def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:
     rest = bytearray()
     for part in parts:
         rest += part
-        while len(rest) >= messages.PIECE:
-            yield bytes(rest[:messages.PIECE])
-            del rest[:messages.PIECE]
+        while len(rest) >= protocol.PIECE:
+            yield bytes(rest[:protocol.PIECE])
+            del rest[:protocol.PIECE]
     if rest:
         yield bytes(rest)

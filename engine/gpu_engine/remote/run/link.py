@@ -105,23 +105,12 @@ class Link(threading.Thread):
         self._id = part.run
         self._begun = part.run is not None and not part.resume
 
-    @property
-    def name_of_host(self) -> str:
-        return self.part.host
-
     def stop(self, *, now: bool) -> None:
         """Ask the run there to stop, as soon as it can be reached. Does not wait."""
         if self._asked_to_stop is None or (now and not self._asked_to_stop):
             self._asked_to_stop = now
             self._wake.set()
             threading.Thread(target=self._ask_to_stop, daemon=True).start()
-
-    def stacks(self) -> None:
-        """Have its ranks print where they are."""
-        way, run = self._way, self._id
-        if way is not None and run is not None:
-            with suppress(Unreachable, Refused):
-                way.ask(protocol.Stacks(run, self.part.ranks))
 
     def give_up(self) -> None:
         """No more is wanted from there; what runs there goes on."""
@@ -138,14 +127,14 @@ class Link(threading.Thread):
             began = time.monotonic()
             try:
                 with open_channel(parts.host_of(self._run, self.part)) as self._way:
-                    self._report(Back(self.name_of_host))
+                    self._report(Back(self.part.host))
                     if self._serve(self._way):
                         return
                 reason = "the connection ended"
             except Unreachable as err:
                 reason = err.reason
             except Refused as err:
-                self._report(Refusal(self.name_of_host, err.reason))
+                self._report(Refusal(self.part.host, err.reason))
                 return
             except UserError as err:  # hosts.toml can't be read just now
                 reason = str(err)
@@ -154,13 +143,13 @@ class Link(threading.Thread):
             except OSError as err:
                 reason = f"its files can't be written here: {err.strerror or err}"
             except Exception:
-                log.exception("%s", self.name_of_host)
+                log.exception("%s", self.part.host)
                 reason = "this program failed; see supervisor.log"
             finally:
                 self._way = None
             if self._over.is_set():
                 return
-            self._report(Broken(self.name_of_host, reason))
+            self._report(Broken(self.part.host, reason))
             if time.monotonic() - began > _ALONE:
                 pause = _PAUSE
             self._wake.wait(pause)
@@ -171,7 +160,7 @@ class Link(threading.Thread):
         """Whether all is done there. Raises Unreachable, Refused, BadMessage, OSError."""
         if not self._begun:
             if self._asked_to_stop is not None and self._id is None:
-                self._report(Refusal(self.name_of_host, "stopped before it started"))
+                self._report(Refusal(self.part.host, "stopped before it started"))
                 return True
             self._begin(way)
         assert self._id is not None
@@ -192,12 +181,12 @@ class Link(threading.Thread):
             elif isinstance(got, protocol.Told):
                 if got.state.attempt >= self.part.attempt:
                     state = got.state
-                    self._report(Told(self.name_of_host, state, unheard=got.unheard))
+                    self._report(Told(self.part.host, state, unheard=got.unheard))
             elif isinstance(got, protocol.Done):
                 if state is not None:
-                    self._report(Told(self.name_of_host, state, over=True))
+                    self._report(Told(self.part.host, state, over=True))
                 else:
-                    self._report(Refusal(self.name_of_host, "the attempt did not begin there"))
+                    self._report(Refusal(self.part.host, "the attempt did not begin there"))
                 return True
         return True
 
@@ -205,22 +194,21 @@ class Link(threading.Thread):
         before = self._mirror.stopped
         pause = self._mirror.take(piece)
         if before is None and self._mirror.stopped is not None:
-            self._report(NotKept(self.name_of_host, self._mirror.stopped))
+            self._report(NotKept(self.part.host, self._mirror.stopped))
         self._over.wait(min(pause, 1.0))  # the host notices that nobody reads, and waits too
 
     def _begin(self, way: Channel) -> None:
         part = self.part
         if part.resume and self._id is not None:
-            answer = way.ask(protocol.Resume(self._id, part.spec, part.attempt, part.checkpoint,
-                                             part.bring, part.fresh))
+            request = protocol.Resume(self._id, part.spec, part.attempt, part.checkpoint,
+                                      part.bring, part.fresh)
         else:
-            answer = way.ask(protocol.Start(part.spec, part.key, part.folders, part.trying,
-                                            part.attempt, part.checkpoint, part.bring,
-                                            self._run.name, socket.gethostname()))
-        if not isinstance(answer, protocol.Started):
-            raise Refused(self.name_of_host, "it does not say whether it has started")
+            request = protocol.Start(part.spec, part.key, part.folders, part.trying, part.attempt,
+                                     part.checkpoint, part.bring, self._run.name,
+                                     socket.gethostname())
+        answer = way.ask(request, protocol.Started)
         self._id, self._begun = answer.run, True
-        self._report(Began(self.name_of_host, answer.run, answer.path))
+        self._report(Began(self.part.host, answer.run, answer.path))
 
     def _ask_to_stop(self) -> None:
         """Where it can't be reached, it is asked when it is again."""
@@ -229,7 +217,7 @@ class Link(threading.Thread):
             return
         with suppress(Refused):
             try:
-                way.ask(protocol.Stop(run, self._asked_to_stop), ANSWERS)
+                way.ask(protocol.Stop(run, self._asked_to_stop), seconds=ANSWERS)
             except Unreachable:
                 way.close(f"it did not answer for {ANSWERS:.0f} s")
 

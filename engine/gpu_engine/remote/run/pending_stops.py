@@ -83,7 +83,7 @@ def _told(run: Run, part: Part) -> bool:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 known = _now(run, part)
                 if known is not None:
-                    way.ask(protocol.Stop(part.run, False), ANSWERS)
+                    way.ask(protocol.Stop(part.run, False), seconds=ANSWERS)
                     _note(run, known)
             finally:
                 os.close(lock)

@@ -81,9 +81,7 @@ def listed(way: Channel, part: Part, run: Run) -> dict[str, int]:
     """The files of all checkpoints there and their bytes; their manifests, by which the best is
     told, are here afterwards."""
     assert part.run is not None
-    listed = way.ask(protocol.ListCheckpoints(part.run))
-    if not isinstance(listed, protocol.Checkpoints):
-        raise Refused(part.host, "it does not say which checkpoints there are")
+    listed = way.ask(protocol.ListCheckpoints(part.run), protocol.Checkpoints)
     sizes = {f.name: f.size for f in listed.files if files.of_checkpoint(f.name)}
     run.checkpoints.mkdir(mode=0o700, exist_ok=True)
     for gone in set(checkpoints.listed(run.checkpoints)) - {
@@ -189,10 +187,7 @@ def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
 
 
 def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
     with names.file_inside(*checkpoints.inside(path.parent, path.name)) as file:
-        while data := file.read(1 << 20):
-            digest.update(data)
-    return digest.hexdigest()
+        return files.sha256(file)
 
 

@@ -60,13 +60,11 @@ class Removal:
         name = part.host
         try:
             way = self._way(parts.host_of(run.path, part))
-            answer = way.ask(protocol.Remove(part.run, part.key))
+            answer = way.ask(protocol.Remove(part.run, part.key), protocol.Removed)
         except (Unreachable, Refused) as err:
             return _Said(False, f"{name}: {_what(part)} stays there: {err.reason}")
         except UserError as err:  # hosts.toml can't be read
             return _Said(False, f"{name}: {_what(part)} stays there: {err}")
-        if not isinstance(answer, protocol.Removed):
-            return _Said(False, f"{name}: it does not say whether {_what(part)} was removed")
         if answer.path is None:
             return _Said(True, f"{name}: nothing of it was there")
         text = f"{name}: {answer.path} removed, {units.size(answer.freed)} freed"

@@ -94,10 +94,8 @@ def _meet(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
     try:
         way.ask(protocol.Hello(folders))  # looking for an interpreter may take long
         before = time.time()
-        welcome = way.ask(protocol.Hello(folders))
+        welcome = way.ask(protocol.Hello(folders), Welcome)
         took = time.time() - before
-        if not isinstance(welcome, Welcome):
-            raise Unreachable(host.name, "it does not say who it is")
         if welcome.protocol != protocol.VERSION:
             raise Refused(host.name, f"gpu-panel there is {welcome.version}, here it is "
                                      f"{version()}, and the two don't understand each other")
@@ -187,23 +185,20 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
                                  "means each machine itself; give an address of "
                                  f"{first.name} that the others reach, of "
                                  f"{', '.join(first.machine.welcome.addresses) or 'none'}")])
-    listening = _listen(first, spec.parallel.master_port or 0)
+    listening = first.way.stream(protocol.Listen(spec.parallel.master_port or 0, 30.0))
     try:
         port = listening.next(30)
         if not isinstance(port, protocol.Listening):
             raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                      f"{first.name} did not listen on it")])
-        answers = at_once(lambda one: one.way.ask(protocol.Reach(candidates, port.port)), others)
+        answers = at_once(lambda one: one.way.ask(protocol.Reach(candidates, port.port),
+                                                    protocol.Reached), others)
     except Refused as err:
         raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                  f"{first.name}: {err.reason}")]) from None
     finally:
         listening.close()
     return _reached(first, others, answers, candidates), port.port
-
-
-def _listen(first: Asked, port: int):
-    return first.way.stream(protocol.Listen(port, 30.0))
 
 
 def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],
@@ -234,7 +229,8 @@ def check(met: Sequence[Asked], specs: Sequence[RunSpec], folders: Sequence[tupl
     """What each host says of its part. Returns warnings, and the folder that each would run in.
     Raises SpecError with everything that is wrong, on every host."""
     answers = at_once(lambda i: met[i].way.ask(protocol.Check(
-        to_dict(specs[i], defaults=False), folders[i], files), 120), range(len(met)))
+        to_dict(specs[i], defaults=False), folders[i], files), protocol.Checked, 120),
+        range(len(met)))
     problems, warnings, places = [], [], []
     for one, answer in zip(met, answers, strict=True):
         if not isinstance(answer, protocol.Checked):

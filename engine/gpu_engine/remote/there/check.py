@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from gpu_engine.common import paths
@@ -10,6 +9,7 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.common.values import show
 from gpu_engine.launching.launcher import prepare
+from gpu_engine.remote.reach import files
 from gpu_engine.remote.reach.protocol import Check, Checked, Digest, Wrong
 from gpu_engine.remote.there.place import inside
 from gpu_engine.remote.there.wire import Asked
@@ -45,13 +45,11 @@ def _file(named: Digest) -> Wrong | None:
     path = Path(named.path)
     try:
         with open_file(path) as file:
-            digest = hashlib.sha256()
-            while data := file.read(1 << 20):
-                digest.update(data)
+            digest = files.sha256(file)
     except FileNotFoundError:
         return Wrong("", "", f"{named.path} is not there: {path.absolute()}")
     except OSError as err:
         return Wrong("", "", f"{named.path} can't be read there: {reason(err)}")
-    if digest.hexdigest() != named.sha256:
+    if digest != named.sha256:
         return Wrong("", "", f"{named.path} there ({path.absolute()}) is another than here")
     return None

@@ -10,8 +10,9 @@ from gpu_engine.code.listing import BadList, Entry
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.code_messages import (
+from gpu_engine.remote.reach.protocol import (
     HASH,
+    BadMessage,
     BuildCode,
     CodeAt,
     CodePreview,
@@ -21,7 +22,6 @@ from gpu_engine.remote.reach.code_messages import (
     PreviewCode,
     SendCode,
 )
-from gpu_engine.remote.reach.strict import BadMessage
 from gpu_engine.remote.there.wire import Asked
 
 

@@ -4,7 +4,6 @@ a run begins with it."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -17,12 +16,12 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.remote.reach import files, protocol
-from gpu_engine.remote.reach.checkpoint_messages import (
+from gpu_engine.remote.reach.protocol import (
+    BadMessage,
     LackingFiles,
     OfferCheckpoint,
     SendCheckpoint,
 )
-from gpu_engine.remote.reach.strict import BadMessage
 from gpu_engine.remote.there.wire import Asked
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
@@ -55,12 +54,12 @@ def take(asked: Asked, request: SendCheckpoint) -> None:
         data = request.content()
     except BadMessage as err:
         raise UserError(str(err)) from None
-    folder, _, name = request.name.partition("/")
+    folder, _, name = request.what.partition("/")
     place = _folder(request.key) / _checked(folder)
     with _told():
         size = _entries(place).get(name, {"size": 0})["size"]
         if not 0 <= request.offset <= size - len(data):
-            raise UserError(f"{request.name[:80]!r} has not that many bytes")
+            raise UserError(f"{request.what[:80]!r} has not that many bytes")
         fd = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.seek(request.offset)
@@ -117,10 +116,7 @@ def _hash(path: Path) -> str | None:
     """None where there is no such file."""
     try:
         with open_file(path) as file:
-            digest = hashlib.sha256()
-            while data := file.read(1 << 20):
-                digest.update(data)
-            return digest.hexdigest()
+            return files.sha256(file)
     except OSError:
         return None
 

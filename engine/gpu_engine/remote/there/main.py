@@ -19,7 +19,7 @@ from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.readable import readable
-from gpu_engine.remote.reach import checkpoint_messages, code_messages, protocol
+from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import BadMessage, Request
 from gpu_engine.remote.there.wire import Asked, Over, Wire
 
@@ -28,13 +28,13 @@ _VERBS = {
     protocol.Listen: "ports:listen", protocol.Reach: "ports:reach",
     protocol.Start: "start:start", protocol.Resume: "start:resume", protocol.Follow: "follow",
     protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
-    protocol.ListCheckpoints: "checkpoints:listed", protocol.Read: "checkpoints:read",
-    protocol.Remove: "removal:remove",
-    checkpoint_messages.OfferCheckpoint: "incoming:offer",
-    checkpoint_messages.SendCheckpoint: "incoming:take",
-    code_messages.FindCode: "code:find", code_messages.PreviewCode: "code:preview",
-    code_messages.SendCode: "code:send",
-    code_messages.MissingCode: "code:missing", code_messages.BuildCode: "code:build",
+    protocol.ListCheckpoints: "runs:listed", protocol.Read: "runs:read",
+    protocol.Remove: "runs:remove",
+    protocol.OfferCheckpoint: "incoming:offer",
+    protocol.SendCheckpoint: "incoming:take",
+    protocol.FindCode: "code:find", protocol.PreviewCode: "code:preview",
+    protocol.SendCode: "code:send",
+    protocol.MissingCode: "code:missing", protocol.BuildCode: "code:build",
 }
 """Request → its file, and the function in it where that has not the same name."""
 _PATIENCE = 1.0
@@ -102,7 +102,7 @@ class _Agent:
         else:
             asked = self._asked[number] = Asked(self._wire, number)
             threading.Thread(target=self._answer, args=(number, asked, request),
-                             name=request.kind, daemon=True).start()
+                             name=type(request).__name__, daemon=True).start()
 
     def _answer(self, number: int, asked: Asked, request: Request) -> None:
         try:

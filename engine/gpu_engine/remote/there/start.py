@@ -12,14 +12,12 @@ from gpu_engine.plan.records import PartOf, ResumeFrom
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.there import incoming
 from gpu_engine.remote.there.place import inside
-from gpu_engine.remote.there.runs import run_of
+from gpu_engine.remote.there.runs import run_of, started_by
 from gpu_engine.remote.there.wire import Asked
-from gpu_engine.runs.folder import Run, all_parts
+from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
 _PATIENCE = 20.0
-_LOOKED_AT = 100
-"""Runs, from the newest, among which one that was asked for already is looked for."""
 
 
 def start(asked: Asked, request: protocol.Start) -> None:
@@ -75,12 +73,3 @@ def _end(run: Run) -> None:
 
 def _started(run: Run) -> protocol.Started:
     return protocol.Started(run.id, str(run.path), run.state().attempt)
-
-
-def started_by(key: str) -> Run | None:
-    """The run that was asked for by `Start` with this key; None if none of the newest was."""
-    for run in all_parts()[:_LOOKED_AT]:
-        plan = run.plan()
-        if plan is not None and plan.origin == key:
-            return run
-    return None

@@ -51,14 +51,14 @@ def script(plan: Plan, requirements: Sequence[str], word: str) -> bytes:
     """What the shell there is told. `word` says that it has begun, and that all went well."""
     place = PurePosixPath(ssh.SETUP)
     told = {"root": f"~/{place.parent}", "place": place.name, "name": plan.name, "uv": plan.uv,
-            "wheels": [w.file for w in plan.carried],
             "requirements": list(requirements) if plan.index else [],
             "torch_site": plan.base.site if plan.base and plan.torch == "linked" else None,
             "torch": "torch>={}.{}".format(*OLDEST_TORCH) if plan.torch == "download" else None}
     sent = io.BytesIO()
-    with zipfile.ZipFile(sent, "w", zipfile.ZIP_STORED) as archive:
-        for wheel in plan.carried:
-            archive.writestr(wheel.file, wheel.data)
+    with zipfile.ZipFile(sent, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in plan.carried:
+            for name, data in package.files.items():
+                archive.writestr(f"site/{name}", data)
         archive.writestr("plan.json", json.dumps(told))
         archive.writestr("install_there.py",
                          Path(__file__).with_name("install_there.py").read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import ssh
 from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.setup.packages import Package
 from gpu_engine.remote.reach.setup.probe import Found, Python
-from gpu_engine.remote.reach.setup.wheels import Wheel
 
 OLDEST = (3, 11)
 OLDEST_TORCH = (2, 10)
@@ -34,21 +35,20 @@ class Plan:
     """Whether packages come from the package index there, as those of here don't fit."""
     name: str
     """The new folder's."""
-    carried: tuple[Wheel, ...]
+    carried: tuple[Package, ...]
     drops_python: bool
     """Whether `python` in hosts.toml is to be taken out, as ours takes its place."""
 
     def sentences(self) -> list[str]:
         """For the person, before anything is done."""
         base = self.base
-        size = units.size(sum(len(w.data) for w in self.carried))
-        how = "uv" if self.uv else "pip" if base is not None and base.pip else "unpacking them"
+        size = units.size(sum(len(data) for p in self.carried for data in p.files.values()))
         what = f"gpu-panel and {len(self.carried) - 1} packages that it needs ({size}) are sent" \
             if not self.index else \
             f"gpu-panel ({size}) is sent; the packages that it needs come from the package index"
         said = [f"into ~/{ssh.SETUP} on {self.host.name}, a folder of its own; nothing else there "
                 "is changed",
-                f"{what}, and installed by {how}",
+                what,
                 f"with {base.path} (Python {'.'.join(map(str, base.version))})" if base is not None
                 else "with a Python that uv downloads there"]
         if self.torch == "linked" and base is not None:
@@ -64,7 +64,7 @@ class Plan:
         return said
 
 
-def decide(host: Host, found: Found, wheels: Sequence[Wheel], digest: str, version: str, *,
+def decide(host: Host, found: Found, packages: Sequence[Package], digest: str, version: str, *,
            python: str | None = None, torch: bool = True) -> Plan:
     """Raises UserError where it can't be done. `python`: the interpreter that was asked for;
     `torch`: whether it may be downloaded."""
@@ -78,7 +78,9 @@ def decide(host: Host, found: Found, wheels: Sequence[Wheel], digest: str, versi
                 "was not found there" if there is None else
                 f"is Python {'.'.join(map(str, there.version))}; 3.11 or newer is needed"))
         able = named or able
-    base = next((p for p in able if _new_enough(p.torch)), able[0] if able else None)
+    # Torch is gigabytes, and packages that fit need no index.
+    base = min(able, key=lambda p: (not _new_enough(p.torch), not _all_fit(packages, p)),
+               default=None)
     if base is None and found.uv is None:
         seen = ", ".join(f"{p.path} ({'.'.join(map(str, p.version))})" for p in found.pythons)
         raise UserError(f"{host.name}: no Python 3.11 or newer, and no uv that could bring one; "
@@ -89,11 +91,12 @@ def decide(host: Host, found: Found, wheels: Sequence[Wheel], digest: str, versi
         raise UserError(f"{host.name}: {units.size(found.free)} left in the home there; "
                         f"{units.size(needed)} are needed" + (
                             "" if linked or not torch else ", most of it for torch (--no-torch)"))
-    index = base is None or not all(_fits(w, base) for w in wheels)
+    index = base is None or not _all_fit(packages, base)
     way = "linked" if linked else "download" if torch else "none"
     made_for = "uv" if base is None else f"{base.path} {base.version} {base.torch}"
-    return Plan(host, base, found.uv, way, index, f"host-{version}-{digest}-{_short(made_for)}",
-                tuple(wheels[:1] if index else wheels), host.python is not None)
+    short = hashlib.sha256(made_for.encode()).hexdigest()[:6]
+    return Plan(host, base, found.uv, way, index, f"host-{version}-{digest}-{short}",
+                tuple(packages[:1] if index else packages), host.python is not None)
 
 
 def _same(path: str, wanted: str) -> bool:
@@ -108,17 +111,7 @@ def _new_enough(torch: str | None) -> bool:
         return False
 
 
-def _fits(wheel: Wheel, base: Python) -> bool:
-    """Whether a package from here can be used by that interpreter."""
-    if wheel.any_platform:
-        return True
-    pythons, abis, _ = wheel.tags
-    exact = "cp{}{}".format(*base.version[:2])
-    return base.platform == sysconfig.get_platform() and (
-        "abi3" in abis.split(".") or exact in pythons.split("."))
-
-
-def _short(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
+def _all_fit(packages: Sequence[Package], python: Python) -> bool:
+    """Whether the packages from here can be used by that interpreter."""
+    same = python.platform == sysconfig.get_platform()
+    return all(p.fits(python.version, same) for p in packages)

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 KEPT = 2
@@ -28,13 +27,12 @@ def main() -> int:
         shutil.rmtree(new, ignore_errors=True)
         try:
             make(plan, sent, new)
+            say("try it")
+            run([str(new / "bin" / "python"), "-m", "gpu_engine", "--version"])
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
         (new / "complete").touch()
-    say("try it")
-    subprocess.run([str(new / "bin" / "python"), "-m", "gpu_engine", "--version"], check=True,
-                   stdout=subprocess.DEVNULL)
     switch(root / plan["place"], new)
     forget(root, new)
     say("done")
@@ -51,29 +49,27 @@ def make(plan: dict, sent: Path, new: Path) -> None:
 
         venv.EnvBuilder(symlinks=True).create(str(new))
     python = str(new / "bin" / "python")
-    files = [str(sent / name) for name in plan["wheels"]]
     say("install the packages")
-    if uv:
-        install = [uv, "pip", "install", "--quiet", "--python", python]
-        run([*install, "--no-index", "--no-deps", *files])
-    elif has_pip():
-        install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet",
-                   "--disable-pip-version-check", "--no-input"]
-        run([*install, "--no-index", "--no-deps", *files])
-    else:
-        install = []
-        for file in files:
-            unpack(Path(file), site_of(python))
+    site = site_of(python)
+    shutil.copytree(sent / "site", site, dirs_exist_ok=True)
     if plan["requirements"]:
-        need(install)
-        run([*install, *plan["requirements"]])
+        run([*installer(uv, python), *plan["requirements"]])
     if plan["torch_site"]:
         line = "import site; site.addsitedir({!r})\n".format(plan["torch_site"])
-        (site_of(python) / "gpu_panel_torch.pth").write_text(line)
+        (site / "gpu_panel_torch.pth").write_text(line)
     elif plan["torch"]:
-        need(install)
         say("download torch")
-        run([*install, plan["torch"]])
+        run([*installer(uv, python), plan["torch"]])
+
+
+def installer(uv: str, python: str) -> list:
+    """What the names of packages of the package index are put behind."""
+    if uv:
+        return [uv, "pip", "install", "--quiet", "--python", python]
+    if has_pip():
+        return [sys.executable, "-m", "pip", "--python", python, "install", "--quiet",
+                "--disable-pip-version-check", "--no-input"]
+    raise SystemExit("there is neither uv nor pip, which the package index needs")
 
 
 def has_pip() -> bool:
@@ -85,20 +81,6 @@ def has_pip() -> bool:
         return tuple(int(n) for n in numbers) >= (22, 3)
     except (metadata.PackageNotFoundError, ValueError):
         return False
-
-
-def need(install: list) -> None:
-    if not install:
-        raise SystemExit("there is neither uv nor pip, which the package index needs")
-
-
-def unpack(wheel: Path, site: Path) -> None:
-    """What an installer does with a wheel that has no data folder and no scripts of its own."""
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.startswith("/") or ".." in Path(name).parts or ".data/" in name:
-                raise SystemExit(f"{wheel.name} can't be unpacked: {name}")
-        archive.extractall(site)
 
 
 def site_of(python: str) -> Path:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-import shlex
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
 
 from gpu_engine.common.clean import clean
-from gpu_engine.remote.reach import reasons, shell
+from gpu_engine.remote.reach import reasons, shell, ssh
 from gpu_engine.remote.reach.channel import Unreachable
 from gpu_engine.remote.reach.records import BadName, Host
 
@@ -35,27 +37,30 @@ if spec is not None and spec.origin:
     except OSError:
         pass
 home = os.statvfs(os.path.expanduser("~"))
-print(json.dumps({"python": sys.executable, "version": list(sys.version_info[:3]),
+print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:3]),
     "platform": sysconfig.get_platform(), "torch": torch, "site": site,
-    "venv": find_spec("venv") is not None, "pip": find_spec("pip") is not None,
+    "venv": find_spec("venv") is not None,
     "free": home.f_bavail * home.f_frsize}))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
-    """An interpreter there."""
+_Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
-    path: str
+
+class Python(Struct, frozen=True):
+    """An interpreter there, as it tells of itself."""
+
+    path: Annotated[str, Meta(pattern="^/", max_length=1024)]
     version: tuple[int, int, int]
-    platform: str
+    platform: _Text
     """As `sysconfig.get_platform` has it: "linux-x86_64"."""
-    torch: str | None = None
+    torch: _Text | None = None
     """The version of the torch that it has."""
-    site: str | None = None
+    site: _Text | None = None
     """The folder in which that torch lies."""
     venv: bool = False
-    pip: bool = False
+    free: int | None = None
+    """Bytes free in the home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ def look(host: Host, python: str | None = None) -> Found:
 
 def script(word: str, python: str | None) -> bytes:
     """What a shell there is told."""
-    names = [_path(python)] if python else []
+    names = [ssh.quoted(python)] if python else []
     names += [f'"{name}"' for name in _NAMES]
     uv = " ".join(f'"{name}"' for name in _UV)
     return (f"printf '%s\\n' {word}\ncd /\n"
@@ -96,11 +101,6 @@ def script(word: str, python: str | None) -> bytes:
             f"printf '%s end\\n' {word}\n").encode()
 
 
-def _path(path: str) -> str:
-    """For a shell, its home put in place of ~."""
-    return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
-
-
 def read(out: str) -> Found:
     """What a shell there has answered. What can't be understood is passed over."""
     pythons: dict[str, Python] = {}
@@ -109,31 +109,17 @@ def read(out: str) -> Found:
         if line.startswith("uv /") and line.isprintable():
             uv = uv or line[3:1024]
         elif line.startswith("{"):
-            found, room = _python(line)
+            found = _python(line)
             if found is not None:
                 pythons.setdefault(found.path, found)
-                free = room
+                free = found.free
     return Found(tuple(pythons.values()), uv, free)
 
 
-def _python(line: str) -> tuple[Python | None, int | None]:
+def _python(line: str) -> Python | None:
     try:
-        data = json.loads(line[:65536])
-        version = data["version"]
-        major, minor, patch = (int(n) for n in version)
-        free = data["free"] if isinstance(data["free"], int) else None
-        texts = [_text(data[key]) for key in ("python", "platform", "torch", "site")]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None, None
-    path, platform, torch, site = texts
-    if path is None or platform is None or not path.startswith("/"):
-        return None, None
-    return Python(path, (major, minor, patch), platform, torch if site else None, site,
-                  data.get("venv") is True, data.get("pip") is True), free
-
-
-def _text(value: object) -> str | None:
-    """A text that can stand in a path or a sentence."""
-    if not isinstance(value, str) or not value or len(value) > 1024 or clean(value) != value:
+        found = msgspec.json.decode(line[:65536], type=Python)
+    except (ValueError, RecursionError):
         return None
-    return value
+    texts = (found.path, found.platform, found.torch or "", found.site or "")
+    return found if all(clean(text) == text for text in texts) else None
