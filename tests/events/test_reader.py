@@ -112,7 +112,7 @@ def test_without_the_fast_decoder_the_same_events_are_read(tmp_path, monkeypatch
     """As on a host to which only what ranks need was brought."""
     (tmp_path / "ranks").mkdir()
     event_lines.append(events_path(tmp_path, 0), GOOD, GOOD)
-    for name in "frequent", "digested":
+    for name in "frequent", "downsampled":
         monkeypatch.setitem(sys.modules, f"gpu_engine.events.{name}", None)
     reader = RunReader(tmp_path)
     reader.add([0])
