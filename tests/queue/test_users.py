@@ -9,11 +9,12 @@ import os
 
 import pytest
 
+from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.leases import held
 from gpu_engine.queue import change, places
-from gpu_engine.queue.waiter import Waiter, queue_folder
+from gpu_engine.queue.waiter import Waiter
 
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
 from ..devices.leases.conftest import _processes, alice, box, place  # noqa: F401

@@ -9,9 +9,10 @@ run, keeps nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gpu_engine.common import units
+from gpu_engine.runs.waiting import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Wants:
                              for i in self.ids)
         text = f"any {self.count} {what}{'s' if self.count > 1 else ''}"
         return text + (f" with {units.size(self.free)} free" if self.free else "")
+
+
+def wants_of(entry: Entry) -> Wants:
+    """What a run's entry in the queue says of the devices."""
+    return Wants(**{each.name: getattr(entry, each.name) for each in fields(Wants)})
 
 
 @dataclass(frozen=True, slots=True)

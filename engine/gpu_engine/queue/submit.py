@@ -127,7 +127,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     made = plan(spec, prepared.inventory, base, after=when.after)
     ask([spec], prepared)
     disk_room.require(paths.runs_folder())
-    queue = waiter.queue_folder()
+    queue = paths.queue_folder()
     try:
         folder.private_folder(queue)
         entry = _entry(spec, when, prepared, queue)
@@ -176,7 +176,7 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
     disk_room.require(run.path)
     leftovers.end(run.path)  # what a killed supervisor left would write where the next one writes
     before = run.plan()
-    queue = folder.private_folder(waiter.queue_folder())
+    queue = folder.private_folder(paths.queue_folder())
     lock = reopen_run(run, to_toml(spec),
                       replace(made, origin=before.origin if before is not None else None))
     try:
@@ -238,7 +238,7 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path) -> Entr
 def _enter(run: Run, entry: Entry, prepared: Submission) -> None:
     """Put the run into the line, and its environment beside it. That may hold secrets, so it is in
     the queue's own folder and not in a run's. Raises OSError."""
-    queue = waiter.queue_folder()
+    queue = paths.queue_folder()
     with waiting.locked(queue):  # else the waiter might find that no run needs it
         path = queue / _name(prepared.environ)
         if not path.exists():

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gpu_engine.common import paths, procs
@@ -26,7 +26,7 @@ from gpu_engine.common.own_programs import own_program
 from gpu_engine.launching import logind
 from gpu_engine.queue import order, starts
 from gpu_engine.queue.devices import INTERVAL, Devices
-from gpu_engine.queue.order import After, DeviceNow, Never, Request, Start, Turn, Wait, Wants
+from gpu_engine.queue.order import After, DeviceNow, Never, Request, Start, Turn, Wait
 from gpu_engine.queue.places import Places
 from gpu_engine.queue.starts import Starts
 from gpu_engine.runs import trust, waiting
@@ -51,7 +51,7 @@ def ensure(folder: Path | None = None) -> bool:
     """Start the waiter of this machine if runs wait here and it does not run. Returns whether one
     was started. Costs next to nothing if nothing waits. Raises UserError if it can't be started.
     """
-    folder = folder or queue_folder()
+    folder = folder or paths.queue_folder()
     if not waiting.any_here(folder) or running(folder):
         return False
     argv = own_program("gpu_engine.queue", str(folder))
@@ -73,11 +73,6 @@ def ensure(folder: Path | None = None) -> bool:
 def running(folder: Path) -> bool:
     """Whether the waiter of this machine runs."""
     return bool(locked(waiting.lock_path(folder, socket.gethostname())))
-
-
-def queue_folder() -> Path:
-    """The queue's folder of this user."""
-    return paths.queue_folder()
 
 
 class Waiter:
@@ -253,8 +248,8 @@ class Waiter:
 
     def _request(self, name: str, entry: Entry, after: Mapping[str, str | None]) -> Request:
         ids = self._devices[entry.cpu].id_of
-        wants = Wants(tuple(map(ids, entry.ids)), entry.count, tuple(map(ids, entry.within)),
-                      entry.free, entry.share, entry.cpu, entry.free_for)
+        wants = replace(order.wants_of(entry), ids=tuple(map(ids, entry.ids)),
+                        within=tuple(map(ids, entry.within)))
         first = After(entry.after, after[entry.after]) if entry.after else None
         return Request(name, wants, entry.begin, first)
 
