@@ -58,7 +58,7 @@ WRITING = {
         training/checkpoint_files.py: open in write
         training/resuming.py: TemporaryFile in _send
         worker/rank/loader_sockets.py: mkdtemp in _made
-        doctor/gather.py: NamedTemporaryFile in folder""",
+        doctor/folders.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
         completion/install.py: open in _begin_in, write_atomic in _write
