@@ -24,7 +24,7 @@ def standing(rank, step, phase, still=60.0, silent=0.5):
     ([standing(0, 8, "backward", still=50), standing(1, 8, "backward", still=90)], 1)])
 def test_the_rank_that_got_least_far_is_named(signs, behind):
     assert hang.furthest_behind(signs).rank == behind
-    assert hang.describe(signs).startswith(f"rank {behind} has been stuck in ")
+    assert hang.describe(signs).startswith(f"rank {behind} has stalled in ")
     assert f"rank {1 - behind} in " in hang.describe(signs)
 
 

@@ -71,7 +71,8 @@ def test_it_tells_the_end_to_those_who_want_it_and_notes_how_that_went():
         ("n0", "sent"), ("n1", "the endpoint answered 404")}
     assert (made.run.path / journal.FILE).stat().st_mode & 0o777 == 0o600
     assert SECRET not in found(made.run)
-    assert journal.troubles(made.run.path) == ["failed: n1 was not told: the endpoint answered 404"]
+    assert journal.troubles(made.run.path) == [
+        "failed: n1 was not notified: the endpoint answered 404"]
     process.follow(made.run)
     assert journal.read(made.run.path) == rows, "an end that was told is not told again"
 
@@ -204,7 +205,7 @@ def test_a_launch_warns_that_nobody_will_be_told(home):
     assert notifier.doubt() is None
     tell()
     config.path().chmod(0o644)
-    assert "nobody will be told how this run ends" in notifier.doubt()
+    assert "no notifications will be sent about this run" in notifier.doubt()
     warned = launcher._warned(replace(plan(1), warnings=("one",)), None, notifier.doubt())
     assert warned.warnings == ("one", notifier.doubt())
 

@@ -79,7 +79,7 @@ def test_a_run_after_another_and_one_at_a_time(line):
     late = queue(when=When(begin=time.time() + 3600))
     turn_until(line, lambda: state(after_good) == "completed" and not behind.state().live)
     assert state(bad) == "failed"
-    assert after_bad.state().reason == f"run {bad.id}, after which it was to start, failed"
+    assert after_bad.state().reason == f"run {bad.id}, which it was to follow, failed"
     assert state(after_bad) == "stopped"
     assert behind.state().reason.endswith("was stopped")
     assert late.state().reason.startswith("waits until ")

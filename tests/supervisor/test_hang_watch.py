@@ -55,7 +55,7 @@ def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process
                                                                          monkeypatch):
     monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
     seen = rank(process, tmp_path, still=10, silent=0.5)
-    assert "rank 0 has been stuck in backward" in judged(seen, monkeypatch, tmp_path, seconds=1)
+    assert "rank 0 has stalled in backward" in judged(seen, monkeypatch, tmp_path, seconds=1)
 
 
 @pytest.mark.parametrize(("process", "hangs"), [(WORKS, False), (SLEEPS, True)],

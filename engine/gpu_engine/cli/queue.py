@@ -11,7 +11,7 @@ from gpu_engine.cli.output import echo
 
 
 @click.group(cls=Commands, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the line as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the queue as JSON.")
 @click.option("--set-up-shared", "shared", is_flag=False, flag_value="", metavar="[FOLDER]",
               help="As root: make the folder through which the runs of all users of this machine "
                    "see who holds which device and who waits. May be repeated.")

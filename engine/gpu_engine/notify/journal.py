@@ -68,7 +68,7 @@ class Journal:
 
 def troubles(run: Path) -> list[str]:
     """A sentence for each message that was not delivered."""
-    return [f"{key.partition(' ')[0]}: {to} was not told: {result}"
+    return [f"{key.partition(' ')[0]}: {to} was not notified: {result}"
             for key, to, result in read(run) if result not in (SENT, NOT_WANTED)]
 
 

@@ -77,7 +77,7 @@ class Devices:
                 why = ""
             else:
                 why = f"is not free: {states[device.id].reason}" if device.id in states \
-                    else "is being looked at"
+                    else "is being read"
             if why:
                 self._since.pop(device.id, None)
             else:

@@ -182,7 +182,7 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
     try:
         _enter(run, _entry(spec, when, kept, queue), kept)
     except OSError as err:
-        raise UserError(f"run {run.id}: can't be put into the line: {reason(err)}") from None
+        raise UserError(f"run {run.id}: can't be queued: {reason(err)}") from None
     finally:
         os.close(lock)
     if begin:
@@ -192,8 +192,8 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
     if names_none(spec):
         return [Problem("devices.pick", None,
-                        f"{modes.get(spec.parallel.mode).label} takes all free devices, and nobody "
-                        "knows how many will be: say how many to wait for (-n 2)")]
+                        f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
+                        "their number is not known yet: say how many to wait for (-n 2)")]
     if spec.devices.hosts is not None:
         return [Problem("devices.hosts", spec.devices.hosts,
                         "the queue waits for devices of this machine only; start a run on hosts "
