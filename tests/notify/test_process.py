@@ -152,7 +152,7 @@ def test_it_ends_when_the_run_is_removed():
 def test_a_journal_that_can_not_be_written_keeps_nobody_from_the_lock(home):
     made = Made()
     (made.run.path / journal.FILE).symlink_to("/dev/null")
-    assert not journal.Journal(made.run.path).take()
+    assert not journal.Journal(made.run.path).acquire()
     assert journal.read(made.run.path) == []
 
 

@@ -70,9 +70,6 @@ def test_a_resume_begins_anew_and_what_was_told_before_is_known_by_its_key(made)
     assert looks(RunWatch(made.run, {first.key})) != []
     after = RunWatch(made.run, {first.key, second.key})
     assert (looks(after), after.is_over()) == ([], True)
-    later = RunWatch(made.run)
-    later.note_ended()
-    assert looks(later) == []
 
 
 def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_moved(

@@ -31,7 +31,7 @@ class Journal:
         self._run = run
         self._fd: int | None = None
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take the lock. Returns False if somebody else has it, or the file can't be written."""
         try:
             fd = open_inside(self._run, FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -45,7 +45,7 @@ class Journal:
         self._fd = fd
         return True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let go of the lock."""
         if self._fd is not None:
             os.close(self._fd)

@@ -47,7 +47,7 @@ class Devices:
         device = self._devices((name,)).find(name)
         return name if device is None else device.id
 
-    def look(self, starting: Mapping[str, str], wanted: Collection[str] | None,
+    def now(self, starting: Mapping[str, str], wanted: Collection[str] | None,
              shared: bool = False) -> dict[str, DeviceNow]:
         """The devices as they are now. `starting`: device → the run of ours that is about to take
         it. `wanted`: the ids that runs wait for, None: all; only these are read from the driver,

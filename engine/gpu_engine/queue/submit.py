@@ -156,7 +156,7 @@ def _note(run: Run, made: LaunchPlan, prepared: Submission) -> None:
     spec = made.spec
     key = (spec.run.python, tuple(spec.task.command or ())[:1], tuple(spec.devices.ids or ()))
     if key not in prepared.noted:
-        prepared.noted[key] = environment.look(made, prepared.inventory, prepared.folder)
+        prepared.noted[key] = environment.describe(made, prepared.inventory, prepared.folder)
     with contextlib.suppress(OSError):
         write_environment(run.path, prepared.noted[key])
 
