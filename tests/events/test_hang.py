@@ -60,7 +60,7 @@ def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
             event = {"t": at, "kind": "phase", "phase": "checkpoint", "since": 900.0, "step": 50}
             run.fold(0, from_dict(event | busy(number)))
             assert not hang.stalled([looked], at + 20)
-            seen.take(from_dict(event | busy(number)))
+            seen.fold(from_dict(event | busy(number)))
             if at == 990.0:
                 moved = seen.moved
         assert hang.stalled([looked], 1021.0)  # 31 s without a byte more

@@ -121,7 +121,7 @@ def test_a_run_that_is_resumed_while_its_end_is_told_is_followed_by_the_same_pro
 
 def test_a_resume_in_the_last_moment_is_followed_too(monkeypatch):
     """After the last look, before the lock is free: who comes with the resume finds it taken."""
-    made, let_go = Made(), journal.Journal.let_go
+    made, let_go = Made(), journal.Journal.release
 
     def resumed(self: journal.Journal) -> None:
         if made.run.state().attempt == 1:
@@ -130,7 +130,7 @@ def test_a_resume_in_the_last_moment_is_followed_too(monkeypatch):
             made.end("completed")
         let_go(self)
 
-    monkeypatch.setattr(journal.Journal, "let_go", resumed)
+    monkeypatch.setattr(journal.Journal, "release", resumed)
     with endpoint(200) as there:
         tell(at(there))
         made.end("failed")
