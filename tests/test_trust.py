@@ -22,7 +22,7 @@ WRITING = {
         events/writer.py: KeptFile in __init__, open_inside in append
         launching/launcher.py: open_inside in supervise
         launching/notifier.py: open_inside in start
-        notify/journal.py: open_inside in take
+        notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
         observe/notes.py: open_inside in note
         queue/start.py: write_inside in _write, write_json_inside in _write

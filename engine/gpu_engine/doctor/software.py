@@ -136,7 +136,8 @@ def torches(env: Mapping[str, str]) -> list[Torch]:
     folder = Path(paths.here())
     taken = choose.of_ranks(None, folder, env)
     if taken.seen is None:
-        return [(sys.executable, candidates.own().why, None)]
+        own = candidates.own()
+        return [(own.path, own.why, None)]
     others = [(candidates.look(place), place.why) for place in candidates.in_order(folder, env)
               if not place.stranger and place.path != taken.python]
     return [(taken.seen.path, f"{taken.why}, the default of run.python", taken.seen.build),
