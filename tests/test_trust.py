@@ -22,7 +22,7 @@ WRITING = {
         events/writer.py: KeptFile in __init__, open_inside in append
         launching/launcher.py: open_inside in supervise
         launching/notifier.py: open_inside in start
-        notify/journal.py: open_inside in take
+        notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
         observe/notes.py: open_inside in note
         queue/start.py: write_inside in _write, write_json_inside in _write
@@ -58,7 +58,7 @@ WRITING = {
         training/checkpoint_files.py: open in write
         training/resuming.py: TemporaryFile in _send
         worker/rank/loader_sockets.py: mkdtemp in _made
-        doctor/gather.py: NamedTemporaryFile in folder""",
+        doctor/folders.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
         completion/install.py: open in _begin_in, write_atomic in _write

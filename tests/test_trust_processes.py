@@ -33,7 +33,7 @@ MAY_START = {
     "engine/gpu_engine/common/git.py": TOOL,
     "engine/gpu_engine/devices/backends/apple.py": TOOL,
     "engine/gpu_engine/devices/probe/client.py": OURS,
-    "engine/gpu_engine/doctor/gather.py": TOOL,
+    "engine/gpu_engine/doctor/ask.py": TOOL,
     "engine/gpu_engine/remote/reach/allocation.py": TOOL,
     "engine/gpu_engine/remote/reach/channel.py": HOSTS,
     "engine/gpu_engine/remote/reach/setup/install_there.py":

@@ -100,8 +100,8 @@ def test_help_says_what_a_run_is(runs: Path):
         "0ab1": "running · long one · ddp", "77aa": "failed · ddp", "77bb": "completed · ddp",
         "last": "the newest run"}
     told = {i.value: i.help for i in answered("gpu-engine ")}
-    assert told["stop"].startswith("let a run finish its step")
-    assert all(told.values()), "a verb's file begins with what it does"
+    assert told["stop"].startswith("Stop RUN")
+    assert all(told.values())
 
 
 def test_every_parameter_that_names_something_is_completed():

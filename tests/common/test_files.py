@@ -133,19 +133,28 @@ def test_what_a_living_program_is_writing_stays(tmp_path: Path, monkeypatch) -> 
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def why_not(path: Path) -> str | None:
+    """Why a file is not opened."""
+    try:
+        files.open_file(path).close()
+    except OSError as err:
+        return files.reason(err)
+    return None
+
+
 def test_what_is_no_file_is_refused_by_its_kind(tmp_path: Path) -> None:
     fifo, folder, sock = tmp_path / "fifo", tmp_path / "folder", tmp_path / "sock"
     os.mkfifo(fifo)
     folder.mkdir()
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(sock))
-        assert files.why_not_readable(fifo) == "it is a FIFO, not a file"
-        assert files.why_not_readable(folder) == "it is a folder, not a file"
-        assert files.why_not_readable(sock) is not None
-        assert files.why_not_readable(Path("/dev/null")) == "it is a device, not a file"
-    assert files.why_not_readable(tmp_path / "none") == "no such file or directory"
+        assert why_not(fifo) == "it is a FIFO, not a file"
+        assert why_not(folder) == "it is a folder, not a file"
+        assert why_not(sock) is not None
+        assert why_not(Path("/dev/null")) == "it is a device, not a file"
+    assert why_not(tmp_path / "none") == "no such file or directory"
     (tmp_path / "x").touch()
-    assert files.why_not_readable(tmp_path / "x") is None
+    assert why_not(tmp_path / "x") is None
     assert [files.read_json(p) for p in (fifo, folder, tmp_path / "none", tmp_path / "x")] \
         == [None] * 4
 

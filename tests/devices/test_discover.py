@@ -15,8 +15,7 @@ from gpu_engine.devices.backends.nvidia import backend
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.probe import client as probe
 from gpu_engine.devices.records import Device
-from gpu_engine.doctor import gather
-from gpu_engine.doctor.devices import Cards, judge_drivers
+from gpu_engine.doctor import devices as doctor
 
 from .machines import take_once
 
@@ -90,7 +89,7 @@ def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
 
 def test_the_doctor_says_that_a_driver_hangs(as_this_machine):
     as_this_machine("init_hang 1")
-    found = judge_drivers(Cards(("10de",)), gather.inventories(0.5))
+    found = doctor.drivers(doctor.inventories(0.5))
     assert [(f.level, f.cure) for f in found] == [("problem", "sudo dmesg | tail")]
     assert "did not answer in 0.5 s" in found[0].text
 

@@ -27,7 +27,7 @@ def written(run: Run) -> list[schema.Devices]:
 def told(run: Run, record: DeviceRecord) -> list[schema.Devices]:
     """Look until there is a line."""
     def look() -> list[schema.Devices]:
-        record.look()
+        record.sample()
         return written(run)
 
     return wait_for(look)
@@ -45,13 +45,13 @@ def test_gpus_are_read_by_the_probe(as_this_machine, tmp_path: Path) -> None:
     assert began - 1 < first.t < time.time() + 1
     machine.add("gpu * util na", "gpu * temp na", "gpu * power na")
     # A list of which nothing is known is left out: unknown, and not 0.
-    wait_for(lambda: (record.look(), written(run)[-1].utilization == ())[1])
+    wait_for(lambda: (record.sample(), written(run)[-1].utilization == ())[1])
     probe = record._probe
     assert probe is not None
     record.close()
     wait_for(probe.ended)
     many = len(written(run))
-    record.look()
+    record.sample()
     assert len(written(run)) == many
 
 
@@ -63,13 +63,13 @@ def test_slots_are_read_without_a_probe_and_not_before_the_ranks_have_started(
     monkeypatch.setattr(device_record.time, "monotonic", lambda: now)
     run = Run(tmp_path)
     record = DeviceRecord(run, "cpu", [slot], every=5.0)
-    record.look()
+    record.sample()
     now = 105.0
-    record.look()  # the first reading, with nothing to compare
+    record.sample()  # the first reading, with nothing to compare
     assert not (tmp_path / DEVICES).exists()
     now = 110.0
-    record.look()
-    record.look()  # it is not due again
+    record.sample()
+    record.sample()  # it is not due again
     (line,) = written(run)
     assert line.ids == ("cpu:0",)
     assert line.memory_used[0] is not None
@@ -80,10 +80,10 @@ def test_slots_are_read_without_a_probe_and_not_before_the_ranks_have_started(
 def test_what_goes_wrong_harms_no_run(tmp_path: Path, caplog) -> None:
     slot = Device("cpu:0", "cpu", "CPU 0", index=0, cores=(0,))
     record = DeviceRecord(Run(tmp_path / "gone"), "cpu", [slot], every=0.0)
-    record.look()
+    record.sample()
     with caplog.at_level("INFO"):
-        record.look()
-        record.look()
+        record.sample()
+        record.sample()
     assert caplog.text.count("no longer recorded") == 1
-    DeviceRecord(Run(tmp_path), "a vendor of another version", [slot], every=0.0).look()
-    DeviceRecord(Run(tmp_path), "cpu", []).look()
+    DeviceRecord(Run(tmp_path), "a vendor of another version", [slot], every=0.0).sample()
+    DeviceRecord(Run(tmp_path), "cpu", []).sample()

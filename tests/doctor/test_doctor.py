@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
 
-from gpu_engine.doctor import gather
+from gpu_engine.doctor import folders
 from gpu_engine.doctor.checks import every
 from gpu_engine.doctor.examine import examine
 from gpu_engine.doctor.records import Check, ok
@@ -72,47 +71,6 @@ def test_the_kind_of_a_file_system(tmp_path: Path):
     text = ("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
             f"2 1 0:9 / {tmp_path} rw shared:1 - nfs4 host:/x rw\n"
             f"3 1 0:9 / {tmp_path}/a\\040b rw - tmpfs tmpfs rw\nbroken line\n")
-    assert [gather.kind_of(tmp_path / p, text) for p in (".", "x", "a b/c", "../y")] == [
+    assert [folders.kind_of(tmp_path / p, text) for p in (".", "x", "a b/c", "../y")] == [
         "nfs4", "nfs4", "tmpfs", "ext4"]
-    assert gather.kind_of(tmp_path, "") is None
-
-
-def test_a_folder_is_tried(tmp_path: Path):
-    found = gather.folder(tmp_path)
-    assert (found.there, found.unwritable, found.locks) == (True, None, True)
-    assert found.clock is not None
-    assert abs(found.clock) < 2
-    assert not gather.folder(tmp_path / "new" / "one").there
-    assert not (tmp_path / "new").exists(), "looking makes nothing"
-    (tmp_path / "file").touch()
-    assert gather.folder(tmp_path / "file").unwritable
-    if os.geteuid():  # root may write anywhere
-        tmp_path.chmod(0o500)
-        assert gather.folder(tmp_path).unwritable == "permission denied"
-        tmp_path.chmod(0o700)
-
-
-def test_cards_are_read_from_the_bus(tmp_path: Path):
-    for name, kind, maker in (("a", "0x030200", "0x10de"), ("b", "0x038000", "0x1002"),
-                              ("c", "0x020000", "0x8086"), ("d", "0x120000", "0x10de")):
-        (tmp_path / "sys/bus/pci/devices" / name).mkdir(parents=True)
-        (tmp_path / "sys/bus/pci/devices" / name / "class").write_text(kind + "\n")
-        (tmp_path / "sys/bus/pci/devices" / name / "vendor").write_text(maker + "\n")
-    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
-    (tmp_path / "sys/module/nvidia/version").write_text("580.95.05\n")
-    (tmp_path / ".dockerenv").touch()
-    found = gather.cards(tmp_path)
-    assert (found.on_bus, found.modules, found.nvidia, found.container) == (
-        ("10de", "1002", "10de"), ("nvidia",), "580.95.05", True)
-
-
-def test_what_is_needed_is_read_from_the_metadata():
-    found = gather.package("click<9,>=8.1")
-    assert found is not None
-    assert (found.name, found.wanted) == ("click", "<9,>=8.1")
-    assert found.version
-    absent = gather.package("no-such-package>=1")
-    assert absent is not None
-    assert absent.version is None
-    for optional in ("ruff>=1; extra == 'dev'", "no-such>=1; sys_platform == 'darwin'", "torch>=2"):
-        assert gather.package(optional) is None
+    assert folders.kind_of(tmp_path, "") is None

@@ -16,7 +16,7 @@ def trend(losses, each=10):
     one = Trend()
     for at in range(0, len(losses), each):
         part = losses[at:at + each]
-        one.take(schema.Step(at + len(part), 0.1, 0, n=len(part), loss=sum(part) / len(part),
+        one.fold(schema.Step(at + len(part), 0.1, 0, n=len(part), loss=sum(part) / len(part),
                              losses=tuple(part)))
     return one
 
@@ -49,9 +49,9 @@ def test_nothing_is_said_of_several_optimizers_or_trainings():
     for event in (schema.Training(2, 1000, "SGD", 0),
                   schema.Step(1001, 0.1, 0, n=0, others={1: schema.Other("SGD", 1, 1, 0.5)})):
         one = trend(falling(1000))
-        one.take(event)
+        one.fold(event)
         for step in range(1010, 1500, 10):
-            one.take(schema.Step(step, 0.1, 0, n=10, loss=7.5, loss_min=7.5))
+            one.fold(schema.Step(step, 0.1, 0, n=10, loss=7.5, loss_min=7.5))
         assert one.found is None
 
 

@@ -24,7 +24,7 @@ def standing(rank, step, phase, still=60.0, silent=0.5):
     ([standing(0, 8, "backward", still=50), standing(1, 8, "backward", still=90)], 1)])
 def test_the_rank_that_got_least_far_is_named(signs, behind):
     assert hang.furthest_behind(signs).rank == behind
-    assert hang.describe(signs).startswith(f"rank {behind} has been stuck in ")
+    assert hang.describe(signs).startswith(f"rank {behind} has stalled in ")
     assert f"rank {1 - behind} in " in hang.describe(signs)
 
 
@@ -60,7 +60,7 @@ def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
             event = {"t": at, "kind": "phase", "phase": "checkpoint", "since": 900.0, "step": 50}
             run.fold(0, from_dict(event | busy(number)))
             assert not hang.stalled([looked], at + 20)
-            seen.take(from_dict(event | busy(number)))
+            seen.fold(from_dict(event | busy(number)))
             if at == 990.0:
                 moved = seen.moved
         assert hang.stalled([looked], 1021.0)  # 31 s without a byte more

@@ -102,11 +102,11 @@ def test_ranks_that_sum_up_steps_otherwise_count_with_the_mean_of_the_same_steps
             tail = Tail(Path())
             event = tail._parse(text)
             assert event is not None
-            steps.take([event])
+            steps.fold([event])
         ranks[rank] = steps
     merge = Merge(ranks, [], lambda attempt: None)
     found = {}
-    while merge.look() is not None:
+    while merge.advance() is not None:
         row = merge.row()
         assert row is not None
         found[row.step] = row.values[LOSS]

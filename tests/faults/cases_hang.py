@@ -20,7 +20,7 @@ def a_stopped_rank_is_a_hang(box: Box) -> None:
     state = box.ended(run)
     assert state.state == "failed"
     assert (state.cause.rank, state.cause.type) == (1, "Hang")
-    assert "rank 1 has been stuck in forward" in state.reason
+    assert "rank 1 has stalled in forward" in state.reason
     assert "without a sign of life" in state.reason
 
 
@@ -51,7 +51,7 @@ def a_hang_ends_with_evidence(box: Box) -> None:
     state = box.ended(run)
     assert state.state == "failed"
     assert (state.cause.rank, state.cause.type) == (1, "Hang")
-    assert "rank 1 has been stuck in data" in state.reason
+    assert "rank 1 has stalled in data" in state.reason
     assert "rank 0 in backward" in state.reason
     assert "stuck_here" in state.cause.traceback
     for rank in (0, 1):

@@ -83,7 +83,7 @@ def an_endpoint_hangs(box: Box) -> None:
     assert told(run) == [("completed", "phone", "connection refused, 3 times")]
     assert leaks(run) == []
     shown = box.cli("show", run.id).stdout
-    assert "completed: phone was not told: connection refused, 3 times" in shown
+    assert "completed: phone was not notified: connection refused, 3 times" in shown
     assert SECRET not in box.cli("notify").stdout + shown
 
 

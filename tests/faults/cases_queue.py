@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.paths import queue_folder
 from gpu_engine.queue import change, waiter
-from gpu_engine.queue.waiter import Waiter, queue_folder
+from gpu_engine.queue.waiter import Waiter
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import waiting
 

@@ -67,7 +67,8 @@ def test_the_release_is_the_one_that_the_tests_pass_with() -> None:
 def test_it_is_installed_and_taken_last(tmp_path: Path, monkeypatch, home: Path) -> None:
     wheelhouse(tmp_path / "wheels", monkeypatch)
     environ = {"PATH": ""}
-    monkeypatch.setattr(choose.near, "own", lambda: choose.Place("/none/python", "gpu-panel's own"))
+    ours = choose.candidates.Place("/none/python", "gpu-panel's own")
+    monkeypatch.setattr(choose.candidates, "own", lambda: ours)
     assert choose.of_ranks(None, tmp_path, environ).seen is None
     offer = own_torch.offer()
     told = list(own_torch.install(offer, threading.Event()))

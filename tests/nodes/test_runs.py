@@ -226,7 +226,7 @@ def test_a_machine_that_can_not_be_reached_is_told_as_that(hosts: Rig):
     assert parts.read(run.path)[1].problem
     assert run.state().unheard == (1,)
     said = called("show", run.id).stdout
-    assert "when last heard of" in said
+    assert "at its last heartbeat" in said
     assert "stuck" not in said
     second.start_sshd()
     wait_for(lambda: not run.state().unheard)

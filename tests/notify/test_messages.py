@@ -43,8 +43,8 @@ def test_a_failure_says_where_when_and_why_in_a_sentence():
      "on head completed after 01:10, at step 1,240 of 3,000, loss 1.832, in attempt 2"),
     ("lost", replace(ENDED, state="lost", cause=None, reason="its supervisor died; last step 7"),
      None, ": its supervisor died; last step 7"),
-    ("stalled", replace(ENDED, state="running", ended=None), "rank 1 has been stuck for 00:42",
-     ": rank 1 has been stuck for 00:42"),
+    ("stalled", replace(ENDED, state="running", ended=None), "rank 1 has stalled for 00:42",
+     ": rank 1 has stalled for 00:42"),
     ("stopped", replace(ENDED, state="stopped", cause=None, reason=None, attempts=(), attempt=1),
      None, "was stopped after 01:20, at step 1,240 of 3,000, loss 1.832")])
 def test_the_other_events(event, state, why, ends):

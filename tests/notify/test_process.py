@@ -71,7 +71,8 @@ def test_it_tells_the_end_to_those_who_want_it_and_notes_how_that_went():
         ("n0", "sent"), ("n1", "the endpoint answered 404")}
     assert (made.run.path / journal.FILE).stat().st_mode & 0o777 == 0o600
     assert SECRET not in found(made.run)
-    assert journal.troubles(made.run.path) == ["failed: n1 was not told: the endpoint answered 404"]
+    assert journal.troubles(made.run.path) == [
+        "failed: n1 was not notified: the endpoint answered 404"]
     process.follow(made.run)
     assert journal.read(made.run.path) == rows, "an end that was told is not told again"
 
@@ -120,7 +121,7 @@ def test_a_run_that_is_resumed_while_its_end_is_told_is_followed_by_the_same_pro
 
 def test_a_resume_in_the_last_moment_is_followed_too(monkeypatch):
     """After the last look, before the lock is free: who comes with the resume finds it taken."""
-    made, let_go = Made(), journal.Journal.let_go
+    made, let_go = Made(), journal.Journal.release
 
     def resumed(self: journal.Journal) -> None:
         if made.run.state().attempt == 1:
@@ -129,7 +130,7 @@ def test_a_resume_in_the_last_moment_is_followed_too(monkeypatch):
             made.end("completed")
         let_go(self)
 
-    monkeypatch.setattr(journal.Journal, "let_go", resumed)
+    monkeypatch.setattr(journal.Journal, "release", resumed)
     with endpoint(200) as there:
         tell(at(there))
         made.end("failed")
@@ -151,7 +152,7 @@ def test_it_ends_when_the_run_is_removed():
 def test_a_journal_that_can_not_be_written_keeps_nobody_from_the_lock(home):
     made = Made()
     (made.run.path / journal.FILE).symlink_to("/dev/null")
-    assert not journal.Journal(made.run.path).take()
+    assert not journal.Journal(made.run.path).acquire()
     assert journal.read(made.run.path) == []
 
 
@@ -204,7 +205,7 @@ def test_a_launch_warns_that_nobody_will_be_told(home):
     assert notifier.doubt() is None
     tell()
     config.path().chmod(0o644)
-    assert "nobody will be told how this run ends" in notifier.doubt()
+    assert "no notifications will be sent about this run" in notifier.doubt()
     warned = launcher._warned(replace(plan(1), warnings=("one",)), None, notifier.doubt())
     assert warned.warnings == ("one", notifier.doubt())
 

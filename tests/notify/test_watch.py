@@ -70,9 +70,6 @@ def test_a_resume_begins_anew_and_what_was_told_before_is_known_by_its_key(made)
     assert looks(RunWatch(made.run, {first.key})) != []
     after = RunWatch(made.run, {first.key, second.key})
     assert (looks(after), after.is_over()) == ([], True)
-    later = RunWatch(made.run)
-    later.note_ended()
-    assert looks(later) == []
 
 
 def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_moved(
@@ -89,7 +86,7 @@ def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_move
     assert seen.look() is None, "after a machine's sleep everything seems to stand, for a moment"
     told = seen.look()
     assert told.event == "stalled"
-    assert "rank 1 has been stuck in data for 06:" in told.why
+    assert "rank 1 has stalled in data for 06:" in told.why
     assert "rank 0 in backward" in told.why
     assert looks(seen) == []
     for rank in (0, 1):
@@ -109,7 +106,7 @@ def test_ranks_of_a_host_that_can_not_be_reached_are_not_said_to_stand_still(mad
     assert (told.event, told.why) == ("stalled", why)
     said = messages.of_run(told.event, told.state, told.progress, name="digits", machine="here",
                            why=told.why, now=time.time())
-    assert said.title == "digits is not heard of"
+    assert said.title == "digits sends no heartbeat"
     assert "stands still" not in said.text
     assert said.text.endswith(f": {why}")
 

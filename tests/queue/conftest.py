@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_engine.common.paths import queue_folder
 from gpu_engine.queue import change
-from gpu_engine.queue.waiter import Waiter, queue_folder
+from gpu_engine.queue.waiter import Waiter
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_engine.common.paths import queue_folder
 from gpu_engine.queue import waiter
-from gpu_engine.queue.waiter import queue_folder
 from gpu_engine.runs import waiting
 
 from .kit import queue

@@ -65,14 +65,14 @@ def test_a_free_device_is_kept_for_the_earlier_run_that_still_lacks_another():
                    machine(gpu(0), gpu(1, free=False)))
     assert said == {"large": "for GPU 1, which is held by run 77aa",
                     "small": "for GPU 0, for which run large comes first",
-                    "any": "for runs before it"}
+                    "any": "for runs ahead of it"}
 
 
 def test_any_devices():
     two = machine(gpu(0, free=False), gpu(1), gpu(2))
     assert answers([ask("a", count=2)], two) == {"a": ("1", "2")}
     assert answers([ask("a", count=3), ask("b", count=1)], two) == {
-        "a": "for any 3 GPUs: 2 of 3 now", "b": "for runs before it"}
+        "a": "for any 3 GPUs: 2 of 3 now", "b": "for runs ahead of it"}
     assert answers([ask("a", count=4)], two) == {"a": "for any 4 GPUs; this machine has 3"}
     assert answers([ask("a", count=2)], two, choose=lambda n, ids: None) == {
         "a": "for any 2 GPUs that go together"}
@@ -102,11 +102,12 @@ def test_a_time_and_another_run_first():
 
 
 @pytest.mark.parametrize(("state", "words"), [
-    ("failed", "failed"), ("stopped", "was stopped"), ("lost", "is lost"), (None, "is not there")])
+    ("failed", "failed"), ("stopped", "was stopped"), ("lost", "is lost"),
+    (None, "does not exist")])
 def test_a_run_that_will_never_complete_is_not_waited_for(state, words):
     [said] = decide([ask("b", 0, after=After("x", state))], machine(gpu(0)), now=NOW,
                     monotonic=MONO, choose=first)
-    assert said == Never("b", f"run x, after which it was to start, {words}")
+    assert said == Never("b", f"run x, which it was to follow, {words}")
 
 
 def test_free_for_a_while():

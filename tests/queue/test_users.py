@@ -9,11 +9,12 @@ import os
 
 import pytest
 
+from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.leases import held
 from gpu_engine.queue import change, places
-from gpu_engine.queue.waiter import Waiter, queue_folder
+from gpu_engine.queue.waiter import Waiter
 
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
 from ..devices.leases.conftest import _processes, alice, box, place  # noqa: F401
@@ -125,7 +126,7 @@ def test_who_leaves_free_devices_untouched_is_passed_over(box, alice, line, monk
             take(alice, name, count=1)
         run = queue(devices={"ids": ["0"]})
         waits = queue(devices={"pick": 1})
-        turn_until(line, lambda: "waits for runs before it" in (waits.state().reason or "")
+        turn_until(line, lambda: "waits for runs ahead of it" in (waits.state().reason or "")
                    or "61001" in (waits.state().reason or ""))
         # GPUs 1 and 2 are free for her, and she does not take them.
         turn_until(line, lambda: state(waits) == "completed")

@@ -14,9 +14,9 @@ from gpu_engine.code import store, submitted
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import write_json
+from gpu_engine.common.paths import queue_folder
 from gpu_engine.queue import change, starts, submit
 from gpu_engine.queue.submit import When
-from gpu_engine.queue.waiter import queue_folder
 from gpu_engine.queue.words import moment
 from gpu_engine.runs import waiting
 from gpu_engine.spec.read import from_dict
@@ -79,7 +79,7 @@ def test_a_run_after_another_and_one_at_a_time(line):
     late = queue(when=When(begin=time.time() + 3600))
     turn_until(line, lambda: state(after_good) == "completed" and not behind.state().live)
     assert state(bad) == "failed"
-    assert after_bad.state().reason == f"run {bad.id}, after which it was to start, failed"
+    assert after_bad.state().reason == f"run {bad.id}, which it was to follow, failed"
     assert state(after_bad) == "stopped"
     assert behind.state().reason.endswith("was stopped")
     assert late.state().reason.startswith("waits until ")
@@ -148,18 +148,18 @@ def test_an_environment_is_deleted_with_the_last_run_that_needs_it(line, monkeyp
     elsewhere = queue("true")
     waiting.write(elsewhere.path, replace(waiting.read(elsewhere.path), host="another machine"))
     monkeypatch.setenv("WORD", "later")
-    assert len(submitted()) == 2
+    assert len(kept()) == 2
     turn_until(line, lambda: state(one) == state(other) == "completed")
     line.turn()
-    assert submitted() == {waiting.read(elsewhere.path).environ}
+    assert kept() == {waiting.read(elsewhere.path).environ}
     elsewhere.stop()
     line.turn()
-    assert not submitted()
+    assert not kept()
     late = submit.submit(spec("sh", "-c", "echo $WORD"), When(), prepared, begin=False)
     turn_until(line, lambda: state(late) == "completed")
     assert late.output(0).read_text().split() == ["secret-word"]
     line.run()
-    assert not submitted()
+    assert not kept()
 
 
 def test_a_second_start_finds_the_same_copy(line):

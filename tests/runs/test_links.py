@@ -170,7 +170,7 @@ def test_no_link_is_followed(run: runs.Run, outside: Path, name: str, how: str) 
                   lambda: chart_annotations.write(run.path, chart_annotations.Mark("x", 1)),
                   lambda: notes.change(run.path, lambda old: notes.Notes("mine")),
                   lambda: run.write_state(run.state()),
-                  lambda: journal.Journal(run.path).take(),
+                  lambda: journal.Journal(run.path).acquire(),
                   lambda: logs.note(run.log(0), "x"),
                   lambda: logs.bound(run.log(0), 1)):
         try:

@@ -14,10 +14,11 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
+from gpu_engine.common.paths import queue_folder
 from gpu_engine.launching import ask_torch, reattach
 from gpu_engine.launching.launcher import launch, resume
 from gpu_engine.queue import change
-from gpu_engine.queue.waiter import Waiter, queue_folder
+from gpu_engine.queue.waiter import Waiter
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import chart_annotations, folder, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs

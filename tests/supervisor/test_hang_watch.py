@@ -34,7 +34,7 @@ def rank(child, tmp_path, *, still, silent) -> RankState:
     seen = RankState(0, Tail(tmp_path / "none"), 1)
     for event in ({"kind": "start", "rank": 0, "pid": child.pid}, {"kind": "step", "step": 7},
                   {"kind": "phase", "phase": "backward", "step": 7}):
-        seen.take(from_dict(event | {"t": 1.0}))
+        seen.fold(from_dict(event | {"t": 1.0}))
     seen.moved, seen.heard = now - still, now - silent
     return seen
 
@@ -45,7 +45,7 @@ def judged(seen, monkeypatch, tmp_path, *, seconds):
     watch = hang_watch.Watch(run, 3.0)
     end = time.monotonic() + seconds
     while time.monotonic() < end and not watch.text:
-        watch.look({0: seen})
+        watch.judge({0: seen})
         time.sleep(0.05)
     return watch.text or None
 
@@ -55,7 +55,7 @@ def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process
                                                                          monkeypatch):
     monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
     seen = rank(process, tmp_path, still=10, silent=0.5)
-    assert "rank 0 has been stuck in backward" in judged(seen, monkeypatch, tmp_path, seconds=1)
+    assert "rank 0 has stalled in backward" in judged(seen, monkeypatch, tmp_path, seconds=1)
 
 
 @pytest.mark.parametrize(("process", "hangs"), [(WORKS, False), (SLEEPS, True)],
@@ -83,12 +83,12 @@ def test_a_rank_that_stood_for_less_than_the_time_given_does_not_hang(tmp_path, 
     monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
     seen = RankState(0, Tail(tmp_path / "none"), 1)
     for event in ({"kind": "start", "rank": 0}, {"kind": "step", "step": 7}):
-        seen.take(from_dict(event | {"t": 1.0}))
+        seen.fold(from_dict(event | {"t": 1.0}))
     now = time.monotonic()
     for still, hangs in ((2.0, False), (4.0, True)):
         seen.moved, seen.heard = now - still, now
         watch = hang_watch.Watch(runs.Run(tmp_path), 3.0)
-        watch.look({0: seen})
+        watch.judge({0: seen})
         assert watch.waiting == hangs
 
 
@@ -99,12 +99,12 @@ def test_a_rank_hangs_only_in_training(tmp_path, monkeypatch):
     events = [{"kind": "phase", "phase": "data", "step": 0}, {"kind": "step", "step": 7},
               {"kind": "end", "outcome": "completed", "steps": 7, "seconds": 1.0}]
     seen = RankState(0, Tail(tmp_path / "none"), 1)
-    seen.take(from_dict({"t": 1.0, "kind": "start", "rank": 0}))
+    seen.fold(from_dict({"t": 1.0, "kind": "start", "rank": 0}))
     for event, hangs in zip(events, (False, True, False), strict=True):
-        seen.take(from_dict(event | {"t": 1.0}))
+        seen.fold(from_dict(event | {"t": 1.0}))
         seen.moved, seen.heard = time.monotonic() - 10, time.monotonic()
         watch = hang_watch.Watch(runs.Run(tmp_path), 3.0)
-        watch.look({0: seen})
+        watch.judge({0: seen})
         assert watch.waiting == hangs
 
 
@@ -115,13 +115,13 @@ def test_the_stacks_of_all_ranks_are_waited_for(tmp_path, monkeypatch):
     ranks = {}
     for rank in (0, 1):
         ranks[rank] = seen = RankState(rank, Tail(tmp_path / "none"), 1)
-        seen.take(from_dict({"t": 1.0, "kind": "start", "rank": rank, "pid": os.getpid()}))
-        seen.take(from_dict({"t": 1.0, "kind": "step", "step": 8 - rank}))
+        seen.fold(from_dict({"t": 1.0, "kind": "start", "rank": rank, "pid": os.getpid()}))
+        seen.fold(from_dict({"t": 1.0, "kind": "step", "step": 8 - rank}))
         seen.moved, seen.heard = time.monotonic() - 10, time.monotonic()
     watch = hang_watch.Watch(runs.Run(tmp_path), 3.0)
-    assert watch.look(ranks) is None
-    assert watch.look(ranks) is None
+    assert watch.judge(ranks) is None
+    assert watch.judge(ranks) is None
     printed[1] = "where rank 1 is"
-    cause = watch.look(ranks)
+    cause = watch.judge(ranks)
     assert cause is not None
     assert (cause.rank, cause.traceback) == (1, "where rank 1 is")  # which is furthest behind

@@ -17,7 +17,7 @@ def ranks(*each: list[schema.Event]) -> dict[int, RankState]:
     for rank, events in enumerate(each):
         states[rank] = RankState(rank, Tail(Path("none")), 1)
         for event in (schema.Start(rank, rank, 0, 1, 1, len(each)), *events):
-            states[rank].take(event)
+            states[rank].fold(event)
     return states
 
 
@@ -42,7 +42,7 @@ def test_another_attempt_begins_with_nothing_told():
     seen = ranks([notices.apart(2, 5, group=False), step(7, float("nan"))])
     assert found(seen, losses=True)
     seen[0].attempt = 2
-    seen[0].take(schema.Start(0, 0, 0, 1, 1, 2, attempt=2))
+    seen[0].fold(schema.Start(0, 0, 0, 1, 1, 2, attempt=2))
     assert found(seen, losses=True) == ()
 
 

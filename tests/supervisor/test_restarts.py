@@ -197,11 +197,11 @@ def test_what_an_earlier_attempt_wrote_does_not_count(tmp_path: Path):
 
 def test_a_checkpoint_that_grows_is_no_standstill():
     seen = RankState(0, Tail(Path("none")), 1)
-    seen.take(started(1))
+    seen.fold(started(1))
     saving = {"phase": "checkpoint", "since": 1.0, "step": 7, "total": 100}
-    seen.take(schema.Phase(**saving, done=10))
+    seen.fold(schema.Phase(**saving, done=10))
     seen.moved = 0.0
-    seen.take(schema.Phase(**saving, done=10))
+    seen.fold(schema.Phase(**saving, done=10))
     assert seen.moved == 0.0
-    seen.take(schema.Phase(**saving, done=11))
+    seen.fold(schema.Phase(**saving, done=11))
     assert seen.moved > 0.0

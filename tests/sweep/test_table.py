@@ -85,28 +85,28 @@ def step(last, *losses, **more):
 def test_a_runs_loss_is_the_mean_of_its_ranks_at_each_step():
     track = Track()
     for rank, losses in enumerate(((3.0, 1.0, 2.0), (1.0, 2.0, 1.0))):
-        track.take(rank, start())
-        track.take(rank, step(3, *losses))
-    track.take(0, step(4, 0.1))  # rank 1 has not told its yet
+        track.fold(rank, start())
+        track.fold(rank, step(3, *losses))
+    track.fold(0, step(4, 0.1))  # rank 1 has not told its yet
     assert track.steps == 3
     assert track.extents() == {"loss": Extent(1.5, 2.0, 1.5)}  # means 2, 1.5, 1.5
 
 
 def test_steps_that_a_later_attempt_makes_again_count_once():
     track = Track()
-    track.take(0, start())
-    track.take(0, step(4, 4.0, 3.0, 0.5, 0.1))
-    track.take(0, Eval(4, {"accuracy": 0.9}))
-    track.take(0, start(2))
-    track.take(0, step(3, 2.5))  # from the checkpoint of step 2
+    track.fold(0, start())
+    track.fold(0, step(4, 4.0, 3.0, 0.5, 0.1))
+    track.fold(0, Eval(4, {"accuracy": 0.9}))
+    track.fold(0, start(2))
+    track.fold(0, step(3, 2.5))  # from the checkpoint of step 2
     assert track.steps == 3
     assert track.extents() == {"loss": Extent(2.5, 4.0, 2.5)}  # nor the evaluation of step 4
-    track.take(0, step(4, 2.0))
-    track.take(0, Eval(4, {"accuracy": 0.5}))
-    track.take(0, step(9, n=5, loss=1.5, loss_min=0.2, loss_max=3.0, loss_last=1.0))
-    track.take(0, Metric(9, {"loss": 7.0, "ppl": 5.0}))
-    track.take(7, start(process=2))  # another process that trains as the same rank
-    track.take(7, step(1, 0.0))
+    track.fold(0, step(4, 2.0))
+    track.fold(0, Eval(4, {"accuracy": 0.5}))
+    track.fold(0, step(9, n=5, loss=1.5, loss_min=0.2, loss_max=3.0, loss_last=1.0))
+    track.fold(0, Metric(9, {"loss": 7.0, "ppl": 5.0}))
+    track.fold(7, start(process=2))  # another process that trains as the same rank
+    track.fold(7, step(1, 0.0))
     assert track.steps == 9
     assert track.extents() == {"loss": Extent(1.5, 4.0, 1.5), "ppl": Extent(5.0, 5.0, 5.0),
                                "eval:accuracy": Extent(0.5, 0.5, 0.5)}
@@ -114,8 +114,8 @@ def test_steps_that_a_later_attempt_makes_again_count_once():
 
 def test_a_loss_that_was_only_logged():
     track = Track()
-    track.take(0, Metric(None, {"loss": 2.0}))
-    track.take(0, Metric(None, {"loss": math.nan}))
+    track.fold(0, Metric(None, {"loss": 2.0}))
+    track.fold(0, Metric(None, {"loss": math.nan}))
     found = track.extents()["loss"]
     assert (found.least, found.greatest) == (2.0, 2.0)
     assert math.isnan(found.last)

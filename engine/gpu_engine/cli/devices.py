@@ -22,9 +22,9 @@ _MACHINE = ("source", "driver", "cuda", "problem", "inherited_visible")
 @click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, shares 0 to 1, null = "
                                                       "unknown.")
 @click.option("--wait-free", "count", type=click.IntRange(min=1), metavar="N",
-              help="Wait until N devices have been free for some looks, and print their ids: "
-                   "gpu-engine run ddp --devices $(gpu-engine devices --wait-free 2). Takes "
-                   "none of them; run --queue does.")
+              help="Wait until N devices have been free in several readings in a row, and print "
+                   "their ids: gpu-engine run ddp --devices $(gpu-engine devices --wait-free 2). "
+                   "It takes none of them; run --queue does.")
 @click.option("--free-gib", type=click.FloatRange(min=0, min_open=True), metavar="G",
               help="With --wait-free: only devices with G GiB of free memory.")
 def command(as_json: bool, count: int | None, free_gib: float | None) -> None:

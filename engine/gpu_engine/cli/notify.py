@@ -87,7 +87,7 @@ def _send(entries: list[To], message: Message, as_json: bool) -> None:
     from gpu_engine.runs import folder
 
     if not entries:
-        raise UserError(f"{config.path()}: nobody is to be told: "
+        raise UserError(f"{config.path()}: lists nobody to notify: "
                         + ("it has no entries" if config.exists() else "there is no such file; "
                            "gpu-engine notify --init writes one to start from"))
 
@@ -113,7 +113,7 @@ def _list(entries: list[To], as_json: bool) -> None:
              "min_seconds": to.min_seconds} for to in entries]}))
         return
     if not entries:
-        echo(f"Nobody is told what becomes of runs. Kept in {config.path()}; "
+        echo(f"No notifications are set up. Kept in {config.path()}; "
                    + ("take the # away from one of its entries" if config.exists() else
                       "gpu-engine notify --init writes one to start from"), err=True)
         return

@@ -67,9 +67,9 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
 
 def _yaml(choice: SpecChoice, platform: str) -> str:
     from gpu_engine.launching.launcher import prepare
-    from gpu_engine.plan.platforms import job, kubeflow, skypilot
+    from gpu_engine.plan import platforms
 
-    job.refuse(choice.spec)
+    platforms.refuse(choice.spec)
     prepared = prepare(choice.spec, base=choice.base, for_here=False)
-    written = {"skypilot": skypilot.text, "kubeflow": kubeflow.text}[platform]
-    return written(job.job(prepared.plan, prepared.inventory.devices))
+    written = {"skypilot": platforms.skypilot, "kubeflow": platforms.kubeflow}[platform]
+    return written(prepared.plan, prepared.inventory.devices)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli.group import Commands
 from gpu_engine.cli.output import echo
 
-if TYPE_CHECKING:
-    from gpu_engine.runs.waiting import Entry
-
 
 @click.group(cls=Commands, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the line as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the queue as JSON.")
 @click.option("--set-up-shared", "shared", is_flag=False, flag_value="", metavar="[FOLDER]",
               help="As root: make the folder through which the runs of all users of this machine "
                    "see who holds which device and who waits. May be repeated.")
@@ -105,15 +101,17 @@ def cancel(runs: tuple[str, ...], every: bool) -> None:
 
 def _print(as_json: bool) -> None:
     from gpu_engine.queue import change
+    from gpu_engine.queue.order import wants_of
     from gpu_engine.runs.folder import dumps
 
     line = change.line()
     if as_json:
         echo(dumps([{
-            "place": n, "id": w.run.id, "name": w.state.name, "devices": wants_of(w.entry),
-            "reason": w.state.reason, "priority": w.entry.priority,
-            "submitted": w.entry.submitted, "begin": w.entry.begin, "after": w.entry.after,
-            "host": w.entry.host, "path": str(w.run.path)} for n, w in enumerate(line, 1)]))
+            "place": n, "id": w.run.id, "name": w.state.name,
+            "devices": wants_of(w.entry).text, "reason": w.state.reason,
+            "priority": w.entry.priority, "submitted": w.entry.submitted, "begin": w.entry.begin,
+            "after": w.entry.after, "host": w.entry.host, "path": str(w.run.path)}
+            for n, w in enumerate(line, 1)]))
         return
     if not line:
         echo("no run waits; gpu-engine run --queue PRESET has one wait for free devices")
@@ -129,10 +127,3 @@ def _print(as_json: bool) -> None:
             for n, w in enumerate(line, 1)]
     for text in table([["", "run", "name", "priority", "for", "waits"], *rows]):
         echo(text)
-
-
-def wants_of(entry: Entry) -> str:
-    """The devices that a waiting run needs, for people."""
-    from gpu_engine.queue.order import Wants
-
-    return Wants(entry.ids, entry.count, entry.within, entry.free, entry.share, entry.cpu).text

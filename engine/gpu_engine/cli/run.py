@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True,
               help="With --grid or --repeat: check all runs and list them; submit nothing.")
 @click.option("--no-notify", is_flag=True,
-              help="Tell nobody how this run ends, whatever notify.toml says.")
+              help="Send no notifications about this run, whatever notify.toml says.")
 @spec_options
 def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
             after: str | None, begin: str | None, priority: int | None, free_for: float | None,

@@ -84,7 +84,7 @@ def command(run: str, as_json: bool) -> None:
         several = f" (process {view.process} of rank {view.as_rank})" if view.process else ""
         echo(f"rank {view.rank}{several}  "
                    f"{clean(view.outcome or view.busy or 'not started')}"
-                   f"{', when last heard of' if view.rank in state.unheard else ''}  "
+                   f"{', at its last heartbeat' if view.rank in state.unheard else ''}  "
                    f"step {units.count(view.step)}{total}{_training(view)}  "
                    f"loss {units.loss(view.loss)}  "
                    f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "

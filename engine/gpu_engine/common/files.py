@@ -275,16 +275,6 @@ def open_file(path: Path) -> BinaryIO:
         raise
 
 
-def why_not_readable(path: Path) -> str | None:
-    """Why `open_file` would fail: "it is a FIFO, not a file", "permission denied"; None if it
-    would work. Raises nothing."""
-    try:
-        open_file(path).close()
-    except OSError as err:
-        return reason(err)
-    return None
-
-
 def reason(error: OSError) -> str:
     """The text of a system error, to stand at the end of a sentence: "permission denied"."""
     text = error.strerror or str(error) or type(error).__name__

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from importlib.resources import files
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class
@@ -75,10 +73,9 @@ class _Shell(ShellComplete):
                     item.value = before + item.value
             return items
         if isinstance(command, click.Group) and not incomplete.startswith("-"):
-            every = _commands(ctx, command)
-            if ctx.info_name in _EXTRA:
-                every += _EXTRA[ctx.info_name](incomplete)
-            return _matching(every, incomplete)
+            more = _EXTRA.get(ctx.info_name or "")
+            return _matching([*_commands(ctx, command), *(more(incomplete) if more else ())],
+                             incomplete)
         return command.shell_complete(ctx, incomplete)
 
     def _what(self, args: list[str], incomplete: str
@@ -137,19 +134,6 @@ def _item(one: Answer) -> CompletionItem:
 
 
 def _commands(ctx: click.Context, group: click.Group) -> list[Answer]:
-    """The commands of a group. Those of gpu-engine itself are not imported: their files' first
-    lines say what they do."""
-    if ctx.parent is None:
-        return [Answer(name, _first_line(name)) for name in group.list_commands(ctx)]
-    found: list[Any] = [(n, group.get_command(ctx, n)) for n in group.list_commands(ctx)]
-    return [Answer(n, c.get_short_help_str(100)) for n, c in found if c and not c.hidden]
-
-
-def _first_line(verb: str) -> str:
-    file = files("gpu_engine.cli") / f"{verb.replace('-', '_')}.py"
-    try:
-        with file.open(encoding="utf-8") as text:
-            first = text.readline()
-    except OSError:
-        return ""
-    return first.strip().strip('"').partition(": ")[2].partition(";")[0].rstrip(".")
+    found = ((name, group.get_command(ctx, name)) for name in group.list_commands(ctx))
+    return [Answer(name, one.get_short_help_str(100)) for name, one in found
+            if one is not None and not one.hidden]

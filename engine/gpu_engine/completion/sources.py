@@ -298,8 +298,3 @@ def runs_and_files(typed: str) -> list[Answer]:
 def tasks_and_files(typed: str) -> list[Answer]:
     """For `describe`."""
     return [*tasks(typed), FILES]
-
-
-def nothing(typed: str) -> list[Answer]:
-    """For what only the person knows."""
-    return []

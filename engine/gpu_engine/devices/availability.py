@@ -104,7 +104,7 @@ def judge(
     newest = [s for s in samples[-looks:] if s.utilization is not None]
     most = max((s.utilization or 0.0 for s in newest), default=None)
     if most is not None and most >= utilization:
-        return Availability("busy", f"{most:.0%} used in the last {len(newest)} looks")
+        return Availability("busy", f"{most:.0%} used in the last {len(newest)} readings")
     if last.processes is None:
         return Availability("unknown", "the driver does not say which processes are on it")
     if last.memory_used is None and not last.memory_is_hosts:
@@ -254,7 +254,7 @@ def _judge_cpu(samples: Sequence[Sample], looks: int) -> Availability:
     shares = [s.utilization for s in samples if s.utilization is not None]
     # One busy sample does not count: any program's start keeps a core busy for a moment.
     if len(shares) >= looks and min(shares) >= CPU_BUSY:
-        return Availability("busy", f"{min(shares):.0%} used in the last {len(shares)} looks")
+        return Availability("busy", f"{min(shares):.0%} used in the last {len(shares)} readings")
     return Availability("free", "free")
 
 

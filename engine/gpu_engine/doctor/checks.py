@@ -7,7 +7,7 @@ import threading
 
 from gpu_engine.common import paths
 from gpu_engine.devices.records import Inventory
-from gpu_engine.doctor import devices, folders, gather, software, surroundings, user_files
+from gpu_engine.doctor import devices, folders, software, surroundings, user_files
 from gpu_engine.doctor.records import Check, Finding
 from gpu_engine.runs import disk_room
 
@@ -20,33 +20,31 @@ def every(*, hosts: bool) -> list[Check]:
     """All checks. `hosts`: also those of the other machines, which are asked over ssh."""
     gpus = _Gpus()
     found = [
-        Check("installed", lambda: software.judge_install(gather.install())),
-        Check("drivers", lambda: devices.judge_drivers(gather.cards(), gpus.inventories()),
-              2 * _DRIVER),
-        Check("devices", lambda: devices.judge_devices(
-            *gather.devices(gpus.inventories(), _DRIVER)), 4 * _DRIVER),
+        Check("installed", software.installed),
+        Check("drivers", lambda: devices.drivers(gpus.inventories()), 2 * _DRIVER),
+        Check("devices", lambda: devices.devices(gpus.inventories(), _DRIVER), 4 * _DRIVER),
         Check("torch", lambda: _torch(gpus), 4 * _DRIVER),
-        Check("programs", lambda: software.judge_programs(gather.programs()), 20.0),
-        Check("state", lambda: folders.judge(gather.folder(
-            paths.home(), least=disk_room.LEAST, scarce=disk_room.SCARCE))),
-        Check("settings", lambda: folders.judge(gather.folder(paths.settings_folder()))),
-        Check("shared", lambda: folders.judge_shared(*gather.shared())),
-        Check("files", lambda: user_files.judge_files(gather.files())),
-        Check("runs", lambda: user_files.judge_runs(gather.runs()), 20.0),
-        Check("terminal", lambda: surroundings.judge_terminal(gather.terminal(os.environ))),
-        Check("limits", lambda: surroundings.judge_limits(gather.limits())),
-        Check("logout", lambda: surroundings.judge_logout(gather.logout())),
+        Check("programs", software.programs, 20.0),
+        Check("state", lambda: folders.folder(paths.home(), least=disk_room.LEAST,
+                                               scarce=disk_room.SCARCE)),
+        Check("settings", lambda: folders.folder(paths.settings_folder())),
+        Check("shared", folders.shared),
+        Check("files", user_files.files),
+        Check("runs", user_files.runs, 20.0),
+        Check("terminal", lambda: surroundings.terminal(os.environ)),
+        Check("limits", surroundings.limits),
+        Check("logout", surroundings.logout),
     ]
     if hosts:
-        found.append(Check("hosts", lambda: user_files.judge_hosts(gather.hosts()), _HOSTS))
+        found.append(Check("hosts", user_files.hosts, _HOSTS))
     return found
 
 
 def _torch(gpus: _Gpus) -> list[Finding]:
     found = next((i for i in gpus.inventories() if i.devices), None)
-    return software.judge_torch(gather.torches(os.environ),
-                                gpus=found.source if found else None,
-                                cuda=found.cuda if found else None)
+    return software.torch(software.torches(os.environ),
+                          gpus=found.source if found else None,
+                          cuda=found.cuda if found else None)
 
 
 class _Gpus:
@@ -59,5 +57,5 @@ class _Gpus:
     def inventories(self) -> list[Inventory]:
         with self._lock:
             if self._found is None:
-                self._found = gather.inventories(_DRIVER)
+                self._found = devices.inventories(_DRIVER)
             return self._found

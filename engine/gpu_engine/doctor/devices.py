@@ -1,35 +1,30 @@
-"""Judging drivers and devices. Pure."""
+"""Drivers and devices: what is there, and what is wrong with it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from gpu_engine.common import units
+from gpu_engine.devices import discover, sampler
+from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import HARDWARE_REASONS, Inventory, Sample
+from gpu_engine.doctor.ask import in_container, text
 from gpu_engine.doctor.records import Finding, note, ok, problem
 
 VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel"}
 """PCI's numbers of those who make GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cards:
-    """What the kernel knows of the machine's cards, without a driver's library."""
-
-    on_bus: tuple[str, ...] = ()
-    """The vendor's PCI number of each display controller or accelerator: "10de"."""
-    modules: tuple[str, ...] = ()
-    """The loaded kernel modules among nvidia, nouveau, amdgpu, i915 and xe."""
-    nvidia: str | None = None
-    """The version of the loaded NVIDIA kernel module."""
-    container: bool = False
-    """Whether this is inside a container."""
+def inventories(patience: float) -> list[Inventory]:
+    """What each backend for GPUs finds within so many seconds."""
+    return [discover.discover_of(name, patience) for name in registry.BACKENDS if name != "cpu"]
 
 
-def judge_drivers(cards: Cards, inventories: Sequence[Inventory]) -> list[Finding]:
-    """The drivers. `inventories`: what each backend for GPUs has found."""
+def drivers(inventories: Sequence[Inventory], root: Path = Path("/")) -> list[Finding]:
+    """The drivers. `inventories`: what each backend for GPUs has found; `root`: below which the
+    kernel says what cards there are."""
     out: list[Finding] = []
     for found in inventories:
         if found.problem:
@@ -46,30 +41,39 @@ def judge_drivers(cards: Cards, inventories: Sequence[Inventory]) -> list[Findin
                             "these devices are offered", f"unset {found.visible_variable}"))
     seen = any(i.devices or i.problem or i.driver or i.hidden
                for i in inventories if i.source == "nvml")
-    if "10de" in cards.on_bus and not seen:
-        out.append(_without_nvidia(cards))
+    on_bus = cards(root)
+    if "10de" in on_bus and not seen:
+        out.append(_without_nvidia(on_bus.count("10de"), root))
     if not out:
-        makers = sorted({VENDORS[v] for v in cards.on_bus if v in ("1002", "8086")})
+        makers = sorted({VENDORS[v] for v in on_bus if v in ("1002", "8086")})
         out.append(note("no GPU driver that gpu-panel reads" + (
             f"; there are cards of {' and '.join(makers)} here" if makers else "")))
     return out
 
 
-def _without_nvidia(cards: Cards) -> Finding:
-    count = cards.on_bus.count("10de")
+def _without_nvidia(count: int, root: Path) -> Finding:
+    module = text(root / "sys/module/nvidia/version")
     there = f"{count} NVIDIA card{'s' if count > 1 else ''} in this machine, but "
-    if cards.container:
+    if in_container(root):
         return problem(there + "the driver's library libnvidia-ml.so.1 is not in this container",
                        "start the container with --gpus all (NVIDIA Container Toolkit)")
-    if "nouveau" in cards.modules:
+    if (root / "sys/module/nouveau").is_dir():
         return problem(there + "they run with nouveau, which can't compute",
                        "sudo ubuntu-drivers install, or your distribution's way")
-    if cards.nvidia:
+    if module:
         return problem(there + "the driver's library libnvidia-ml.so.1 is not found, although the "
-                       f"kernel module {cards.nvidia} is loaded",
-                       f"sudo apt install libnvidia-compute-{cards.nvidia.partition('.')[0]}")
+                       f"kernel module {module} is loaded",
+                       f"sudo apt install libnvidia-compute-{module.partition('.')[0]}")
     return problem(there + "no driver is installed",
                    "sudo ubuntu-drivers install, or your distribution's way")
+
+
+def cards(root: Path) -> list[str]:
+    """The vendor's PCI number of each display controller and accelerator: "10de"."""
+    found = sorted((root / "sys/bus/pci/devices").glob("*"))
+    # 03: display controllers; 12: processing accelerators.
+    return [text(device / "vendor").removeprefix("0x") for device in found
+            if text(device / "class").startswith(("0x03", "0x12"))]
 
 
 def _vendor(source: str) -> str:
@@ -83,12 +87,20 @@ _CURES = (("not loaded", "sudo modprobe nvidia"), ("different versions", "sudo r
 """A part of what a driver's trouble is called, and what to type."""
 
 
-def _cure(text: str) -> str | None:
-    return next((cure for part, cure in _CURES if part in text), None)
+def _cure(trouble: str) -> str | None:
+    return next((cure for part, cure in _CURES if part in trouble), None)
 
 
-def judge_devices(inventory: Inventory, samples: Sequence[Sample]) -> list[Finding]:
+def devices(found: Sequence[Inventory], patience: float) -> list[Finding]:
     """The devices that runs are offered, and what is wrong with each."""
+    inventory = next((i for i in found if i.devices), None) or discover.cpu_slots()
+    samples = () if inventory.is_cpu else \
+        sampler.take_several(inventory, looks=0, timeout=patience)[-1].samples
+    return of_samples(inventory, samples)
+
+
+def of_samples(inventory: Inventory, samples: Sequence[Sample]) -> list[Finding]:
+    """What a reading of the devices says."""
     names = Counter("CPU slot" if d.is_cpu else d.name for d in inventory.devices)
     said = ", ".join(f"{count} × {name}" for name, count in names.items())
     if not inventory.devices:
@@ -98,14 +110,14 @@ def judge_devices(inventory: Inventory, samples: Sequence[Sample]) -> list[Findi
         label = sample.device.label
         if sample.problem:
             out.append(problem(f"{label}: {sample.problem}", _cure(sample.problem)))
-        out += [problem(f"{label}: {text}", "nvidia-smi -q" if inventory.source == "nvml" else None)
-                for text in sample.health]
+        out += [problem(f"{label}: {why}", "nvidia-smi -q" if inventory.source == "nvml" else None)
+                for why in sample.health]
         held = sorted(HARDWARE_REASONS.intersection(sample.throttle or ()))
         if held:
             out.append(problem(f"{label} is slowed down: {', '.join(held)}",
                                "look at its fans, its dust and its power cables"))
-        out += [note(f"{label}: {text}", "sudo nvidia-smi -pm 1" if "persistence" in text else None)
-                for text in sample.notes]
+        out += [note(f"{label}: {why}", "sudo nvidia-smi -pm 1" if "persistence" in why else None)
+                for why in sample.notes]
         if sample.memory_total is not None and sample.memory_used is not None \
                 and not sample.device.is_cpu and not sample.processes \
                 and sample.memory_used > 0.1 * sample.memory_total:

@@ -1,11 +1,19 @@
-"""Judging the folders that gpu-panel writes into. Pure."""
+"""The folders that gpu-panel writes into. What is tried there is removed again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import fcntl
+import os
+import tempfile
+import time
+from pathlib import Path
 
 from gpu_engine.common import units
+from gpu_engine.common.files import locked, reason
+from gpu_engine.devices.leases import shared as leases
+from gpu_engine.doctor import ask
 from gpu_engine.doctor.records import Finding, note, ok, problem
+from gpu_engine.runs import disk_room
 
 OVER_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs",
                           "ceph", "fuse.sshfs", "glusterfs", "fuse.glusterfs", "9p", "afs",
@@ -15,76 +23,102 @@ _CLOCKS = 2.0
 """Seconds that the file system's clock may differ from this machine's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A folder, as it was found."""
-
-    path: str
-    there: bool
-    """False: it will be made, and the rest is about its nearest parent that is there."""
-    unwritable: str | None = None
-    """Why no file can be made in it; None: one can."""
-    owner_is_other: bool = False
-    others_can_write: bool = False
-    free: int | None = None
-    """Bytes."""
-    least: int = 0
-    """Bytes below which no run starts."""
-    scarce: int = 0
-    """Bytes below which it is worth a note."""
-    kind: str | None = None
-    """Of its file system: "ext4"."""
-    locks: bool | None = None
-    """Whether a lock that one holds keeps another out; None: it could not be tried."""
-    clock: float | None = None
-    """Seconds that the file system's clock is ahead of this machine's."""
+_OWN = "export GPU_PANEL_HOME=/a/folder/of/your/own"
 
 
-def judge(found: Folder) -> list[Finding]:
-    """The folder of runs and state, or of settings."""
-    if found.unwritable is not None:
-        return [problem(f"{found.path}: can't be written: {found.unwritable}",
-                        f"ls -ld {found.path}; or export GPU_PANEL_HOME=/a/folder/of/your/own")]
+def folder(path: Path, *, least: int = 0, scarce: int = 0,
+           mounts: Path = Path("/proc/self/mountinfo")) -> list[Finding]:
+    """The folder of runs and state, or of settings; of one that is not there, its nearest parent.
+    `least`, `scarce`: bytes below which no run starts, and below which it is worth a note."""
+    at = path
+    while not at.is_dir() and at.parent != at and not os.path.lexists(at):
+        at = at.parent
+    there, kind = at == path, kind_of(at, ask.text(mounts))
+    disk = f" on {kind}" if kind else ""
     out: list[Finding] = []
-    room = f", {units.size(found.free)} free" if found.free is not None else ""
-    disk = f" on {found.kind}" if found.kind else ""
-    ends = "" if found.there else "; it will be made"
-    if found.owner_is_other:
-        out.append(problem(f"{found.path} belongs to another user",
-                           "export GPU_PANEL_HOME=/a/folder/of/your/own"))
-    if found.others_can_write:
-        out.append(problem(f"{found.path} can be written by others, who could change what "
-                           "your runs execute", f"chmod go-w {found.path}"))
-    if found.free is not None and found.free < found.least:
-        out.append(problem(f"{found.path}{disk}{room}: no run starts with less than "
-                           f"{units.size(found.least)}", "gpu-engine runs prune --keep 20"))
-    elif found.free is not None and found.free < found.scarce:
-        out.append(note(f"{found.path}{disk}{room}: checkpoints may fill it",
-                        "gpu-engine runs prune --keep 20"))
+    try:
+        info = at.stat()
+        if there:
+            out += _tried(path, disk)
+        elif not os.access(at, os.W_OK | os.X_OK):
+            raise PermissionError(13, f"{at} may not be written")
+        free = disk_room.of(at).free
+    except OSError as err:
+        return [problem(f"{path}: can't be written: {reason(err)}", f"ls -ld {path}; or {_OWN}")]
+    if there and info.st_uid not in (os.getuid(), 0):
+        out.append(problem(f"{path} belongs to another user", _OWN))
+    if there and info.st_mode & 0o022:
+        out.append(problem(f"{path} can be written by others, who could change what your runs "
+                           "execute", f"chmod go-w {path}"))
+    said = f"{path}{disk}" + (f", {units.size(free)} free" if free is not None else "")
+    if free is not None and free < least:
+        out.append(problem(f"{said}: no run starts with less than {units.size(least)}",
+                           "gpu-engine runs prune --keep 20"))
+    elif free is not None and free < scarce:
+        out.append(note(f"{said}: checkpoints may fill it", "gpu-engine runs prune --keep 20"))
     else:
-        out.append(ok(f"{found.path}{disk}{room}{ends}"))
-    if found.locks is False:
-        out.append(problem(f"{found.path}: locks don't work{disk}, so that gpu-panel can't tell "
-                           "which runs live, and two runs may take one GPU",
+        out.append(ok(said + ("" if there else "; it will be made")))
+    if kind in OVER_NETWORK:
+        out.append(note(f"{path} is on another machine ({kind}): if that one hangs, so do runs "
+                        "that write there"))
+    return out
+
+
+def _tried(path: Path, disk: str) -> list[Finding]:
+    """Whether locks hold in this folder, and its clock is this machine's. Raises OSError."""
+    with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor-", suffix=".tmp") as file:
+        holds = _lock_holds(Path(file.name), file.fileno())
+        began = time.time()
+        file.write(b"0")
+        file.flush()
+        clock = os.fstat(file.fileno()).st_mtime - began
+    out = []
+    if holds is False:
+        out.append(problem(f"{path}: locks don't work{disk}, so that gpu-panel can't tell which "
+                           "runs live, and two runs may take one GPU",
                            "export GPU_PANEL_HOME=/a/folder/on/a/local/disk"))
-    if found.kind in OVER_NETWORK:
-        out.append(note(f"{found.path} is on another machine ({found.kind}): if that one hangs, "
-                        "so do runs that write there"))
-    if found.clock is not None and abs(found.clock) > _CLOCKS:
-        way = "ahead of" if found.clock > 0 else "behind"
-        out.append(problem(f"{found.path}: its file system's clock is {abs(found.clock):.0f} s "
-                           f"{way} this machine's, so ages of runs are wrong",
+    if abs(clock) > _CLOCKS:
+        way = "ahead of" if clock > 0 else "behind"
+        out.append(problem(f"{path}: its file system's clock is {abs(clock):.0f} s {way} this "
+                           "machine's, so ages of runs are wrong",
                            "timedatectl set-ntp true, on both machines"))
     return out
 
 
-def judge_shared(path: str | None, there: bool, why_not: str | None) -> list[Finding]:
+def _lock_holds(path: Path, fd: int) -> bool | None:
+    """Whether a lock that one holds keeps another out; None: it could not be tried."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return locked(path)
+
+
+def kind_of(path: Path, mountinfo: str) -> str | None:
+    """The kind of the file system that `path` is on, by the text of /proc/self/mountinfo
+    (proc(5)); None if it does not tell."""
+    best, kind = "", None
+    where = os.path.realpath(path)
+    for line in mountinfo.splitlines():
+        mount, _, source = line.partition(" - ")
+        words = mount.split()
+        if len(words) < 5 or not source:
+            continue
+        at = words[4].encode().decode("unicode_escape")  # a blank is \040
+        inside = where == at or where.startswith(at.rstrip("/") + "/")
+        if inside and len(at) >= len(best):
+            best, kind = at, source.split()[0]
+    return kind
+
+
+def shared() -> list[Finding]:
     """The folder that the users of one machine share."""
+    path, why_not = leases.where(), leases.why_not()
     if why_not is not None:
         return [problem(why_not, "sudo gpu-engine queue --set-up-shared")]
     if path is None:
         return [note("GPU_PANEL_SHARED is empty: runs of other users of this machine are not seen")]
-    if not there:
+    if not os.path.lexists(path):
         return [note(f"no {path}: runs of other users of this machine are not seen. If several "
                      "people use it, root sets it up once",
                      "sudo gpu-engine queue --set-up-shared")]

@@ -1,106 +1,87 @@
-"""Judging what is installed: gpu-panel, what it needs, other programs, torch. Pure."""
+"""What is installed: gpu-panel, what it needs, other programs, torch."""
 
 from __future__ import annotations
 
+import platform
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
+from gpu_engine.common import paths
+from gpu_engine.common.clean import clean
+from gpu_engine.common.version import version
+from gpu_engine.doctor.ask import answer
 from gpu_engine.doctor.records import Finding, note, ok, problem
-from gpu_engine.interpreters import wheels
+from gpu_engine.interpreters import install
 from gpu_engine.interpreters.build import Build
+from gpu_engine.launching import torch_build
+
+_PROGRAMS = (
+    ("ssh", ("-V",), "runs on other hosts", "openssh-client"),
+    ("git", ("--version",), "run.sync, and for the commit that is noted with each run", "git"),
+    ("tmux", ("-V",), "panels that stay open when a connection breaks", "tmux"),
+    ("sbatch", ("--version",), "gpu-engine slurm", ""))
+"""(name, what asks for its version, what it is needed for, the package of Debian and Ubuntu; ""
+where that is for the machine's admin)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A package that gpu-panel needs."""
-
-    name: str
-    wanted: str
-    """The versions that will do: ">=8.1,<9"; "" for any."""
-    version: str | None
-    """The installed one; None: it is not installed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Install:
-    """How gpu-panel is installed."""
-
-    version: str
-    python: str
-    """The version of the interpreter, "3.11.2"."""
-    executable: str
-    folder: str
-    """Where the package is."""
-    prefix: str
-    """The environment's folder, `sys.prefix`."""
-    conda: bool = False
-    """Whether it is a conda environment."""
-    packages: tuple[Package, ...] | None = None
-    """None: it is not installed as a package, so that nothing says what it needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """Another program that gpu-panel may use."""
-
-    name: str
-    path: str | None
-    """Where it is; None: it is not on the PATH."""
-    said: str | None
-    """The first line that it prints about its version; None: it printed none, or failed."""
-    needed_for: str
-    apt: str
-    """The package of Debian and Ubuntu that has it; "" where that is for the machine's admin."""
-
-
-@dataclass(frozen=True, slots=True)
-class Torch:
-    """The torch of one interpreter."""
-
-    python: str
-    where: str
-    """How it was found: "the default", "$VIRTUAL_ENV", …"""
-    build: Build | None
-    """None: there is no torch."""
-    cure: str | None = None
-    """What to type where there is none; None: pip of that interpreter."""
-
-
-def judge_install(facts: Install) -> list[Finding]:
+def installed() -> list[Finding]:
     """gpu-panel and the packages that it needs."""
-    out = [ok(f"gpu-panel {facts.version} with Python {facts.python}, {facts.executable}"),
-           ok(f"its code is in {facts.folder}")]
-    if facts.packages is None:
-        out.append(note("it is not installed as a package, so the versions of what it needs can't "
-                        "be compared",
-                        f"{facts.executable} -m pip install -e {Path(facts.folder).parents[1]}"))
-        return out
-    good: list[str] = []
-    for package in facts.packages:
-        if package.version is None:
-            out.append(problem(f"{package.name} is not installed; gpu-panel needs "
-                               f"{package.name}{package.wanted}", _install(facts, package)))
-        elif not in_range(package.version, package.wanted):
-            out.append(problem(f"{package.name} is {package.version}; gpu-panel needs "
-                               f"{package.wanted}", _install(facts, package)))
+    folder = Path(__file__).parents[1]
+    out = [ok(f"gpu-panel {version()} with Python {platform.python_version()}, {sys.executable}"),
+           ok(f"its code is in {folder}")]
+    try:
+        wanted = metadata.requires("gpu-panel") or []
+    except metadata.PackageNotFoundError:
+        return [*out, note("it is not installed as a package, so the versions of what it needs "
+                           "can't be compared",
+                           f"{sys.executable} -m pip install -e {folder.parents[1]}")]
+    return out + packages(wanted)
+
+
+def packages(requirements: Sequence[str]) -> list[Finding]:
+    """Whether what is required is there, as the metadata has it: "click<9,>=8.1". Left out is what
+    may be absent: an extra's, another platform's, and torch, which the ranks need and not this
+    environment."""
+    out, good = [], []
+    for requirement in requirements:
+        text, _, condition = requirement.partition(";")
+        name, wanted = _divided(text)
+        try:
+            there = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            there = None
+        if name == "torch" or "extra ==" in condition or (condition and there is None):
+            continue
+        if there is None:
+            out.append(problem(f"{name} is not installed; gpu-panel needs {name}{wanted}",
+                               _install(name, wanted)))
+        elif not in_range(there, wanted):
+            out.append(problem(f"{name} is {there}; gpu-panel needs {wanted}",
+                               _install(name, wanted)))
         else:
-            good.append(f"{package.name} {package.version}")
-    if good:
-        out.append(ok("what it needs: " + ", ".join(good)))
-    return out
+            good.append(f"{name} {there}")
+    return out + ([ok("what it needs: " + ", ".join(good))] if good else [])
 
 
-def _install(facts: Install, package: Package) -> str:
-    wanted = f"'{package.name}{package.wanted}'"
-    if "/uv/tools/" in facts.prefix:
+def _divided(requirement: str) -> tuple[str, str]:
+    """`rich[jupyter] >= 13.7` → `rich` and `>=13.7`."""
+    name = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]
+    wanted = re.sub(r"^\[.*?\]", "", requirement.strip()[len(name):].strip())
+    return name, re.sub(r"[\s()]", "", wanted)
+
+
+def _install(name: str, wanted: str) -> str:
+    if "/uv/tools/" in sys.prefix:
         return "uv tool upgrade --reinstall gpu-panel"
-    if "/pipx/venvs/" in facts.prefix:
+    if "/pipx/venvs/" in sys.prefix:
         return "pipx reinstall gpu-panel"
-    if facts.conda:
-        return f"conda install -p {facts.prefix} -c conda-forge {wanted}"
-    return f"{facts.executable} -m pip install {wanted}"
+    if (Path(sys.prefix) / "conda-meta").is_dir():
+        return f"conda install -p {sys.prefix} -c conda-forge '{name}{wanted}'"
+    return f"{sys.executable} -m pip install '{name}{wanted}'"
 
 
 def in_range(version: str, wanted: str) -> bool:
@@ -126,63 +107,73 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
-def judge_programs(programs: Sequence[Program]) -> list[Finding]:
+def programs() -> list[Finding]:
     """The programs that some of what gpu-panel does needs."""
     out = []
-    for one in programs:
-        if one.path is None:
-            out.append(note(f"no {one.name} here; it is needed for {one.needed_for}",
-                            f"sudo apt install {one.apt}" if one.apt else None))
-        elif one.said is None:
-            out.append(note(f"{one.path} does not say its version, so it may not work; it is "
-                            f"needed for {one.needed_for}", f"{one.path} --version"))
+    for name, asked, needed_for, apt in _PROGRAMS:
+        path = shutil.which(name)
+        said = next((line.strip() for line in ((answer([path, *asked]) if path else None) or ""
+                                               ).splitlines() if line.strip()), None)
+        if path is None:
+            out.append(note(f"no {name} here; it is needed for {needed_for}",
+                            f"sudo apt install {apt}" if apt else None))
+        elif said is None:
+            out.append(note(f"{path} does not say its version, so it may not work; it is needed "
+                            f"for {needed_for}", f"{path} --version"))
         else:
-            out.append(ok(f"{one.name}: {one.said}"))
+            out.append(ok(f"{name}: {clean(said, 80)}"))
     return out
 
 
-def judge_torch(found: Sequence[Torch], *, gpus: str | None, cuda: str | None) -> list[Finding]:
+Torch = tuple[str, str, Build | None]
+"""An interpreter's path, how it was found ("$VIRTUAL_ENV"), and its torch; None: it has none."""
+
+
+def torches(env: Mapping[str, str]) -> list[Torch]:
+    """The interpreters near by; the first is what ranks use by default. Torch is not imported."""
+    from gpu_engine.interpreters import candidates, choose
+
+    folder = Path(paths.here())
+    taken = choose.of_ranks(None, folder, env)
+    if taken.seen is None:
+        own = candidates.own()
+        return [(own.path, own.why, None)]
+    others = [(candidates.look(place), place.why) for place in candidates.in_order(folder, env)
+              if not place.stranger and place.path != taken.python]
+    return [(taken.seen.path, f"{taken.why}, the default of run.python", taken.seen.build),
+            *((seen.path, why, seen.build) for seen, why in others if seen.build)]
+
+
+def torch(found: Sequence[Torch], *, gpus: str | None, cuda: str | None) -> list[Finding]:
     """The torch that ranks would have. `found`: the first is the one that is used by default.
     `gpus`: whose GPUs were found, "nvml" or "amd"; None: none. `cuda`: the newest CUDA that the
     driver takes, "12.4"."""
     out: list[Finding] = []
-    for number, one in enumerate(found):
-        said = f"{one.python} ({one.where})"
-        if one.build is None:
+    for number, (python, why_here, build) in enumerate(found):
+        said = f"{python} ({why_here})"
+        if build is None:
             if number == 0:
-                others = [o.python for o in found[1:] if o.build is not None]
+                others = [path for path, _, other in found[1:] if other is not None]
                 out.append(problem(
                     f"no torch in {said}, which ranks would use",
                     f"gpu-engine run PRESET --set run.python={others[0]}" if others else
-                    one.cure or f"{one.python} -m pip install torch"))
+                    install.torch_into(python)))
             continue
-        wrong = _unfit(one, gpus, cuda)
-        text = f"{one.build.sentence()} in {said}"
-        if wrong is None:
-            out.append(ok(text))
+        wrong = (gpus and torch_build.unfit(python, build, gpus, cuda)) or \
+            _too_new(python, build, gpus, cuda)
+        text = f"{build.sentence()} in {said}"
+        if wrong:
+            out.append((problem if number == 0 else note)(f"{text}: {wrong[0]}", wrong[1]))
         else:
-            why, cure = wrong
-            out.append((problem if number == 0 else note)(f"{text}: {why}", cure))
+            out.append(ok(text))
     return out
 
 
-def _unfit(one: Torch, gpus: str | None, cuda: str | None) -> tuple[str, str] | None:
-    """Why this torch can't use the GPUs, and what would do. CUDA is compatible within a major
-    version, so that a driver for 12.2 also runs a torch for 12.9."""
-    build = one.build
-    if build is None or gpus is None:
+def _too_new(python: str, build: Build, gpus: str | None, cuda: str | None
+             ) -> tuple[str, str] | None:
+    """Why an NVIDIA driver is too old for this torch, and what installs an older one. CUDA is
+    compatible within a major version, so that a driver for 12.2 also runs a torch for 12.9."""
+    if gpus != "nvml" or cuda is None or _numbers(build.cuda or "")[:1] <= _numbers(cuda)[:1]:
         return None
-    if gpus == "nvml":
-        major = _numbers(cuda or "")[:1]
-        cure = (f"{one.python} -m pip install --force-reinstall torch --index-url "
-                f"{wheels.index(wheels.for_cuda(cuda))}")
-        if build.cuda is None:
-            return "it can't use the NVIDIA GPUs of this machine", cure
-        if major and _numbers(build.cuda)[:1] > major:
-            return (f"the driver is too old for it, as it takes CUDA {cuda}: update the driver, or "
-                    "install an older build", cure)
-    elif gpus == "amd" and build.hip is None:
-        return ("it can't use the AMD GPUs of this machine",
-                f"{one.python} -m pip install --force-reinstall torch --index-url "
-                f"{wheels.index(wheels.ROCM)}")
-    return None
+    return (f"the driver is too old for it, as it takes CUDA {cuda}: update the driver, or install "
+            "an older build", torch_build.install(python, gpus, cuda))

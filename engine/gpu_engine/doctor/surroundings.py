@@ -1,144 +1,139 @@
-"""Judging what a program finds around it: the terminal, the machine's limits, what happens at
-logout. Pure."""
+"""What a program finds around it: the terminal, the machine's limits, what happens at logout."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import locale
+import os
+import resource
+import time
+from collections.abc import Mapping
+from pathlib import Path
 
 from gpu_engine.common import units
+from gpu_engine.devices import host
+from gpu_engine.doctor.ask import answer, in_container, text
 from gpu_engine.doctor.records import Finding, note, ok, problem
+from gpu_engine.launching import logind
 
 GIB = 1 << 30
 _SHM, _FILES, _MEMORY = 1 * GIB, 4096, 4 * GIB
 
 
-@dataclass(frozen=True, slots=True)
-class Terminal:
-    """Where this was typed."""
-
-    is_one: bool
-    """Whether input and output are a terminal at all."""
-    term: str = ""
-    truecolor: bool = False
-    utf8: bool = True
-    columns: int = 0
-    rows: int = 0
-    tmux: bool = False
-    screen: bool = False
-    clipboard: str | None = None
-    """tmux's option set-clipboard; None: not known."""
-    over_ssh: bool = False
-    no_color: bool = False
-    described: bool = True
-    """Whether the terminal database knows TERM."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the machine allows. None: not known."""
-
-    shm: int | None = None
-    """Bytes of /dev/shm."""
-    files: int | None = None
-    """How many files a process may have open."""
-    files_hard: int | None = None
-    """How many it may ask for."""
-    memory: int | None = None
-    """Bytes that the control group of this process may use."""
-    memory_now: int | None = None
-    """Bytes that it uses."""
-    container: bool = False
-    clock_behind: float | None = None
-    """Seconds that the clock is behind the newest file of gpu-panel itself."""
-    synchronised: bool | None = None
-    """Whether the clock is set over the network."""
-
-
-@dataclass(frozen=True, slots=True)
-class Logout:
-    """What systemd does when somebody logs out."""
-
-    asked: bool
-    """False: this is not a login session of systemd's."""
-    warning: str | None = None
-    scope: bool = False
-    """Whether runs are started outside the session."""
-
-
-def judge_terminal(found: Terminal) -> list[Finding]:
-    """Whether the panel will look as it should."""
-    if not found.is_one:
+def terminal(env: Mapping[str, str]) -> list[Finding]:
+    """Whether the panel will look as it should in the terminal on standard error."""
+    size = _size()
+    if size is None:
         return [note("this is no terminal, so nothing can be said about the panel in yours",
                      "gpu-engine doctor, typed in the terminal")]
-    out: list[Finding] = []
-    inside = " in tmux" if found.tmux else " in GNU screen" if found.screen else ""
-    ssh = " over ssh" if found.over_ssh else ""
-    out.append(ok(f"TERM={found.term}{inside}{ssh}, {found.columns}×{found.rows}"))
-    if found.term in ("", "dumb", "unknown"):
+    term, tmux, screen = env.get("TERM", ""), "TMUX" in env, "STY" in env and "TMUX" not in env
+    inside = " in tmux" if tmux else " in GNU screen" if screen else ""
+    ssh = " over ssh" if "SSH_CONNECTION" in env else ""
+    out = [ok(f"TERM={term}{inside}{ssh}, {size.columns}×{size.lines}")]
+    if term in ("", "dumb", "unknown"):
         out.append(problem("the terminal does not say what it can do, so the panel can't draw",
                            "export TERM=xterm-256color"))
-    elif not found.described:
-        out.append(note(f"this machine does not know TERM={found.term}; the panel draws without "
-                        "it, other programs may not", "export TERM=xterm-256color"))
-    if found.columns < 80 or found.rows < 24:
+    elif not _described(term):
+        out.append(note(f"this machine does not know TERM={term}; the panel draws without it, "
+                        "other programs may not", "export TERM=xterm-256color"))
+    if size.columns < 80 or size.lines < 24:
         out.append(note("the panel needs 80×24 to show whole lines: make the window larger"))
-    if not found.utf8:
+    if locale.getpreferredencoding(False).lower().replace("-", "") != "utf8":
         out.append(note("the locale is not UTF-8, so frames and curves are drawn in ASCII",
                         "export LANG=C.UTF-8"))
-    if found.no_color:
+    if env.get("NO_COLOR"):
         out.append(note("NO_COLOR is set: nothing is coloured", "unset NO_COLOR"))
-    elif not found.truecolor:
+    elif env.get("COLORTERM", "") not in ("truecolor", "24bit"):
         out.append(note("the terminal does not say that it has all colours, so the nearest of 256 "
                         "are used", "export COLORTERM=truecolor"))
-    if found.tmux and found.clipboard not in (None, "on"):
-        out.append(note(f"tmux has set-clipboard {found.clipboard}: what the panel copies does not "
+    asked = answer(["tmux", "show-options", "-sv", "set-clipboard"]) if tmux else None
+    if asked and asked.strip() != "on":
+        out.append(note(f"tmux has set-clipboard {asked.strip()}: what the panel copies does not "
                         "reach your clipboard", "tmux set -s set-clipboard on"))
-    if found.screen:
+    if screen:
         out.append(note("GNU screen passes no clipboard on: what the panel copies is also in a "
                         "file, which it names"))
     return out
 
 
-def judge_limits(found: Limits) -> list[Finding]:
+def _size() -> os.terminal_size | None:
+    """The size of the terminal that this was typed in; None: it is none."""
+    try:
+        return os.get_terminal_size(2) if os.isatty(0) and os.isatty(2) else None
+    except OSError:
+        return None
+
+
+def _described(term: str) -> bool:
+    """Whether the terminal database knows this one."""
+    try:
+        import curses
+    except ImportError:
+        return True
+    try:
+        curses.setupterm(term, 2)
+    except curses.error:
+        return False
+    return True
+
+
+def limits() -> list[Finding]:
     """Whether training meets a limit of the machine."""
     out: list[Finding] = []
-    if found.shm is not None and found.shm < _SHM:
-        out.append(note(f"/dev/shm has {units.size(found.shm)}: data loaders with workers, and "
-                        "NCCL, may fail with \"bus error\"",
-                        "docker run --shm-size=16g …" if found.container else
+    shm = _shm()
+    if shm is not None and shm < _SHM:
+        out.append(note(f"/dev/shm has {units.size(shm)}: data loaders with workers, and NCCL, may "
+                        "fail with \"bus error\"",
+                        "docker run --shm-size=16g …" if in_container() else
                         "sudo mount -o remount,size=16G /dev/shm"))
-    elif found.shm is not None:
-        out.append(ok(f"/dev/shm has {units.size(found.shm)}"))
-    if found.files is not None and found.files < _FILES:
-        able = found.files_hard is None or found.files_hard > found.files
-        most = min(found.files_hard or 65536, 65536)
-        out.append(note(f"a process may have {found.files:,} files open: many loader workers "
-                        "need more", f"ulimit -n {most}" if able else
-                        "raise nofile in /etc/security/limits.conf"))
-    elif found.files is not None:
-        out.append(ok(f"a process may have {found.files:,} files open"))
-    if found.memory is not None:
-        used = "" if found.memory_now is None else f", {units.size(found.memory_now)} are in use"
-        out.append((note if found.memory < _MEMORY else ok)(
-            f"programs here may use {units.size(found.memory)} of memory{used} (control group)"))
-    if found.clock_behind is not None and found.clock_behind > 0:
-        out.append(problem(f"the clock is wrong: it is {units.clock(found.clock_behind)} before "
-                           "gpu-panel's own files were written", "sudo timedatectl set-ntp true"))
-    if found.synchronised is False:
+    elif shm is not None:
+        out.append(ok(f"/dev/shm has {units.size(shm)}"))
+    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = hard if hard != resource.RLIM_INFINITY else 65536
+    if files != resource.RLIM_INFINITY:
+        said = f"a process may have {files:,} files open"
+        out.append(ok(said) if files >= _FILES else
+                   note(f"{said}: many loader workers need more", f"ulimit -n {min(hard, 65536)}"
+                        if hard > files else "raise nofile in /etc/security/limits.conf"))
+    memory, used = host.cgroup_memory()
+    if memory is not None:
+        now = "" if used is None else f", {units.size(used)} are in use"
+        out.append((note if memory < _MEMORY else ok)(
+            f"programs here may use {units.size(memory)} of memory{now} (control group)"))
+    return out + _clock()
+
+
+def _shm() -> int | None:
+    """Bytes of /dev/shm; None: there is none."""
+    try:
+        info = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return info.f_blocks * info.f_frsize
+
+
+def _clock() -> list[Finding]:
+    behind = Path(__file__).stat().st_mtime - time.time()
+    out = []
+    if behind > 0:
+        out.append(problem(f"the clock is wrong: it is {units.clock(behind)} before gpu-panel's "
+                           "own files were written", "sudo timedatectl set-ntp true"))
+    set_by_network = answer(["timedatectl", "show", "-p", "NTPSynchronized", "--value"]) or ""
+    if set_by_network.strip() == "no":
         out.append(note("the clock is not set over the network, so times of several machines may "
                         "not fit together", "sudo timedatectl set-ntp true"))
-    elif found.synchronised:
+    elif set_by_network.strip() == "yes":
         out.append(ok("the clock is set over the network"))
     return out
 
 
-def judge_logout(found: Logout) -> list[Finding]:
+def logout() -> list[Finding]:
     """Whether runs go on after a logout."""
+    found = logind.look()
     if found.warning is not None:
         return [problem(found.warning, "loginctl enable-linger"
                         if "enable-linger" in found.warning else None)]
     if found.scope:
         return [ok("runs are started outside the login session, and go on after a logout")]
-    if not found.asked:
+    if "/session-" not in text(Path("/proc/self/cgroup")):
         return [ok("no login session of systemd's: nothing ends runs at logout")]
     return [ok("systemd leaves processes alone at logout")]

@@ -1,78 +1,77 @@
-"""Judging what a person and their runs have left in the folders: presets, settings, runs. Pure."""
+"""What a person and their runs have left in the folders: presets, settings, runs; and hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
 
+from gpu_engine.common import paths
+from gpu_engine.common.errors import UserError
 from gpu_engine.doctor.records import Finding, note, ok, problem
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What could be read of the files that a person writes."""
-
-    presets: int
-    broken: tuple[tuple[str, str], ...]
-    """(file, why) of the presets that can't be read."""
-    others: tuple[tuple[str, str | None], ...]
-    """(what it holds, why it can't be read or None) of the other files that are there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """What became of the runs."""
-
-    count: int
-    live: int
-    lost: tuple[str, ...]
-    """Ids of runs whose supervisor died."""
-    left: tuple[str, ...]
-    """Those of them of which processes still run."""
-    unreadable: tuple[tuple[str, str], ...]
-    """(id, why)."""
-    waiting: int
-    waiter: bool
-    """Whether the process runs that starts waiting runs."""
-
-
-def judge_files(found: Files) -> list[Finding]:
-    """Presets, hosts, whom to tell."""
-    out = [problem(why, f"$EDITOR {path}") for path, why in found.broken]
-    out += [problem(why) for _, why in found.others if why is not None]
-    good = [f"{found.presets - len(found.broken)} presets",
-            *(what for what, why in found.others if why is None)]
-    return [*out, ok(f"can be read: {', '.join(good)}")]
-
-
-def judge_runs(found: Runs) -> list[Finding]:
-    """The runs folder and the queue."""
-    if not found.count:
-        return [ok("no runs yet")]
-    out = [ok(f"{found.count:,} runs, {found.live:,} live, {found.waiting:,} waiting")]
-    out += [problem(f"run {name} is lost: its supervisor died, and processes of it still run",
-                    f"gpu-engine stop {name}") for name in found.left]
-    gone = [name for name in found.lost if name not in found.left]
-    out += [note(f"run {name} is lost: its supervisor died", f"gpu-engine resume {name}")
-            for name in gone[:_MOST]]
-    if len(gone) > _MOST:
-        out.append(note(f"and {len(gone) - _MOST} more are lost",
-                        "gpu-engine runs --filter state:lost"))
-    out += [note(f"run {name} can't be read: {why}") for name, why in found.unreadable[:_MOST]]
-    if found.waiting and not found.waiter:
-        out.append(problem(f"{found.waiting} runs wait, and the process that starts them does not "
-                           "run, as after a reboot", "gpu-engine queue"))
-    return out
-
 
 _MOST = 5
 """Lines about runs of one kind."""
+_MOST_LOST = 20
+"""Lost runs that are searched for processes: each takes a look at all processes."""
 
 
-def judge_hosts(found: Sequence[tuple[str, tuple[str, ...]]]) -> list[Finding]:
-    """(name, problems) of each host that was asked."""
+def files() -> list[Finding]:
+    """Whether presets, hosts.toml, settings.toml and notify.toml can be read."""
+    from gpu_engine.notify import config as notify
+    from gpu_engine.remote.reach import file as hosts
+    from gpu_engine.settings import file as settings
+    from gpu_engine.spec import presets
+
+    every = list(presets.all_presets())
+    out = [problem(p[1], f"$EDITOR {p[0]}") for p in every if isinstance(p, tuple)]
+    good = [f"{len(every) - len(out)} presets"]
+    for path, read in ((hosts.path(), lambda: f"{len(hosts.read())} hosts in hosts.toml"),
+                       (settings.path(), lambda: settings.read() and "settings.toml"),
+                       (notify.path(), lambda: f"{len(notify.read())} entries in notify.toml")):
+        if os.path.lexists(path):
+            try:
+                good.append(read())
+            except UserError as err:
+                out.append(problem(str(err)))
+    return [*out, ok(f"can be read: {', '.join(good)}")]
+
+
+def runs() -> list[Finding]:
+    """The runs folder and the queue."""
+    from gpu_engine.queue import waiter
+    from gpu_engine.runs import folder, leftovers, waiting
+
+    states = [(run, run.state()) for run in folder.all_runs()]
+    if not states:
+        return [ok("no runs yet")]
+    waits = sum(s.state == "queued" for _, s in states)
+    live = sum(s.live for _, s in states) - waits
+    out = [ok(f"{len(states):,} runs, {live:,} live, {waits:,} waiting")]
+    lost = [run for run, state in states if state.state == "lost"]
+    left = [run for run in lost[:_MOST_LOST] if leftovers.processes(run.path)]
+    out += [problem(f"run {run.id} is lost: its supervisor died, and processes of it still run",
+                    f"gpu-engine stop {run.id}") for run in left]
+    gone = [run for run in lost if run not in left]
+    out += [note(f"run {run.id} is lost: its supervisor died", f"gpu-engine resume {run.id}")
+            for run in gone[:_MOST]]
+    if len(gone) > _MOST:
+        out.append(note(f"and {len(gone) - _MOST} more are lost",
+                        "gpu-engine runs --filter state:lost"))
+    unreadable = [(run, s.reason) for run, s in states if s.state == "unreadable"]
+    out += [note(f"run {run.id} can't be read: {why or ''}") for run, why in unreadable[:_MOST]]
+    queue = paths.queue_folder()
+    if waits and waiting.any_here(queue) and not waiter.running(queue):
+        out.append(problem(f"{waits} runs wait, and the process that starts them does not run, as "
+                           "after a reboot", "gpu-engine queue"))
+    return out
+
+
+def hosts() -> list[Finding]:
+    """Each host of hosts.toml, and what keeps it from being used."""
+    from gpu_engine.remote.reach import checkup, file
+
+    found = checkup.check(file.known().values())
     if not found:
         return [note("no hosts in hosts.toml", "gpu-engine hosts add NAME --ssh user@host")]
-    return [ok(f"{name} can be used") if not problems else
-            problem(f"{name}: {'; '.join(problems)}", f"gpu-engine hosts check {name}")
-            for name, problems in found]
+    return [ok(f"{one.host.name} can be used") if not one.problems else
+            problem(f"{one.host.name}: {'; '.join(one.problems)}",
+                    f"gpu-engine hosts check {one.host.name}") for one in found]

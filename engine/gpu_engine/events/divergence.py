@@ -54,7 +54,7 @@ class Trend:
         self._since = 0
         self._began: int | None = None
 
-    def take(self, event: schema.Event) -> None:
+    def fold(self, event: schema.Event) -> None:
         """Take in the next event of the rank."""
         if isinstance(event, schema.Training) or (isinstance(event, schema.Step) and event.others):
             self._silent = True

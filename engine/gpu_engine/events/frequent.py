@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -18,7 +18,6 @@ from gpu_engine.events.schema import Event
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=1 << 60)]
 _Some = Annotated[int, msgspec.Meta(ge=1, lt=1 << 60)]
-_Odd = float | Literal["NaN", "Infinity", "-Infinity"]
 
 
 class StepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_fields=True,
@@ -39,26 +38,6 @@ class StepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_fiel
     samples_per_s: float | None = None
     data_wait: float | None = None
     grad_norm: float | None = None
-
-
-class _OddStepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_fields=True,
-                   gc=False):
-    """The same, with numbers that are not finite, which are words in the line."""
-
-    t: float
-    step: _Whole
-    lr: _Odd | None = None
-    skipped: _Whole | None = None
-    n: _Some = 1
-    epoch: _Whole | None = None
-    loss: _Odd | None = None
-    losses: tuple[_Odd, ...] = ()
-    loss_min: _Odd | None = None
-    loss_max: _Odd | None = None
-    loss_last: _Odd | None = None
-    samples_per_s: _Odd | None = None
-    data_wait: _Odd | None = None
-    grad_norm: _Odd | None = None
 
 
 class MemoryLine(msgspec.Struct, tag_field="kind", tag="memory", forbid_unknown_fields=True,
@@ -107,7 +86,6 @@ Told = Event | Stretch
 """What is read of a rank's file: an event, or many frequent ones at once."""
 
 _decode = msgspec.json.Decoder(StepLine | MemoryLine | PhaseLine).decode
-_decode_odd = msgspec.json.Decoder(_OddStepLine).decode
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -150,56 +128,46 @@ def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) 
     found: list[Told] = []
     now: Stretch | None = None
     for line in lines:
-        try:
-            one = _decode(line)
-        except _ERRORS:
-            one = _odd(line)
-            if one is None:
-                event = plain(line)
-                if event is not None:
-                    found.append(event)
-                    now = None
-                continue
+        one = _plain(line)
+        odd = _odd(line) if one is None else None
+        one = one or odd
+        if one is None:
+            event = plain(line)
+            if event is not None:
+                found.append(event)
+                now = None
+            continue
         if now is None:
             now = Stretch()
             found.append(now)
-        if type(one) is StepLine:
-            now.steps.append(one)
-            now.at_step = one.step
-        elif type(one) is PhaseLine:
-            now.phases.append(one)
-            if one.step is not None:
-                now.at_step = one.step
-        elif type(one) is MemoryLine:
+        if isinstance(one, MemoryLine):
             now.memory.append(one)
+            continue
+        if isinstance(one, PhaseLine):
+            now.phases.append(one)
         else:
-            step = _finished(one)
-            now.steps.append(step)
-            now.odd.append(step)
-            now.at_step = step.step
+            now.steps.append(one)
+        if one.step is not None:
+            now.at_step = one.step
+        if odd is not None:
+            now.odd.append(odd)
     return found
 
 
-def _odd(line: bytes) -> _OddStepLine | None:
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _odd(line: bytes) -> StepLine | None:
+    """A step event with numbers that are not finite, which are words in the line."""
     if b'"kind":"step"' not in line:
         return None
     try:
-        return _decode_odd(line)
+        data = msgspec.json.decode(line, type=dict[str, object])
+        return msgspec.convert({name: [_number(one) for one in value] if isinstance(value, list)
+                                else _number(value) for name, value in data.items()}, StepLine)
     except _ERRORS:
         return None
 
 
-def _finished(odd: _OddStepLine) -> StepLine:
-    """The event with numbers for the words."""
-    return StepLine(
-        odd.t, odd.step, _number(odd.lr), odd.skipped, odd.n, odd.epoch, _number(odd.loss),
-        tuple([v if type(v) is float else _WORDS[v] for v in odd.losses]),
-        _number(odd.loss_min), _number(odd.loss_max), _number(odd.loss_last),
-        _number(odd.samples_per_s), _number(odd.data_wait), _number(odd.grad_norm))
-
-
-_WORDS: dict[object, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def _number(value: _Odd | None) -> float | None:
-    return _WORDS[value] if isinstance(value, str) else value
+def _number(value: object) -> object:
+    return _WORDS.get(value, value) if isinstance(value, str) else value

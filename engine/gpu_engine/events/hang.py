@@ -42,9 +42,10 @@ class Standstill:
         return self.silent > SILENT
 
     def __str__(self) -> str:
-        where = f" in {self.phase}" if self.phase else ""
+        # A script's phase is "running" in everything but backward and optimizer: it says nothing.
+        where = f" in {self.phase}" if self.phase not in (None, "running") else ""
         at = f" after step {self.step:,}" if self.step is not None else ""
-        text = f"rank {self.rank} has been stuck{where} for {units.clock(self.still)}{at}"
+        text = f"rank {self.rank} has stalled{where} for {units.clock(self.still)}{at}"
         if self.is_silent:
             text += f", without a sign of life for {units.clock(self.silent)}"
         return text

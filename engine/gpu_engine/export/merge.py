@@ -36,7 +36,7 @@ class DeviceReadings:
         """The time of the newest reading, Unix seconds; -inf without one."""
         return self._told[-1].t if self._told else float("-inf")
 
-    def take(self, event: schema.Devices) -> None:
+    def add(self, event: schema.Devices) -> None:
         """Add a reading."""
         self._told.append(event)
         if len(self._told) > _MOST_READINGS:
@@ -77,7 +77,7 @@ class Merge:
         self.late = 0
         """Steps of ranks that came when their row had been made."""
 
-    def look(self) -> Place | None:
+    def advance(self) -> Place | None:
         """The place of the next row; None if there is nothing to make one of."""
         self._counted = self._all
         if any(one.apart for one in self._all.values()):
@@ -100,18 +100,18 @@ class Merge:
 
     @property
     def time(self) -> float:
-        """When the step of the next row ended, after `look`; -inf if it is of no step."""
+        """When the step of the next row ended, after `advance`; -inf if it is of no step."""
         return self._lead.t if self._lead is not None else float("-inf")
 
     def lacking(self) -> list[int]:
-        """After `look`: the ranks of which more must be read before the row can be made; all, if
+        """After `advance`: the ranks of which more must be read before the row can be made; all, if
         there is none yet."""
         place = self._place
         return [rank for rank, one in self._counted.items()
                 if place is None or one.upto is None or one.upto <= place]
 
     def row(self) -> Row | None:
-        """After `look`: the next row, of what is there of all ranks. None if it is of lost work,
+        """After `advance`: the next row, of what is there of all ranks. None if it is of lost work,
         or of nothing that is known."""
         place, lead = self._place, self._lead
         if place is None:

@@ -74,7 +74,7 @@ class Source:
         for ever."""
         over: set[str | None] = set()
         while True:
-            place = self._merge.look()
+            place = self._merge.advance()
             lacking = self._merge.lacking()
             unread = [r for r in lacking if r not in exhausted]
             if unread:  # also of those that nobody waits for: they may have gone on
@@ -139,7 +139,7 @@ class Source:
         """Read more of a rank's file. Returns whether there was more."""
         tail, one = self._tails[rank], self._ranks[rank]
         offset, upto = tail.offset, one.upto
-        one.take(tail.read(_PIECE))
+        one.fold(tail.read(_PIECE))
         if one.upto != upto:
             self._waiting.pop(rank, None)
             self._absent.discard(rank)
@@ -153,6 +153,6 @@ class Source:
                 offset = tail.offset
                 for event in tail.read(_PIECE):
                     if isinstance(event, schema.Devices):
-                        readings.take(event)
+                        readings.add(event)
                 if tail.offset == offset:
                     over.add(host)

@@ -76,7 +76,7 @@ class RankSteps:
         self._t: float | None = None
         """When the last step event of this attempt was written, Unix seconds."""
 
-    def take(self, events: Iterable[Event]) -> None:
+    def fold(self, events: Iterable[Event]) -> None:
         """Take in events, in the order of the rank's file."""
         for event in events:
             if isinstance(event, schema.Step):

@@ -22,12 +22,12 @@ def note(run: Run, plan: LaunchPlan, inventory: Inventory) -> None:
     """Keep in the run folder what the run is started in. Nothing depends on it, so a full disk or
     a folder that has been deleted is no error."""
     try:
-        write(run.path, look(plan, inventory, Path(run.cwd())))
+        write(run.path, describe(plan, inventory, Path(run.cwd())))
     except OSError:
         return
 
 
-def look(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
+def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
     """What `plan` is started in, in `folder`."""
     from gpu_engine.interpreters import ask
 

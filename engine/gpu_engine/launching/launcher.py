@@ -15,8 +15,7 @@ from gpu_engine.common.frozen import frozen
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.launching import environment, interpreter, logind, notifier, torch_build
-from gpu_engine.launching.preflight import meeting_at, occupied, probe
+from gpu_engine.launching import environment, interpreter, logind, notifier, preflight
 from gpu_engine.launching.queue_warning import overtaken
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
@@ -70,21 +69,16 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     spec = pick(spec, inventory, looks)
     checked = check(spec, inventory)
     taken = interpreter.of(spec, near or cwd) if for_here else None
-    problems = [*checked.problems, *probe(spec, inventory, cwd, taken)]
-    if problems:
-        raise SpecError(problems)
-    doubts: tuple[str, ...] = ()
-    if named and (looks or alone) and not in_turn:
-        problems, doubts = occupied(spec, inventory, looks)
-        if problems:
-            raise SpecError(problems)
+    # Devices that were chosen here, or by the queue, were free a moment ago.
+    judged = named and (looks or alone) and not in_turn and not checked.problems
+    problems, warnings = preflight.judge(spec, inventory, cwd, taken, looks if judged else None)
+    if problems or checked.problems:
+        raise SpecError([*checked.problems, *problems])
     resolved = replace(interpreter.planned(checked, taken, base=base),
                        chosen=_why(asked, spec, inventory))
     return Prepared(spec, inventory, _warned(
-        resolved, None if in_turn else overtaken(spec, inventory), *doubts,
-        taken.doubt if taken is not None else None,
-        torch_build.doubt(spec, inventory), logind.here().warning, meeting_at(spec),
-        notifier.doubt()))
+        resolved, None if in_turn else overtaken(spec, inventory), *warnings,
+        logind.here().warning, notifier.doubt()))
 
 
 def _why(asked: RunSpec, spec: RunSpec, inventory: Inventory) -> str | None:

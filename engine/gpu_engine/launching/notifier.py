@@ -46,7 +46,7 @@ def doubt() -> str | None:
     from gpu_engine.notify import config
 
     why = config.problem()
-    return None if why is None else f"nobody will be told how this run ends: {why}"
+    return None if why is None else f"no notifications will be sent about this run: {why}"
 
 
 def _wanted() -> bool:

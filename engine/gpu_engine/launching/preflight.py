@@ -34,6 +34,24 @@ _PATIENCE = 1.0
 """Seconds that a process gets to leave a GPU: an earlier run may just be ending."""
 
 
+def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Chosen | None,
+          looks: Sequence[Snapshot] | None) -> tuple[list[Problem], list[str]]:
+    """All problems of a spec that only this machine can show, and what it is warned of.
+
+    looks: snapshots by which it is judged whether its devices are free, newest last; empty: they
+    are read, if nothing else is wrong; None: that is not judged. The others: as for `probe`.
+    """
+    problems = probe(spec, inventory, cwd, interpreter)
+    doubts: tuple[str, ...] = ()
+    if not problems and looks is not None:
+        problems, doubts = _occupied(spec, inventory, looks)
+    if problems:
+        return problems, []
+    warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
+                torch_build.doubt(spec, inventory), _meeting_at(spec))
+    return problems, [one for one in warnings if one]
+
+
 def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
           interpreter: Chosen | None = None) -> list[Problem]:
     """The problems of a spec that only this machine can show; `plan.check` finds the others.
@@ -71,8 +89,8 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
             for d in gpus if lease.key(d) in held]
 
 
-def occupied(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()
-             ) -> tuple[list[Problem], tuple[str, ...]]:
+def _occupied(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot]
+              ) -> tuple[list[Problem], tuple[str, ...]]:
     """The problems of the named GPUs that can't be used or that others compute on, and the doubts
     about the rest. With devices.share only a lost GPU is a problem. `looks`: snapshots, newest
     last. Without any, the GPUs are read until nothing is in the way, `_PATIENCE` seconds at most.
@@ -272,7 +290,7 @@ def _meeting(spec: RunSpec) -> list[Problem]:
                                f"(see /etc/hosts): the others can't meet there; {cure}")]
 
 
-def meeting_at(spec: RunSpec) -> str | None:
+def _meeting_at(spec: RunSpec) -> str | None:
     """The address that the master's host name has here, in words; None if it is no name."""
     from gpu_engine.launching import addresses
 

@@ -36,7 +36,7 @@ def take_up(run: Run) -> bool:
     try:
         lock = lock_of(run.path)
     except OSError as err:
-        raise UserError(f"run {run.id} can't be taken up: {err.strerror}") from None
+        raise UserError(f"run {run.id} can't be reattached: {err.strerror}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # somebody else does
@@ -54,7 +54,7 @@ def take_up(run: Run) -> bool:
         run.write_state(replace(recorded, pid=None, ticks=None, boot=procs.boot_id()))
     except OSError as err:
         os.close(lock)
-        raise UserError(f"run {run.id} can't be taken up: {err.strerror}") from None
+        raise UserError(f"run {run.id} can't be reattached: {err.strerror}") from None
     supervise(run, lock)
     return True
 

@@ -23,6 +23,7 @@ from gpu_engine.spec.schema import RunSpec
 
 if TYPE_CHECKING:
     from gpu_engine.interpreters.ask import Seen
+    from gpu_engine.interpreters.build import Build
 
 
 @frozen(slots=True)
@@ -85,23 +86,29 @@ def _source(spec: RunSpec, inventory: Inventory) -> str | None:
 
 
 def _why(python: Seen, source: str, inventory: Inventory) -> str | None:
-    build, vendor = python.build, _VENDORS[source]
-    if build is None or getattr(build, vendor.needs) is not None:
+    found = unfit(python.path, python.build, source, inventory.cuda)
+    if found is None:
+        return None
+    why, install = found
+    return (f"{why}. Install one that can: {install}; or name an interpreter that has such a build "
+            "in run.python; or train on CPU slots (in the panel: c; --devices cpu:0)")
+
+
+def unfit(python: str, build: Build | None, source: str, cuda: str | None
+          ) -> tuple[str, str] | None:
+    """Why the torch of the interpreter `python` can't use the GPUs of the backend `source`, and
+    what installs one that can; None where it can. `cuda`: the newest CUDA that the driver takes."""
+    vendor = _VENDORS.get(source)
+    if vendor is None or build is None or getattr(build, vendor.needs) is not None:
         return None
     what = f"for AMD's ROCm {build.hip}" if build.hip else \
         f"for NVIDIA's CUDA {build.cuda}" if build.cuda else "for the processor alone"
-    return (f"torch {build.version} is built {what} and can't use {vendor.gpu}"
-            f"{_driver(source, inventory)}. Install one that can: {python.path} -m pip install "
-            f"--force-reinstall torch --index-url {wheels.index(_wheels(source, inventory))}; or "
-            "name an interpreter that has such a build in run.python; or train on CPU slots (in "
-            "the panel: c; --devices cpu:0)")
+    driver = f" (its driver takes CUDA {cuda})" if source == "nvml" and cuda else ""
+    return (f"torch {build.version} is built {what} and can't use {vendor.gpu}{driver}",
+            install(python, source, cuda))
 
 
-def _wheels(source: str, inventory: Inventory) -> str:
-    """The folder of PyTorch's wheels that fits the driver."""
-    return wheels.ROCM if source == "amd" else wheels.for_cuda(inventory.cuda)
-
-
-def _driver(source: str, inventory: Inventory) -> str:
-    told = source == "nvml" and inventory.cuda
-    return f" (its driver takes CUDA {inventory.cuda})" if told else ""
+def install(python: str, source: str, cuda: str | None) -> str:
+    """The command that installs the build of torch that fits the driver."""
+    wanted = wheels.ROCM if source == "amd" else wheels.for_cuda(cuda)
+    return f"{python} -m pip install --force-reinstall torch --index-url {wheels.index(wanted)}"

@@ -83,8 +83,8 @@ def read() -> list[To]:
     except OSError as err:
         raise UserError(f"{path()}: can't be read: {reason(err)}") from None
     if len(text) > _LONGEST_FILE:
-        raise UserError(f"{path()}: more than {_LONGEST_FILE:,} bytes: this is no list of whom to "
-                        "tell")
+        raise UserError(f"{path()}: more than {_LONGEST_FILE:,} bytes: too large for a list of "
+                        "notifications")
     try:
         data = tomllib.loads(text.decode("utf-8"))
     except UnicodeDecodeError:
@@ -143,7 +143,7 @@ def _entries(data: dict[str, Any]) -> list[To]:
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise UserError(f"{path()}: to: expected a list of entries, each begun with [[to]]")
     if len(entries) > _MOST:
-        raise UserError(f"{path()}: {len(entries)} entries; at most {_MOST} are told")
+        raise UserError(f"{path()}: {len(entries)} entries; at most {_MOST} are allowed")
     found: list[To] = []
     for number, entry in enumerate(entries, 1):
         one = _entry(number, entry)

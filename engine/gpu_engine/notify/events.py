@@ -11,8 +11,8 @@ person's own."""
 EVENTS: dict[str, str] = {
     "finished": "the run has completed",
     "failed": "it has failed: the first cause",
-    "stopped": "somebody or something has stopped it",
-    "stalled": "its ranks stand still; once each time",
+    "stopped": "it was stopped",
+    "stalled": "its ranks make no progress; once each time",
     "lost": "its supervisor was killed",
 }
 """The names that `on` in notify.toml takes, and what each means."""

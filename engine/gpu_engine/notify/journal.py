@@ -31,7 +31,7 @@ class Journal:
         self._run = run
         self._fd: int | None = None
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take the lock. Returns False if somebody else has it, or the file can't be written."""
         try:
             fd = open_inside(self._run, FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -45,7 +45,7 @@ class Journal:
         self._fd = fd
         return True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let go of the lock."""
         if self._fd is not None:
             os.close(self._fd)
@@ -68,7 +68,7 @@ class Journal:
 
 def troubles(run: Path) -> list[str]:
     """A sentence for each message that was not delivered."""
-    return [f"{key.partition(' ')[0]}: {to} was not told: {result}"
+    return [f"{key.partition(' ')[0]}: {to} was not notified: {result}"
             for key, to, result in read(run) if result not in (SENT, NOT_WANTED)]
 
 

@@ -58,7 +58,7 @@ class Message:
 
 
 _DONE: dict[str, str] = {"finished": "completed", "failed": "failed", "stopped": "was stopped",
-                         "stalled": "stands still", "lost": "was lost"}
+                         "stalled": "has stalled", "lost": "was lost"}
 
 
 def of_run(event: Event, state: State, progress: Progress, *, name: str, machine: str,
@@ -75,7 +75,7 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
     took = state.took(now)
     done = _DONE[event]
     if event == "stalled" and why is not None and why == state.reason and state.unheard:
-        done = "is not heard of"  # it may well go on
+        done = "sends no heartbeat"  # it may well go on
     text = f"{called} (run {state.id}) on {where} {done}"
     if took is not None:
         text += f" after {units.clock(took)}"
@@ -109,7 +109,7 @@ def test(machine: str, now: float) -> Message:
     """A message that only tries whether it arrives."""
     machine = clean(machine, 60)
     return Message("test", "gpu-panel can reach you",
-                   f"This is a test from {machine}: runs that end are told here.", machine, now)
+                   f"This is a test from {machine}: you are notified of runs here.", machine, now)
 
 
 def own(text: str, machine: str, now: float) -> Message:

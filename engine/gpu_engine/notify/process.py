@@ -32,12 +32,12 @@ def follow(run: Run, goes_on: Callable[[State], bool] | None = None) -> None:
     then finds the lock taken and ends. So whoever lets go of the lock looks once more.
     """
     journal, said = Journal(run.path), frozenset[str]()
-    while journal.take():
+    while journal.acquire():
         watch = RunWatch(run, said | journal.said(), goes_on=goes_on)
         try:
             _follow(watch, journal)
         finally:
-            journal.let_go()
+            journal.release()
         if watch.is_over():
             return
         said = watch.said

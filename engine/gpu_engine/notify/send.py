@@ -8,7 +8,6 @@ them.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import json
@@ -21,8 +20,8 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
-from typing import Literal
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.error import HTTPError, URLError
 
 from gpu_engine.common import procs
 from gpu_engine.common.files import reason
@@ -119,93 +118,56 @@ def _try(post: Post) -> None:
     It is made in a thread that is left behind when time is up: looking up a host can't be
     interrupted, and a socket's own timeout begins anew with each byte of an answer that drips.
     """
-    made: list[http.client.HTTPConnection] = []
-    answer: list[http.client.HTTPResponse | Exception] = []
+    answer: list[tuple[int, str | None] | Exception] = []
     ready = threading.Event()
 
     def work() -> None:
         try:
-            answer.append(_request(post, made))
+            answer.append(_request(post))
         except Exception as err:  # noqa: BLE001  handed to the caller
             answer.append(err)
         ready.set()
 
     threading.Thread(target=work, name="notify-request", daemon=True).start()
     ready.wait(SECONDS)
-    got = answer[0] if answer else None
-    for connection in made:
-        _cut(connection, got)
-    if got is None:
+    if not answer:
         raise _Failure(f"no answer within {SECONDS:.0f} s", again=False)
-    if isinstance(got, Exception):
-        raise _failure(got) from None
-    if got.status in range(200, 300):
-        return
-    if got.status in range(300, 400):
-        raise _Failure(f"the endpoint answered {got.status}, a redirect, which is never followed",
+    if isinstance(answer[0], Exception):
+        raise _failure(answer[0]) from None
+    status, after = answer[0]
+    if status in range(300, 400):
+        raise _Failure(f"the endpoint answered {status}, a redirect, which is never followed",
                        again=False)
-    raise _Failure(f"the endpoint answered {got.status}",
-                   again=got.status == 429 or got.status >= 500,
-                   after=_seconds(got.getheader("Retry-After")))
+    if status not in range(200, 300):
+        raise _Failure(f"the endpoint answered {status}", again=status == 429 or status >= 500,
+                       after=_seconds(after))
 
 
-def _request(post: Post, made: list[http.client.HTTPConnection]) -> http.client.HTTPResponse:
-    """Connect, through a proxy if the environment names one, send, and read the answer's head."""
-    parts = urlsplit(post.url)
-    host, target = parts.hostname or "", parts.path or "/"
-    if parts.query:
-        target += f"?{parts.query}"
-    headers = {"User-Agent": f"gpu-panel/{version()}", **post.headers}
-    at, proxy_headers = (host, parts.port), {}
-    proxy = _proxy(parts.scheme, parts.netloc)
-    if proxy is not None:
-        (proxy_host, proxy_port), proxy_headers = proxy
-        at = (proxy_host, proxy_port)
-    if parts.scheme == "https":
-        connection = http.client.HTTPSConnection(*at, timeout=SECONDS,
-                                                 context=ssl.create_default_context())
-        if proxy is not None:
-            connection.set_tunnel(host, parts.port, proxy_headers)
-    else:
-        connection = http.client.HTTPConnection(*at, timeout=SECONDS)
-        if proxy is not None:
-            target, headers = f"http://{parts.netloc}{target}", {**headers, **proxy_headers}
-            headers["Host"] = parts.netloc
-    made.append(connection)
-    connection.request("POST", target, post.body, headers)
-    return connection.getresponse()
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any
+                         ) -> None:
+        return None  # it is then answered as any other status
 
 
-def _proxy(scheme: Literal["http", "https"] | str, netloc: str
-           ) -> tuple[tuple[str, int], dict[str, str]] | None:
-    """The proxy that http_proxy, https_proxy and no_proxy ask for: where it is, and the header that
-    it wants to see."""
-    found = urllib.request.getproxies().get(scheme)
-    if not found or urllib.request.proxy_bypass(netloc):
-        return None
-    parts = urlsplit(found if "://" in found else f"http://{found}")
-    if not parts.hostname:
-        return None
-    headers = {}
-    if parts.username:
-        words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers["Proxy-Authorization"] = "Basic " + base64.b64encode(words.encode()).decode()
-    return (parts.hostname, parts.port or 3128), headers
-
-
-def _cut(connection: http.client.HTTPConnection, got: object) -> None:
-    """Close the connection; where no answer came, also under a thread that waits for one."""
-    with contextlib.suppress(OSError, AttributeError):
-        if got is None and connection.sock is not None:
-            connection.sock.shutdown(socket.SHUT_RDWR)
-    with contextlib.suppress(Exception):
-        if isinstance(got, http.client.HTTPResponse):
-            got.close()
-        connection.close()
+def _request(post: Post) -> tuple[int, str | None]:
+    """The status of the answer, and its Retry-After. Through a proxy if the environment names
+    one."""
+    request = urllib.request.Request(post.url, post.body, {  # its scheme: see `config`
+        "User-Agent": f"gpu-panel/{version()}", **post.headers})
+    opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(
+        context=ssl.create_default_context()))
+    try:
+        with opener.open(request, timeout=SECONDS) as got:
+            return got.status, None
+    except HTTPError as err:
+        with err:
+            return err.code, err.headers.get("Retry-After")
 
 
 def _failure(err: Exception) -> _Failure:
     """What an exception means, in our own words."""
+    if isinstance(err, URLError) and isinstance(err.reason, Exception):
+        err = err.reason
     if isinstance(err, TimeoutError):
         return _Failure(f"no answer within {SECONDS:.0f} s", again=False)
     if isinstance(err, ssl.SSLCertVerificationError):

@@ -117,12 +117,6 @@ class RunWatch:
         self._standing = False
         self._goes_on = goes_on
 
-    def note_ended(self) -> None:
-        """Count the end that the run has come to as told, if it has come to one."""
-        state = self._look()
-        if state is not None and not state.live:
-            self._said.add(_key(state))
-
     @property
     def said(self) -> frozenset[str]:
         """The keys of what was told."""

@@ -19,7 +19,7 @@ class Claim:
         self._file = KeptFile(*inside(path))
         self._held = False
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Claim the rank. Returns False if another process holds it."""
         for _ in range(5):  # `held_by_another` in another process holds the lock for a moment
             if self._lock():

@@ -63,7 +63,7 @@ class ScriptRecorder:
 
     def claim(self) -> bool:
         """Claim the rank. Returns False if another process holds it."""
-        return self._claim.take()
+        return self._claim.acquire()
 
     def give_up(self) -> None:
         """Stop writing, and free the rank for other processes."""

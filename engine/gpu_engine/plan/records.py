@@ -262,7 +262,7 @@ class LaunchPlan:
         rest = [words for name, words in values.items() if name in told and name not in hidden]
         if rest:
             out.append("told: " + ", ".join(rest))
-        return out or ["your command is told neither batch size nor lr: it has its own"]
+        return out or ["your command sets its own batch size and lr"]
 
     def to_dict(self) -> dict[str, object]:
         """As plan.json holds it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import reason
-from gpu_engine.queue.waiter import queue_folder
 from gpu_engine.runs import trust, waiting
 from gpu_engine.runs.folder import Run, State, runs_folder
 from gpu_engine.runs.waiting import Entry, place
@@ -25,7 +25,7 @@ class Waiting:
 def line() -> list[Waiting]:
     """All waiting runs of this user, in their order."""
     out = []
-    for name, entry in waiting.line(queue_folder()).items():
+    for name, entry in waiting.line(paths.queue_folder()).items():
         run = Run(runs_folder() / name)
         state = run.state()
         if state.state == "queued":
@@ -43,7 +43,7 @@ def move(run: Run, to: str) -> None:
     stand before. It gets the priority of its new place. Raises UserError if it does not wait, or
     that run does not."""
     entry = _entry(run)
-    others = {name: e for name, e in waiting.line(queue_folder()).items() if name != run.id}
+    others = {name: e for name, e in waiting.line(paths.queue_folder()).items() if name != run.id}
     at = _position(run, entry, to, others)
     if not others:
         return

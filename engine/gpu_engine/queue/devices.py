@@ -47,7 +47,7 @@ class Devices:
         device = self._devices((name,)).find(name)
         return name if device is None else device.id
 
-    def look(self, starting: Mapping[str, str], wanted: Collection[str] | None,
+    def now(self, starting: Mapping[str, str], wanted: Collection[str] | None,
              shared: bool = False) -> dict[str, DeviceNow]:
         """The devices as they are now. `starting`: device → the run of ours that is about to take
         it. `wanted`: the ids that runs wait for, None: all; only these are read from the driver,
@@ -77,7 +77,7 @@ class Devices:
                 why = ""
             else:
                 why = f"is not free: {states[device.id].reason}" if device.id in states \
-                    else "is being looked at"
+                    else "is being read"
             if why:
                 self._since.pop(device.id, None)
             else:

@@ -9,9 +9,10 @@ run, keeps nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gpu_engine.common import units
+from gpu_engine.runs.waiting import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Wants:
                              for i in self.ids)
         text = f"any {self.count} {what}{'s' if self.count > 1 else ''}"
         return text + (f" with {units.size(self.free)} free" if self.free else "")
+
+
+def wants_of(entry: Entry) -> Wants:
+    """What a run's entry in the queue says of the devices."""
+    return Wants(**{each.name: getattr(entry, each.name) for each in fields(Wants)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ Decision = Start | Wait | Never | Turn
 Choose = Callable[[int, Sequence[str]], Sequence[str] | None]
 """Chooses so many of these devices, the best first; None if they do not go together."""
 
-_BEHIND = "for runs before it"
+_BEHIND = "for runs ahead of it"
 
 
 def decide(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, now: float,
@@ -177,9 +183,9 @@ def early(request: Request, now: float) -> Wait | Never | None:
     if request.after is not None and request.after.state != "completed":
         run, state = request.after.run, request.after.state
         if state is None:
-            return Never(request.id, f"run {run}, after which it was to start, is not there")
+            return Never(request.id, f"run {run}, which it was to follow, does not exist")
         if state in ("failed", "stopped", "lost"):
-            return Never(request.id, f"run {run}, after which it was to start, {_ended(state)}")
+            return Never(request.id, f"run {run}, which it was to follow, {_ended(state)}")
         return Wait(request.id, f"for run {run} to complete")
     if request.begin is not None and request.begin > now:
         return Wait(request.id, f"until {units.time_of_day(request.begin, now)}")

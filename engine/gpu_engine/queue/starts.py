@@ -76,7 +76,7 @@ class Starts:
             return
         self.starting[name] = Starting(child, devices, time.monotonic())
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """See what has become of the starts. Returns whether the line has changed by it."""
         now, changed = time.monotonic(), False
         for name, starting in list(self.starting.items()):

@@ -127,7 +127,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     made = plan(spec, prepared.inventory, base, after=when.after)
     ask([spec], prepared)
     disk_room.require(paths.runs_folder())
-    queue = waiter.queue_folder()
+    queue = paths.queue_folder()
     try:
         folder.private_folder(queue)
         entry = _entry(spec, when, prepared, queue)
@@ -156,7 +156,7 @@ def _note(run: Run, made: LaunchPlan, prepared: Submission) -> None:
     spec = made.spec
     key = (spec.run.python, tuple(spec.task.command or ())[:1], tuple(spec.devices.ids or ()))
     if key not in prepared.noted:
-        prepared.noted[key] = environment.look(made, prepared.inventory, prepared.folder)
+        prepared.noted[key] = environment.describe(made, prepared.inventory, prepared.folder)
     with contextlib.suppress(OSError):
         write_environment(run.path, prepared.noted[key])
 
@@ -176,13 +176,13 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
     disk_room.require(run.path)
     leftovers.end(run.path)  # what a killed supervisor left would write where the next one writes
     before = run.plan()
-    queue = folder.private_folder(waiter.queue_folder())
+    queue = folder.private_folder(paths.queue_folder())
     lock = reopen_run(run, to_toml(spec),
                       replace(made, origin=before.origin if before is not None else None))
     try:
         _enter(run, _entry(spec, when, kept, queue), kept)
     except OSError as err:
-        raise UserError(f"run {run.id}: can't be put into the line: {reason(err)}") from None
+        raise UserError(f"run {run.id}: can't be queued: {reason(err)}") from None
     finally:
         os.close(lock)
     if begin:
@@ -192,8 +192,8 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
     if names_none(spec):
         return [Problem("devices.pick", None,
-                        f"{modes.get(spec.parallel.mode).label} takes all free devices, and nobody "
-                        "knows how many will be: say how many to wait for (-n 2)")]
+                        f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
+                        "their number is not known yet: say how many to wait for (-n 2)")]
     if spec.devices.hosts is not None:
         return [Problem("devices.hosts", spec.devices.hosts,
                         "the queue waits for devices of this machine only; start a run on hosts "
@@ -238,7 +238,7 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path) -> Entr
 def _enter(run: Run, entry: Entry, prepared: Submission) -> None:
     """Put the run into the line, and its environment beside it. That may hold secrets, so it is in
     the queue's own folder and not in a run's. Raises OSError."""
-    queue = waiter.queue_folder()
+    queue = paths.queue_folder()
     with waiting.locked(queue):  # else the waiter might find that no run needs it
         path = queue / _name(prepared.environ)
         if not path.exists():

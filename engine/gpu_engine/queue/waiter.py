@@ -16,7 +16,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gpu_engine.common import paths, procs
@@ -26,7 +26,7 @@ from gpu_engine.common.own_programs import own_program
 from gpu_engine.launching import logind
 from gpu_engine.queue import order, starts
 from gpu_engine.queue.devices import INTERVAL, Devices
-from gpu_engine.queue.order import After, DeviceNow, Never, Request, Start, Turn, Wait, Wants
+from gpu_engine.queue.order import After, DeviceNow, Never, Request, Start, Turn, Wait
 from gpu_engine.queue.places import Places
 from gpu_engine.queue.starts import Starts
 from gpu_engine.runs import trust, waiting
@@ -51,7 +51,7 @@ def ensure(folder: Path | None = None) -> bool:
     """Start the waiter of this machine if runs wait here and it does not run. Returns whether one
     was started. Costs next to nothing if nothing waits. Raises UserError if it can't be started.
     """
-    folder = folder or queue_folder()
+    folder = folder or paths.queue_folder()
     if not waiting.any_here(folder) or running(folder):
         return False
     argv = own_program("gpu_engine.queue", str(folder))
@@ -75,11 +75,6 @@ def running(folder: Path) -> bool:
     return bool(locked(waiting.lock_path(folder, socket.gethostname())))
 
 
-def queue_folder() -> Path:
-    """The queue's folder of this user."""
-    return paths.queue_folder()
-
-
 class Waiter:
     """Starts the runs that wait on this machine, until none is left."""
 
@@ -89,8 +84,8 @@ class Waiter:
         self.host = socket.gethostname()
         self._entries: dict[str, Entry] = {}
         """Our runs in the line."""
-        self._stamps: dict[str, tuple[int, int]] = {}
-        self._stamp: int | None = None
+        self._read: dict[str, Entry] | None = None
+        """The line as it was read last; None: it has to be read again."""
         self._checked = 0.0
         self._line: list[Request] = []
         self._line_of: object = None
@@ -123,7 +118,7 @@ class Waiter:
 
     def done(self) -> bool:
         """Whether nothing has waited or was being started for a moment."""
-        if self._stamp is None or self._entries or self.starts.starting:
+        if self._read is None or self._entries or self.starts.starting:
             self._idle = None
             return False
         now = time.monotonic()
@@ -132,8 +127,8 @@ class Waiter:
 
     def turn(self) -> None:
         """Look once, start what can start, and write the board."""
-        if self.starts.look():
-            self._stamp = None
+        if self.starts.poll():
+            self._read = None
         self._look_at_entries()
         ours = self._in_order()
         line = self._places.among(ours, {key: device for device, key in self._keys().items()})
@@ -153,7 +148,7 @@ class Waiter:
                     self._begin(decision)
                 elif isinstance(decision, Never):
                     self.starts.give_up(decision.id, decision.reason)
-                    self._stamp = None
+                    self._read = None
         self._places.watch([d for d in self._decisions if isinstance(d, Turn)])
         self._tell()
 
@@ -175,34 +170,25 @@ class Waiter:
                     waiting.enter(run.path)
 
     def _look_at_entries(self) -> None:
-        """Read the entries that have changed."""
-        try:
-            stamp = waiting.line_folder(self.folder).stat().st_mtime_ns
-        except OSError:
-            stamp = 0
-        now = time.monotonic()
-        if stamp == self._stamp and now - self._checked < _CHECKED:
+        """Take in the entries that have changed."""
+        names = waiting.ids(self.folder)  # first: whoever is in it by then is in the line, too
+        line, now = waiting.line(self.folder), time.monotonic()
+        if line is self._read and now - self._checked < _CHECKED:
             return
-        self._stamp, self._checked = stamp, now
-        names = set(waiting.ids(self.folder))
-        entries = {name: entry for name, entry in self._entries.items() if name in names}
-        for name in names:
-            run = Run(self.runs / name)
-            try:
-                info = (run.path / waiting.FILE).stat()
-                own = (info.st_mtime_ns, info.st_ino)
-            except OSError:
-                own = (0, 0)
-            if name in entries and self._stamps.get(name) == own:
-                continue
-            entry = waiting.read(run.path)
-            if entry is None or run.state().state != "queued" or trust.why_not_ours(run.path):
-                entries.pop(name, None)
+        self._read, self._checked = line, now
+        entries: dict[str, Entry] = {}
+        for name in dict.fromkeys((*names, *line)):
+            run, entry = Run(self.runs / name), line.get(name)
+            there = (run.path / waiting.FILE).exists()
+            if there and entry is not None and entry is self._entries.get(name):
+                entries[name] = entry
+            elif not there or entry is None or run.state().state != "queued" \
+                    or trust.why_not_ours(run.path):
                 if name not in self.starts.starting:
                     with contextlib.suppress(OSError):
                         waiting.leave(run.path)
             elif entry.host == self.host:
-                entries[name], self._stamps[name] = entry, own
+                entries[name] = entry
         if entries != self._entries:
             self._entries = entries
             self._line_of = None
@@ -253,8 +239,8 @@ class Waiter:
 
     def _request(self, name: str, entry: Entry, after: Mapping[str, str | None]) -> Request:
         ids = self._devices[entry.cpu].id_of
-        wants = Wants(tuple(map(ids, entry.ids)), entry.count, tuple(map(ids, entry.within)),
-                      entry.free, entry.share, entry.cpu, entry.free_for)
+        wants = replace(order.wants_of(entry), ids=tuple(map(ids, entry.ids)),
+                        within=tuple(map(ids, entry.within)))
         first = After(entry.after, after[entry.after]) if entry.after else None
         return Request(name, wants, entry.begin, first)
 
@@ -287,7 +273,7 @@ class Waiter:
                     break
                 wanted.update(request.wants.ids)
             if waits:
-                found |= devices.look(starting, wanted, self._shared)
+                found |= devices.now(starting, wanted, self._shared)
             else:
                 devices.close()
         return found

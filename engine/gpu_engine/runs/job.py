@@ -39,7 +39,8 @@ _WHY_OVER = {
     "TIMEOUT": "reached its time limit", "DEADLINE": "reached its deadline",
     "NODE_FAIL": "ended because a node failed", "BOOT_FAIL": "ended because a node failed to boot",
     "OUT_OF_MEMORY": "ran out of memory", "PREEMPTED": "was preempted",
-    "REVOKED": "was revoked", "FAILED": "failed", "COMPLETED": "ended without a word of its ranks",
+    "REVOKED": "was revoked", "FAILED": "failed",
+    "COMPLETED": "ended without an event from its ranks",
     GONE: "is no longer known to Slurm",
 }
 

@@ -236,10 +236,10 @@ class Reasons:
     def of(self, name: str, entry: Entry) -> str:
         """For people: "waits for GPU 0, which is held by run 77aa"."""
         if self.board is None and time.time() - entry.submitted < _BEGINNING:
-            return "waits to be looked at"  # what starts it is just beginning
+            return "waits for its first check"  # what starts it is just beginning
         if self.board is None:
-            return "waits, but nothing starts it: gpu-engine queue goes on with the queue"
-        return self.board.reasons.get(name, "waits to be looked at")
+            return "waits, but the queue does not run: gpu-engine queue starts it"
+        return self.board.reasons.get(name, "waits for its first check")
 
 
 def reasons(folder: Path, host: str) -> Reasons:

@@ -65,7 +65,7 @@ class Attempt:
             return False
         if self.stopping is None:
             return self.left is not None and all(c.status == 0 for c in self.children) \
-                and self.left.look(self.events)
+                and self.left.check(self.events)
         if not any(s.begun for s in self.events.values()):
             self.stopping.signal_all()
         return self.stopping.going_on

@@ -43,7 +43,7 @@ def shared(plan: LaunchPlan) -> bool:
     return plan.spec.devices.share or plan.device_type == "cpu"
 
 
-def take(plan: LaunchPlan, run_id: str, *, queued: bool = False) -> leases.Leases:
+def acquire(plan: LaunchPlan, run_id: str, *, queued: bool = False) -> leases.Leases:
     """Lease the devices for as long as this process lives. Raises UserError, which says who holds
     them.
 

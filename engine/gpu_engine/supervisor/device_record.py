@@ -47,7 +47,7 @@ class DeviceRecord:
         """The monotonic time of the reading that was written last."""
         self._over = not self._devices
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Write what is new. Never waits, never raises."""
         if self._over or time.monotonic() < self._due:
             return

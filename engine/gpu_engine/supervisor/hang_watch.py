@@ -72,7 +72,7 @@ class Watch:
         """Whether stacks were requested."""
         return self._asked is not None
 
-    def look(self, events: Mapping[int, RankState]) -> Cause | None:
+    def judge(self, events: Mapping[int, RankState]) -> Cause | None:
         """Check the ranks. Returns the cause once the run hangs and its stacks are in the logs."""
         now = time.monotonic()
         if self._asked is None:

@@ -45,7 +45,7 @@ class LeftRunning:
     """When something trained last, or else the command ended; seconds since boot."""
     _with_torch: set[int] = field(default_factory=set)
 
-    def look(self, events: Mapping[int, RankState]) -> bool:
+    def check(self, events: Mapping[int, RankState]) -> bool:
         """Look once. Returns whether there is anything to wait for."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._since = self._since or now

@@ -68,11 +68,11 @@ class RankState:
         while to_the_end or self.tail.offset < limit:
             before = self.tail.offset
             for event in self.tail.read():
-                self.take(event)
+                self.fold(event)
             if self.tail.offset == before:
                 return
 
-    def take(self, event: schema.Event) -> None:
+    def fold(self, event: schema.Event) -> None:
         """Take in one event."""
         if isinstance(event, schema.Start):
             self.begun = self.ours = event.attempt == self.attempt
@@ -80,7 +80,7 @@ class RankState:
             return
         before = self._place()
         self._run.fold(self.rank, event)
-        self.trend.take(event)
+        self.trend.fold(event)
         if self.ours:
             self.heard = time.monotonic()
             if self._place() != before:

@@ -58,7 +58,7 @@ class Stopping:
     _looked: float = 0.0
     _wrote: float = 0.0
 
-    def look(self, children: Sequence[Child], events: Mapping[int, RankState]) -> None:
+    def advance(self, children: Sequence[Child], events: Mapping[int, RankState]) -> None:
         """Signal the ranks that were not signalled yet, and end wrappers whose ranks have ended."""
         try:
             table = process_table()

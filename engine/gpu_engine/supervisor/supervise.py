@@ -93,7 +93,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         queued = waiting.read(self.run.path) is not None
         try:
-            leases = claim.take(self.plan, self.plan.whole, queued=queued)
+            leases = claim.acquire(self.plan, self.plan.whole, queued=queued)
         except UserError as err:
             if queued:
                 return self._wait_again(str(err))
@@ -204,7 +204,7 @@ class Supervisor:
             self._tell_of_left(attempt)
             self._hear(attempt, self._wait(attempt))
             self._look(attempt)
-            devices.look()
+            devices.sample()
             digests.look(map(self.run.events, attempt.events))
         devices.close()
         if attempt.left is not None and attempt.left.rest and not attempt.forced:
@@ -249,13 +249,13 @@ class Supervisor:
         self._read(attempt, to_the_end=False)
         self._notice(attempt)
         if attempt.stopping is not None:
-            attempt.stopping.look(attempt.children, attempt.events)
+            attempt.stopping.advance(attempt.children, attempt.events)
         for child in attempt.children:
             if self._direct(child.role):
                 scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
         if self.hang_timeout and attempt.deadline is None and (
                 attempt.running_children or attempt.stopping is None):
-            attempt.hang = self.watch.look(attempt.events)
+            attempt.hang = self.watch.judge(attempt.events)
             if attempt.hang is not None:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
@@ -337,7 +337,7 @@ class Supervisor:
         self._limit(attempt, self.grace)
         self._set_state("stopping", reason=None)
         self._read(attempt)
-        attempt.stopping.look(attempt.children, attempt.events)
+        attempt.stopping.advance(attempt.children, attempt.events)
 
     def _let_save(self, attempt: Attempt) -> bool:
         """Give ranks more time if they are writing a checkpoint, or have completed and only end

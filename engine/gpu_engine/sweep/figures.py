@@ -42,7 +42,7 @@ def of(run: Path) -> Figures:
     track = Track()
     for rank in ranks if exact else ranks[:1]:
         for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
-            track.take(rank, event)
+            track.fold(rank, event)
     return Figures(track.steps, track.extents(), exact)
 
 

@@ -46,7 +46,7 @@ class Track:
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
 
-    def take(self, rank: int, event: Event) -> None:
+    def fold(self, rank: int, event: Event) -> None:
         """Add what an event says, in the order of the rank's file."""
         at = self._ranks.setdefault(rank, _Rank())
         if isinstance(event, Start):

@@ -30,7 +30,7 @@ async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) 
     app = Mini(run.run, at=52)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
-        assert "has been stuck" not in terminal(app)
+        assert "has stalled" not in terminal(app)
         assert "12.4k/s" in terminal(app)
         assert "left" in terminal(app).splitlines()[0]
         app.at = 171
@@ -41,7 +41,7 @@ async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) 
         assert "left" not in text.partition("┌")[0].partition("loss ─")[0]
         assert "k/s" not in text
         assert "6.2k" not in text
-        assert "! rank 1 has been stuck in data for 02:00 after step 99" in text
+        assert "! rank 1 has stalled in data for 02:00 after step 99" in text
         assert "rank 0 in forward d shows where" in text
 
 
@@ -80,11 +80,11 @@ async def test_a_silent_rank_is_named_soon(tmp_path: Path) -> None:
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         text = flat(terminal(app))
-        assert "! rank 1 has been stuck in backward for 00:12 after step 99, " \
+        assert "! rank 1 has stalled in backward for 00:12 after step 99, " \
             "without a sign of life for 00:12; rank 0 in backward" in text
         run.write(1, ("phase", 62, {"phase": "forward", "since": T0 + 62, "step": 100}))
         await settled(pilot, lambda s: s.ranks[1].beat == T0 + 62)
-        assert "has been stuck" not in terminal(app)
+        assert "has stalled" not in terminal(app)
 
 
 async def test_ranks_that_a_full_disk_silences_are_not_said_to_be_stuck(
@@ -100,10 +100,10 @@ async def test_ranks_that_a_full_disk_silences_are_not_said_to_be_stuck(
         text = flat(terminal(app))
         assert "! no space left, so nothing is recorded of the ranks" in text
         assert "no reports" in text
-        assert "has been stuck" not in text
+        assert "has stalled" not in text
         free = 1 << 30
         await settled(pilot, lambda s: s.unheard is None)
-        assert "rank 0 has been stuck in backward" in flat(terminal(app))
+        assert "rank 0 has stalled in backward" in flat(terminal(app))
 
 
 async def test_where_ranks_stand_still_all_are_asked(tmp_path: Path, monkeypatch) -> None:

@@ -165,7 +165,7 @@ def test_what_is_no_promise_is_refused_by_name(pair) -> None:
     pair[0].reason = Reason(stop=True)
     pair[0].last.ask()
     pair[0].memory.set("gpu-panel/end/1", '{"step": 1}')
-    with pytest.raises(PeerLost, match=r"rank 1 .*no step to end at: b'\{\"step\": 1\}'"):
+    with pytest.raises(PeerLost, match=r"rank 1 .*not a step to end at: b'\{\"step\": 1\}'"):
         pair[0].last.reached()
 
 

@@ -21,7 +21,7 @@ class Cpu(Backend):
 
     name = "cpu"
     asks_driver = False
-    missing = "this machine says nothing about its processor"
+    missing = "this machine does not describe its processor"
     gone = "these cores are offline"
 
     def present(self) -> bool:

@@ -45,7 +45,7 @@ def activity_in(heartbeat: str) -> str:
     try:
         return str(json.loads(heartbeat)[1])[:500]
     except (ValueError, IndexError, TypeError, KeyError):
-        return "not heard from"
+        return "no heartbeat yet"
 
 
 def activity(rec: Recorder) -> str:

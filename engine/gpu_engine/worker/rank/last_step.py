@@ -126,7 +126,7 @@ def _read(text: bytes, rank: int) -> tuple[int, Reason]:
         bound, (stop, step, error) = json.loads(text)
         return int(bound), Reason(bool(stop), None if step is None else int(step), str(error))
     except (ValueError, TypeError) as err:
-        raise PeerLost(f"rank {rank} has said something that is no step to end at: "
+        raise PeerLost(f"rank {rank} sent something that is not a step to end at: "
                        f"{text[:200]!r}") from err
 
 

@@ -31,7 +31,7 @@ def plan(*command, devices=3, **sections):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ((), ["your command is told neither batch size nor lr: it has its own"]),
+    ((), ["your command sets its own batch size and lr"]),
     (("{lr}",), ["lr 0.0003, not scaled"]),
     (("{batch.per_gpu}",), ["64 global = 32 per GPU × 2 GPUs × 1"]),
     (("{batch.per_gpu}", "{lr}", "{seed}"), ["64 global = 32 per GPU × 2 GPUs × 1",
@@ -159,7 +159,7 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_pat
         said = " ".join(screen_text(pilot.app).replace("│", " ").split())
         assert "lr 0.0003, not scaled" not in said
         assert "64 global" not in said
-        assert "your command is told neither batch size nor lr" in said
+        assert "your command sets its own batch size and lr" in said
         await pilot.press("2")
         form.query_one("#f-train-lr").focus()
         await settled(pilot, screen)

@@ -148,7 +148,7 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
             event_lines.append(run.events(rank), *told)
         (line,), _ = RunsFeed().refresh()
         said = text(line, 160)
-        assert "! rank 1 has been stuck in data for 01:1" in said
+        assert "! rank 1 has stalled in data for 01:1" in said
         assert "left" not in said
         assert "/s" not in said
         assert (line.samples_per_s, line.steps_per_s, line.seconds_left) == (None, None, None)
@@ -339,7 +339,7 @@ def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(home, monke
     assert [line.id for line in lines] == [first.id, second.id, third.id, old.id]
     assert [line.waits for line in lines] == [True, True, True, False]
     assert {line.reason for line in lines[:3]} == {
-        "waits, but nothing starts it: gpu-engine queue goes on with the queue"}
+        "waits, but the queue does not run: gpu-engine queue starts it"}
     assert asked == [1]
     assert feed.news == "The queue had stopped, and runs again: 3 runs wait in it"
 
@@ -350,7 +350,8 @@ def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(home, monke
         lines, _ = feed.refresh()
     assert read == []
     assert [line.reason for line in lines[:3]] == [
-        "waits for GPU 0, which is held by run 77aa", "waits for GPU 1", "waits to be looked at"]
+        "waits for GPU 0, which is held by run 77aa", "waits for GPU 1",
+        "waits for its first check"]
     said = run_row(lines[0], layout(lines, 160)).lines[0]
     assert ("waits for GPU 0, which is held by run 77aa", "dim") in list(said)
 
