@@ -73,7 +73,7 @@ def test_what_is_not_known_is_never_a_zero():
 
 def test_our_run_is_named_with_its_rank():
     machine = slots(1)
-    said = text(look(machine, Sample(machine.devices[0], 0.9), 
+    said = text(look(machine, Sample(machine.devices[0], 0.9),
                      ours={"cpu:0": Ours("3f2a", 0, "gpt", "1:08")}))
     assert "● run 3f2a rank 0" in said
 
@@ -174,8 +174,9 @@ def test_what_is_wrong_is_told_in_a_card_as_far_as_it_goes_and_whole_below():
     machine = gpus(1)
     wrong = "GPU is lost: it fell off the bus or no longer answers (see dmesg for Xid)"
     found = build(look(machine, Sample(machine.devices[0], problem=wrong)), 61)
-    words = ["".join(part for part, _ in line)[:25] for line in found.rows[0].lines]
-    assert words[1:] == ["  └ ! GPU is lost: it fell", "    off the bus or no"]
+    words = ["".join(part for part, _ in line)[:26].rstrip() for line in found.rows[0].lines]
+    assert words[1] == "  └ ! GPU is lost: it fell"
+    assert words[2].startswith("    off the bus or no")
     assert found.told["0"].endswith("! " + wrong)
 
 

@@ -62,6 +62,8 @@ lists the processes on all devices."""
         self._device: str | None = None
         self._runs: tuple[RunLine, ...] = ()
         self._order = "memory"
+        self._lent = False
+        """Whether it has the focus only as there was no more room for the device table."""
         self.shown = DeviceDetails()
         """What was painted last."""
 
@@ -70,6 +72,21 @@ lists the processes on all devices."""
         machine's; None for no device."""
         self._device = device
         self.paint()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._keep_focus)
+
+    def _keep_focus(self) -> None:
+        """Take the focus from the device table where a smaller terminal hides that, and give it
+        back."""
+        screen, table = self.screen, self.screen.query_one("#devices")
+        if screen.has_class("-narrow") and self.display and screen.focused in (None, table):
+            self._lent = True
+            self.focus()
+        elif self._lent and not screen.has_class("-narrow"):
+            self._lent = False
+            if self.has_focus:
+                table.focus()
 
     def show_runs(self, runs: Sequence[RunLine]) -> None:
         """Take the runs whose ranks are to be named among the processes, from the next painting

@@ -289,10 +289,15 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.tick(ticking.toggled(self.ticked, key))
 
     def action_tick_all(self) -> None:
-        """All of the machine under the cursor that can be used; where these are ticked already,
-        none of them."""
+        """All of the machine under the cursor that can be used and that no run holds; where these
+        are ticked already, none of them."""
         host, _ = row_keys.split(self.key_at_cursor or "")
-        self.tick(ticking.all_or_none(self._source, self._in_order, self.ticked, host))
+        found = ticking.all_or_none(self._source, self._in_order, self.ticked, host)
+        if found == list(self.ticked):
+            self.notify("All devices here are held or can't be used; space ticks one all the same",
+                        severity="warning")
+            return
+        self.tick(found)
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_tick_free(self) -> None:
@@ -355,7 +360,7 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     def _wait_for(self, key: str, those: Sequence[str]) -> None:
         """Wait for `key`, unless one of `those` devices is free now."""
-        free = [one for one in those if words.is_free(self._source, one)]
+        free = [one for one in those if self._source.state_of(one) == "free"]
         if key not in self._source.wanted and free:
             self.notify(f"{free[0]} is free now", title="Free", markup=False)
             return

@@ -87,7 +87,7 @@ class Drawn:
 def cards(devices: Sequence[Facts], width: int, each: int) -> Drawn:
     """Cards of `each` lines."""
     ids = max(len(f.number) for f in devices)
-    figures = max(5, *(cells(f.memory[0]) for f in devices)) + 1
+    figures = _figures(devices) + 1
     left = min(max(width * 2 // 5, 30), 56)
     over = span(width - left - figures - 1, 2)
     left = width - over.cells - figures - 1  # what is left over goes to the words
@@ -203,7 +203,7 @@ def on_one_line(devices: Sequence[Facts], width: int) -> Drawn:
 
 def _columns(devices: Sequence[Facts], width: int) -> _Columns:
     ids = max(len(f.number) for f in devices)
-    figures = max(3, *(cells(f.memory[0]) for f in devices))
+    figures = _figures(devices)
     # Keep the columns while a driver fails, so that those beside them don't move.
     failing = any(f.sample.problem for f in devices)
     temp = 5 if failing or any(f.sample.temperature is not None for f in devices) else 0
@@ -226,6 +226,11 @@ def _columns(devices: Sequence[Facts], width: int) -> _Columns:
 
 
 # --- parts -----------------------------------------------------------------------------------
+
+
+def _figures(devices: Sequence[Facts]) -> int:
+    """Cells for used and all memory, however much is used."""
+    return max(cells(_of_total(size, f.total)) for f in devices for size in (5 << 30, f.total or 0))
 
 
 def _head(f: Facts, ids: int) -> tuple[Part, ...]:

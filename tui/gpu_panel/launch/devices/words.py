@@ -71,11 +71,3 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
     if row_keys.ANY in source.wanted:
         found.append(("You will be notified when any device is free (W)", "accent"))
     return (*found, *((f"✗ {p.message}", "bad") for p in problems))
-
-
-def is_free(source: DeviceSource, key: str) -> bool:
-    """Whether the device with the row of this key was free at the last look."""
-    host, name = row_keys.split(key)
-    seen = next((s for s in source.hosts if s.host.name == host), None)
-    judged = (source.freedom or {}) if host is None else seen.freedom if seen is not None else {}
-    return name in judged and judged[name].free
