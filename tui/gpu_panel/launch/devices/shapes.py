@@ -254,7 +254,7 @@ def _shorter(text: str, sample: Sample, over: int) -> str:
     return text.replace(command + "…", command, 1).replace(command, short, 1)
 
 
-_LEAST_COMMAND = 8
+_LEAST_COMMAND = 4
 """Cells that a command keeps when its line is cut."""
 
 
