@@ -64,7 +64,8 @@ def tones(app: App[object], stroke: Style | None) -> tuple[Style, Style, Style]:
     terminals = own + Style(dim=True), own, own + Style(bold=True)
     variables = app.theme_variables
     try:
-        grounds = [Color.parse(variables.get(name, "")) for name in ("background", "cursor")]
+        grounds = [Color.parse(variables.get(name, ""))
+                   for name in ("background", "cursor", "cursor-blurred")]
         ink = Color.parse(variables.get("foreground", ""))
     except ColorParseError:
         return terminals

@@ -318,7 +318,7 @@ def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) 
         return "free", "good"
     if freedom.state == "unhealthy":
         return "! " + clean(freedom.reason), "bad"
-    return clean(freedom.reason), "warn"
+    return clean(freedom.reason), ""  # somebody's use is no trouble
 
 
 def short(device: Device) -> str:
