@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from textual.color import Color
 
-from gpu_engine.devices.records import HostSample
+from gpu_engine.devices.records import HostSample, Sample
 from gpu_panel.launch.host_bar import HostBar
 
 from ...conftest import gpus, slots
@@ -42,3 +42,14 @@ async def test_the_network_is_shown_where_there_is_room(width, there):
         said = shown(screen.query_one(HostBar))
         assert ("net ↑ 1.5 MiB/s ↓ –  " in said) is there
         assert "RAM 1/2G" in said
+
+
+@pytest.mark.parametrize(("each", "said"), [(54.0, "8 GPUs · 378 W · "), (300.0, "GPUs · 2.1 kW")])
+async def test_the_power_of_all_devices_is_added_up(each, said):
+    """A lost one's last figure is none of it."""
+    machine = gpus(8)
+    samples = tuple(Sample(d, power=each, processes=()) for d in machine.devices[:7])
+    lost = Sample(machine.devices[7], power=each, problem="GPU is lost")
+    sampler = StillSampler(machine, (*samples, lost))
+    async with panel(machine, sampler=sampler, size=(160, 30)) as (_, screen):
+        assert said in shown(screen.query_one(HostBar))

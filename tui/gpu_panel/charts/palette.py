@@ -7,7 +7,7 @@ from textual.app import App
 from textual.color import BLACK, WHITE, Color, ColorParseError
 
 from gpu_panel import okabe_ito
-from gpu_panel.theme import GRAPHIC, apart
+from gpu_panel.theme import GRAPHIC, apart, contrast
 
 HUES = 8
 _TURN = (0.0, 0.42, 0.80, 0.17, 0.62, 0.92, 0.29, 0.53)
@@ -50,3 +50,33 @@ def dash_of(app: App[object], index: int) -> int:
 
 def _is_for_colour_blind(app: App[object]) -> bool:
     return app.theme in {theme.name for theme in okabe_ito.THEMES}
+
+
+TONES = (GRAPHIC, 5.0, 9.0)
+"""The contrasts of idle, moderate and heavy load with the background."""
+
+
+def tones(app: App[object], stroke: Style | None) -> tuple[Style, Style, Style]:
+    """A stroke for idle, moderate and heavy load: the busier, the further from the background, so
+    brighter on a dark one. None: in the colour of text. In the terminal's own colours: dim, plain
+    and bold."""
+    own = stroke or Style()
+    terminals = own + Style(dim=True), own, own + Style(bold=True)
+    variables = app.theme_variables
+    try:
+        grounds = [Color.parse(variables.get(name, ""))
+                   for name in ("background", "cursor", "cursor-blurred")]
+        ink = Color.parse(variables.get("foreground", ""))
+    except ColorParseError:
+        return terminals
+    if any(c.ansi is not None for c in (*grounds, ink)) or app.native_ansi_color:
+        return terminals
+    if own.color is not None:
+        ink = Color.from_rich_color(own.color)
+    far = BLACK if grounds[0].brightness > 0.5 else WHITE
+    way = [grounds[0].blend(ink, n / 40) for n in range(41)] + \
+        [ink.blend(far, n / 40) for n in range(41)]
+    found = [next((c for c in way if all(contrast(c, ground) >= least + 0.1 for ground in grounds)),
+                  far) for least in TONES]
+    idle, moderate, heavy = (Style(color=c.rich_color) for c in found)
+    return idle, moderate, heavy

@@ -6,6 +6,8 @@ slow down from 85 to 90 °C on (`nvidia-smi -q -d TEMPERATURE`, "GPU Slowdown Te
 
 from __future__ import annotations
 
+IDLE_BELOW = 0.10
+"""The share of time below which a device counts as idle, as the engine has it (availability)."""
 BUSY = 0.75
 """The share of time from which a device counts as busy: what one wants of it in a training."""
 NEARLY_FULL, FULL = 0.90, 0.97
@@ -16,9 +18,17 @@ AT_LIMIT = 0.99
 """The share of its power limit at which a card is held back by it."""
 
 
-def of_use(share: float | None) -> str:
-    """The style for a utilisation, 0 to 1: idle or little, or busy."""
-    return "good" if share is not None and share >= BUSY else "accent"
+LEVELS = ("idle", "moderate", "heavy")
+
+
+def level(share: float | None) -> str:
+    """How busy a device is by its utilisation, 0 to 1: one of LEVELS."""
+    return LEVELS[sum((share or 0.0) >= least for least in (IDLE_BELOW, BUSY))]
+
+
+def shade(share: float) -> int:
+    """0 to 3: idle, up to the middle, more, busy."""
+    return sum(share >= least for least in (IDLE_BELOW, 0.4, BUSY))
 
 
 def of_memory(share: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from textual import actions
 from textual.binding import BindingType
 from textual.events import Compose, Resize, ScreenResume
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
 from gpu_panel import keys
@@ -109,6 +109,13 @@ class PaneScreen(Screen[None]):
         bar = next(iter(self.query(PaneBar)), None)
         if pane is not None and pane.TAB and bar is not None and bar.active != pane.NAME:
             self.bring_forward(pane.NAME)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether nothing but dialogs stands before it."""
+        stack = self.app.screen_stack
+        return self in stack and all(isinstance(screen, ModalScreen)
+                                     for screen in stack[stack.index(self) + 1:])
 
     @classmethod
     def tabs(cls) -> list[tuple[str, str]]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class HostBar(Widget):
-    """Host, GPUs and driver on the left; processor, memory, disk, network and time on the right.
-    If there is too little room, the least important parts are dropped."""
+    """Host, GPUs, their power and driver on the left; processor, memory, disk, network and time on
+    the right. If there is too little room, the least important parts are dropped."""
 
     def __init__(self, source: DeviceSource) -> None:
         super().__init__(id="host")
@@ -31,18 +31,25 @@ class HostBar(Widget):
         self._host = clean(socket.gethostname()).partition(".")[0]
         self._inventory: Inventory | None = None
         self._sample = HostSample()
+        self._power = ""
+        """What all devices of this machine draw together."""
         self._time = ""
 
     def paint(self) -> None:
         """Draw the latest sample of the machine."""
         inventory, shot, now = self._source.inventory, self._source.snapshot, time.strftime("%H:%M")
         sample = shot.host if shot else HostSample()
-        if (inventory, sample, now) != (self._inventory, self._sample, self._time):
+        drawn = [s.power for s in (shot.samples if shot else ())
+                 if s.power is not None and not s.problem]
+        power = _power(sum(drawn)) if drawn else ""
+        if (inventory, sample, power, now) != (self._inventory, self._sample, self._power,
+                                               self._time):
             self._inventory, self._sample, self._time = inventory, sample, now
+            self._power = power
             self.refresh()
 
     def render(self) -> Content:
-        left = ["gpu-panel", self._host, *_machine(self._inventory)]
+        left = ["gpu-panel", self._host, *_machine(self._inventory, self._power)]
         right = [*_figures(self._sample), *_network(self._sample), self._time]
         full = _disk_style(self._sample)
         wide = self.size.width - 2
@@ -68,16 +75,23 @@ def _width(parts: list[str], gap: str) -> int:
     return cell_len(gap.join(parts))
 
 
-def _machine(inventory: Inventory | None) -> list[str]:
+def _machine(inventory: Inventory | None, power: str) -> list[str]:
     if inventory is None:
         return ["…"]
     counts = Counter(_kind(d) for d in inventory.devices)
     out = [" + ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in sorted(counts.items()))]
+    if power:
+        out.append(power)
     if inventory.driver:
         out.append(f"driver {clean(inventory.driver)}")
     if inventory.cuda:
         out.append(f"CUDA {clean(inventory.cuda)}")
     return out
+
+
+def _power(watts: float) -> str:
+    """"954 W" or "2.3 kW"."""
+    return f"{watts:.0f} W" if watts < 999.5 else f"{watts / 1000:.1f} kW"
 
 
 def _kind(device: Device) -> str:

@@ -179,7 +179,7 @@ class LaunchScreen(PaneScreen):
     # --- reading and painting, while this screen is shown ---------------------------------------
 
     def _if_seen(self, part: Callable[[], object]) -> None:
-        if self.is_active and self.is_mounted:
+        if self.is_seen and self.is_mounted:
             part()
 
     def _look(self) -> None:

@@ -1,4 +1,4 @@
-"""The small curves of a device's last minutes."""
+"""Five minutes of a device's utilisation and memory, and the graphs of them."""
 
 from __future__ import annotations
 
@@ -7,43 +7,123 @@ import math
 import pytest
 
 from gpu_engine.devices.records import Sample, Snapshot
-from gpu_panel.launch.devices.history import KEPT, History, curve
+from gpu_panel.launch.devices import graphs
+from gpu_panel.launch.devices.history import BRIDGED, SPAN, History, span
 
 from ...machines import GPU
 
 
-def test_a_curve_s_scale_is_always_the_whole():
-    assert curve([0.0, 0.5, 1.0], KEPT).strip() == "▁▅█"
-    assert set(curve([0.01] * KEPT, 10)) == {"▁"}
-    assert curve([7.0, -3.0], KEPT).strip() == "█▁"
+def shot(at: float, share: float | None) -> Snapshot:
+    used = None if share is None or math.isnan(share) else int(share * GPU.memory_total)
+    return Snapshot(at, (Sample(GPU, share, used),))
 
 
-def test_a_curve_has_gaps_where_nothing_is_known():
-    assert curve([None, math.nan, math.inf, 0.5], KEPT).endswith("   ▅")
-    assert curve([], 8) == " " * 8
-    assert curve([0.5], 0) == ""
+def filled(values, first: int = 1000) -> History:
+    history = History()
+    history.learn([shot(first + i, v) for i, v in enumerate(values)])
+    return history
 
 
-@pytest.mark.parametrize("width", [1, 7, 10, 12, 60, 119, 120, 200])
-@pytest.mark.parametrize("count", [0, 1, 5, 119, 120])
-def test_a_curve_is_as_wide_as_told(width, count):
-    assert len(curve([0.3] * count, width, seen=count + 7)) == width
+def text(line) -> str:
+    return "".join(part for part, _ in line)
+
+
+@pytest.mark.parametrize("width", [1, 7, 10, 38, 60, 97, 150, 400])
+@pytest.mark.parametrize("dots", [1, 2])
+def test_five_minutes_fit_into_any_width(width, dots):
+    over = span(width, dots)
+    assert over.cells <= width
+    assert over.cells * over.seconds >= SPAN
+    assert (over.cells - 1) * over.seconds < SPAN
+    assert over.seconds % dots == 0
+    assert len(filled([0.5] * 9).utilization("0", over, dots)) == over.cells * dots
+    assert len(graphs.axis(over)) == over.cells
+    assert graphs.axis(over).endswith("now"[:over.cells])
+
+
+def test_each_value_is_the_mean_of_its_time():
+    over = span(30)  # ten seconds a cell
+    history = filled([i // 10 / 30 for i in range(300)])  # from a multiple of ten on
+    assert history.utilization("0", over) == pytest.approx([i / 30 for i in range(30)])
+    assert history.memory("0", over) == pytest.approx([i / 30 for i in range(30)], abs=1e-6)
+    assert history.utilization("1", over) == [None] * 30
+
+
+def test_no_more_than_five_minutes_are_kept():
+    history = filled([0.5] * 3000)
+    assert [len(kept) for kept in history._kept.values()] == [SPAN]
+    assert None not in history.utilization("0", span(30))
 
 
 def test_between_two_looks_only_the_last_cell_moves():
-    values = [i / 120 for i in range(120)]
-    history = History()
-    shots = [Snapshot(float(i), (Sample(GPU, v, int(v * GPU.memory_total)),))
-             for i, v in enumerate(values)]
-    before = ""
-    for i, shot in enumerate(shots):
-        history.learn(shots[:i + 1])
-        assert history.seen == i + 1
-        now = history.utilization("0", 10)
-        if before and i % 12:
+    over = span(30)
+    values = [(i * 7 % 100) / 100 for i in range(400)]
+    shots = [shot(1000 + i, v) for i, v in enumerate(values)]
+    history, before = History(), []
+    for i in range(len(shots)):
+        history.learn(shots[max(0, i - 119):i + 1])
+        now = history.utilization("0", over)
+        if before and i % 10:
             assert now[:-1] == before[:-1]
+        elif before:
+            assert now[:-1] == before[1:]
         before = now
-        assert shot is shots[i]
-    assert history.memory("0", 10) == history.utilization("0", 10)
-    history.learn(shots)
-    assert history.seen == 120
+
+
+def test_what_is_read_rarely_is_a_line_and_a_pause_is_a_gap():
+    over = span(300)
+    rare = History()
+    rare.learn([shot(1000 + i * BRIDGED, 0.5) for i in range(20)])
+    assert rare.utilization("0", over)[-19 * BRIDGED - 1:] == [0.5] * (19 * BRIDGED + 1)
+    paused = History()
+    paused.learn([shot(1000, 0.5), shot(1000 + BRIDGED + 1, 0.5)])
+    assert paused.utilization("0", over)[-BRIDGED - 2:] == [0.5, *[None] * BRIDGED, 0.5]
+
+
+def test_unknown_values_are_gaps():
+    over = span(300)
+    history = filled([0.5, None, math.nan, 7.0, -1.0])
+    assert history.utilization("0", over)[-5:] == [0.5, None, None, 1.0, 0.0]
+
+
+def test_a_clock_that_is_set_back_begins_anew():
+    history = filled([0.9] * 100, first=90_000)
+    history.learn([shot(1000, 0.1)])
+    assert [v for v in history.utilization("0", span(300)) if v is not None] == [0.1]
+    history.learn([shot(990, 0.8)])  # a little back: older than what is there
+    assert [v for v in history.utilization("0", span(300)) if v is not None] == [0.1]
+
+
+# --- graphs ----------------------------------------------------------------------------------
+
+
+def test_a_bar_s_scale_is_always_the_whole():
+    assert text(graphs.bars([0.0, 0.5, 1.0, None], 0)) == "▁▄█ "
+    assert set(text(graphs.bars([0.01] * 9, 0))) == {"▁"}
+
+
+def test_a_tall_bar_is_a_bar_over_several_lines():
+    assert [text(line) for line in graphs.tall_bars([0.0, 0.5, 0.75, 1.0, None], 2, 0)] == \
+        ["  ▄█ ", "▁███ "]
+
+
+def test_a_filled_curve_tells_idle_from_unknown():
+    lines = [text(line) for line in graphs.area([1.0, 1.0, 0.5, 0.5, 0.0, 0.0, None, None], 2, 0)]
+    assert lines == ["⣿   ", "⣿⣿⣀ "] or lines == ["⣿⠀⠀⠀", "⣿⣿⣀⠀"]
+
+
+def test_load_is_told_by_brightness_and_by_shade():
+    line = graphs.heat([0.0, 0.09, 0.2, 0.5, 0.8, None], 3)
+    assert text(line) == "░░▒▓█ "
+    assert [style for _, style in line] == ["idle3", "moderate3", "heavy3", "idle3"]
+    assert [style for _, style in graphs.bars([0.09, 0.10, 0.74, 0.75], 0)] == \
+        ["idle0", "moderate0", "heavy0"]
+
+
+def test_the_axis_has_as_many_minutes_as_there_is_room_for():
+    wide = graphs.axis(span(50))
+    assert wide.split() == ["-5", "min", "-4", "-3", "-2", "-1", "now"]
+    assert [wide.index(f"-{m}") for m in (4, 3, 2, 1)] == [10, 20, 30, 40]
+    assert graphs.axis(span(11)).split() == ["-5", "min", "now"]
+    assert graphs.axis(span(8)).split() == ["-5", "now"]
+    assert graphs.axis(span(4)).split() == ["now"]

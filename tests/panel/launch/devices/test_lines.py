@@ -16,14 +16,15 @@ from gpu_engine.devices.records import (
     Snapshot,
 )
 from gpu_panel.launch.devices.history import History
-from gpu_panel.launch.devices.lines import DeviceTable, bar, build
+from gpu_panel.launch.devices.lines import DeviceTable, Ours, build
 
 from ....conftest import gpus, slots
 
 
-def text(look: DeviceTable, width: int = 80) -> str:
-    header, rows = build(look, width)
-    lines = ([header] if header else []) + [line for row in rows for line in row.lines]
+def text(look: DeviceTable, width: int = 80, height: int | None = None) -> str:
+    found = build(look, width, height)
+    lines = [found.header] if found.header else []
+    lines += [line for row in found.rows for line in row.lines]
     return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
 
 
@@ -45,8 +46,9 @@ def test_a_gpu_with_everything_known():
     assert "34/80G" in said
     assert "61°C" in said
     assert "301/400W" in said
-    assert "└ alice · python train.py · 34.0 GiB · 3 days" in said
-    assert said.splitlines()[-1] == "  └ free"
+    assert "└ alice · python train.py · 34.0 GiB · 3 days" in text(
+        look(machine, busy, free, ticked=("1",)), 140)
+    assert said.splitlines()[-2].startswith("  └ free")
 
 
 @pytest.mark.parametrize("command", ["python train.py " + "--option 1 " * 9, "x" * 60, "x" * 59])
@@ -55,9 +57,10 @@ def test_a_long_command_is_cut_and_memory_and_age_are_not(command):
     busy = Sample(machine.devices[0], 0.74, 34 << 30, 80 << 30, 61.0, 301.0, 400.0, processes=(
         DeviceProcess(7, 34 << 30, user="alice", command=command,
                       started=time.time() - 3 * 86400 - 60), DeviceProcess(8, 1)))
-    last = text(look(machine, busy), 61).splitlines()[-1]
-    assert last.startswith(f"  └ alice · {command[:8]}")
-    assert last.endswith("… · 34.0 GiB · 3 days and 1 more")
+    assert "└ alice" in text(look(machine, busy), 140)
+    line = next(line for line in text(look(machine, busy), 140).splitlines() if "└" in line)
+    assert line.startswith(f"  └ alice · {command[:8]}")
+    assert line.endswith("… · 34.0 GiB · 3 days and 1 more")
 
 
 def test_what_is_not_known_is_never_a_zero():
@@ -70,7 +73,8 @@ def test_what_is_not_known_is_never_a_zero():
 
 def test_our_run_is_named_with_its_rank():
     machine = slots(1)
-    said = text(look(machine, Sample(machine.devices[0], 0.9), ours={"cpu:0": "run 3f2a rank 0"}))
+    said = text(look(machine, Sample(machine.devices[0], 0.9),
+                     ours={"cpu:0": Ours("3f2a", 0, "gpt", "1:08")}))
     assert "● run 3f2a rank 0" in said
 
 
@@ -101,11 +105,6 @@ def test_no_line_is_wider_than_the_table(width):
             assert len(line) <= width
 
 
-def test_a_bar_is_as_wide_as_told():
-    for share in (None, -1.0, 0.0, 0.01, 0.5, 0.999, 1.0, 7.0):
-        assert sum(len(part) for part, _ in bar(share, 10)) == 10
-
-
 def test_what_others_call_their_processes_is_harmless():
     machine = gpus(1)
     evil = "[bold]x\x1b]52;c;AAAA\x07\x9b31m\u202etxt"
@@ -116,23 +115,75 @@ def test_what_others_call_their_processes_is_harmless():
     assert "52;c" not in said
 
 
-@pytest.mark.parametrize(("width", "there"), [(44, False), (61, True), (76, True), (150, True)])
-def test_the_small_curve_comes_where_there_is_room(width, there):
-    machine = gpus(2)
-    samples = [Sample(d, 0.5, 40 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())
-               for d in machine.devices]
-    history = History()
-    history.learn([Snapshot(float(i), tuple(samples)) for i in range(120)])
-    said = text(look(machine, *samples, history=history), width)
-    assert ("2 min" in said) is there
-    assert ("▅▅▅▅▅▅▅▅" in said) is there
-    assert max(map(len, said.splitlines())) <= width
+def lab(count: int, seconds: int = 300) -> DeviceTable:
+    """So many devices after five minutes, the first of which a run of ours has kept busy."""
+    machine, history = gpus(count), History()
+    samples = [Sample(d, 0.0 if i else 0.9, 0 if i else 72 << 30, 80 << 30, 60.0, 300.0, 400.0,
+                      processes=()) for i, d in enumerate(machine.devices)]
+    history.learn([Snapshot(float(i), tuple(samples)) for i in range(seconds)])
+    return look(machine, *samples, history=history, ours={"0": Ours("3f2a", 0, "gpt", "1:08", 2)})
+
+
+@pytest.mark.parametrize("width", range(24, 160, 3))
+@pytest.mark.parametrize(("count", "each"), [(1, 3), (4, 3), (5, 1), (8, 1), (9, 1), (16, 1)])
+def test_no_more_lines_are_wanted_than_the_devices_are_worth(width, count, each):
+    found = build(lab(count), width)
+    lines = [line for row in found.rows for line in row.lines]
+    assert found.wanted == len(lines) + 1
+    assert len(lines) == count * (each if width >= 56 else 1)
+    if width >= 44:
+        assert max(sum(len(part) for part, _ in line) for line in lines) <= width
+
+
+@pytest.mark.parametrize(("height", "each"), [
+    (3, 1), (5, 1), (12, 1), (13, 3), (16, 3), (17, 4), (21, 5), (25, 6), (90, 6)])
+def test_cards_take_the_room_that_there_is(height, each):
+    found = build(lab(4), 83, height)
+    assert {len(row.lines) for row in found.rows} == {each}
+    assert found.wanted == 13
+
+
+def test_a_card_has_a_filled_curve_and_below_it_bars_of_memory():
+    said = text(lab(2), 83).splitlines()
+    assert said[0].endswith("now")
+    assert "-5 min" in said[0]
+    assert " 90% " + "⣶" * 37 in said[1]
+    assert "⣿" * 37 in said[2]
+    assert said[3].endswith(" 72/80G " + "▇" * 38)
+    assert "⣀" * 37 in said[5]
+
+
+@pytest.mark.parametrize(("count", "busy", "idle"), [(8, "▇", "▁"), (9, "█", "░")])
+def test_many_devices_have_bars_and_very_many_shades(count, busy, idle):
+    said = text(lab(count), 83).splitlines()
+    assert len(said) == count + 1
+    assert f"90% {busy * 20}" in said[1]
+    assert f" 0% {idle * 20}" in said[2]
+    assert "● r0 gpt" in said[1]
+    assert build(lab(count), 83).told["0"] == "A100-SXM4-80GB · ● run 3f2a rank 0 · gpt · 1:08"
+
+
+def test_a_run_of_ours_has_its_hue_and_others_none():
+    rows = build(lab(4), 83).rows
+    assert {style for part, style in rows[0].lines[1] if "⣿" in part} == {"heavy2"}
+    assert {style for part, style in rows[0].lines[1] if "3f2a" in part} == {"heavy2"}
+    assert {style for part, style in rows[1].lines[1] if "⣀" in part} == {"idle0"}
+
+
+def test_what_is_wrong_is_told_in_a_card_as_far_as_it_goes_and_whole_below():
+    machine = gpus(1)
+    wrong = "GPU is lost: it fell off the bus or no longer answers (see dmesg for Xid)"
+    found = build(look(machine, Sample(machine.devices[0], problem=wrong)), 61)
+    words = ["".join(part for part, _ in line)[:26].rstrip() for line in found.rows[0].lines]
+    assert words[1] == "  └ ! GPU is lost: it fell"
+    assert words[2].startswith("    off the bus or no")
+    assert found.told["0"].endswith("! " + wrong)
 
 
 def test_a_driver_that_fails_takes_no_column_away():
     device = gpus(1).devices[0]
     fine = Sample(device, 0.5, 1 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())
-    heads = [text(look(gpus(1), s), 90).splitlines()[0]
+    heads = [text(look(gpus(1), s), 90, 3).splitlines()[0]
              for s in (fine, Sample(device, problem="the driver is not loaded"))]
     assert heads[0] == heads[1]
     assert "temp" in heads[0]
@@ -143,7 +194,7 @@ def test_of_a_slice_its_size_is_read_first():
     part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:2", 1, "MIG-a", 10 << 30)
     machine = Inventory((card, part), "nvml")
     said = text(DeviceTable(machine, Snapshot(1.0, (Sample(card), Sample(part)))), 60)
-    assert "1:2  1g.10gb of" in said
+    assert "1:2 1g.10gb of" in said
 
 
 def test_the_table_sorts_free_ones_first_and_the_unknown_last():
@@ -153,7 +204,7 @@ def test_the_table_sorts_free_ones_first_and_the_unknown_last():
                Sample(d[2], 0.0, 0, 80 << 30, processes=()))
 
     def order(name):
-        _, rows = build(look(machine, *samples, order=name), 80)
+        rows = build(look(machine, *samples, order=name), 80).rows
         return [row.key for row in rows if row.key]
 
     assert order("index") == ["0", "1", "2"]
@@ -167,7 +218,7 @@ def test_an_inherited_allocation_is_shown_with_its_numbers():
     kept = tuple(replace(machine.devices[i], visible_index=n) for n, i in enumerate((3, 1)))
     found = replace(machine, devices=kept, inherited_visible="3,1",
                     visible_variable="CUDA_VISIBLE_DEVICES")
-    _, rows = build(DeviceTable(found, Snapshot(1.0, tuple(map(Sample, kept)))), 80)
+    rows = build(DeviceTable(found, Snapshot(1.0, tuple(map(Sample, kept)))), 80).rows
     said = "\n".join("".join(part for part, _ in line) for row in rows for line in row.lines)
     assert "☐ 3→0" in said
     assert "☐ 1→1" in said
@@ -176,17 +227,17 @@ def test_an_inherited_allocation_is_shown_with_its_numbers():
 
 def styles(look: DeviceTable, width: int = 110) -> dict[str, str]:
     """Text of each part → its style."""
-    return {part.strip(): style for row in build(look, width)[1] for line in row.lines
+    return {part.strip(): style for row in build(look, width).rows for line in row.lines
             for part, style in line if part.strip("░ ")}
 
 
-@pytest.mark.parametrize(("use", "used", "heat", "watts", "wanted"), [
-    (0.10, 8, 40.0, 100.0, ("accent", "accent", "", "")),
-    (0.75, 72, 75.0, 395.0, ("good", "warn", "warn", "")),
-    (1.00, 79, 85.0, 398.0, ("good", "bad", "bad", "warn"))])
-def test_bars_and_figures_are_coloured_by_load_and_heat(use, used, heat, watts, wanted):
+@pytest.mark.parametrize(("used", "heat", "watts", "wanted"), [
+    (8, 40.0, 100.0, ("", "dim", "dim")),
+    (72, 75.0, 395.0, ("warn", "warn", "dim")),
+    (79, 85.0, 398.0, ("bad", "bad", "warn"))])
+def test_figures_are_coloured_where_they_tell_of_trouble(used, heat, watts, wanted):
     machine = gpus(1)
-    found = styles(look(machine, Sample(machine.devices[0], use, used << 30, 80 << 30, heat, watts,
+    found = styles(look(machine, Sample(machine.devices[0], 0.99, used << 30, 80 << 30, heat, watts,
                                         400.0, processes=())))
-    bars = [style for part, style in found.items() if part[0] in "█▏▎▍▌▋▊▉"]
-    assert (bars[0], bars[-1], found[f"{heat:.0f}°C"], found[f"{watts:.0f}/400W"]) == wanted
+    memory = next(style for part, style in found.items() if part.endswith("/80G"))
+    assert (memory, found[f"{heat:.0f}°C"], found[f"{watts:.0f}/400W"]) == wanted

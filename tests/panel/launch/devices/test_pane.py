@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 from dataclasses import replace
 
 import pytest
 
+from gpu_engine.common import paths
+from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import Device
+from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices.pane import MOST_WAITS, DevicesPane
 
 from ....conftest import gpus
@@ -18,12 +21,15 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def roles(table: DevicesPane) -> dict[str, str]:
-    """Device id → the start of its second line."""
-    lines = [line.strip("│ ") for line in shown(table).splitlines()]
-    found = {}
-    for above, below in itertools.pairwise(lines):
-        if below.startswith("└ "):
-            found[above.split()[1]] = below[2:].partition(" · ")[0]
+    """Device id → its rank, or who uses it: below its name, or on one line behind an arrow."""
+    found, last = {}, ""
+    for line in (line.strip("│ ") for line in shown(table).splitlines()):
+        if line[:1] in "☐▣" and line:
+            last = line.split()[1]
+            rank = re.search(r"→(r\d+|cuda:\d+) ", line)
+            found[last] = re.sub("^r", "rank ", rank[1]) if rank else line.split()[-1]
+        elif line.startswith("└ "):
+            found[last] = line[2:].partition(" · ")[0].partition("  ")[0]
     return found
 
 
@@ -104,6 +110,64 @@ async def test_the_table_can_be_sorted_and_ranks_keep_the_machine_s_order():
         await pilot.press("o")
         await pilot.pause()
         assert table.keys == ["0", "1", "2", "3"]
+
+
+async def test_all_leaves_out_what_runs_hold():
+    machine = gpus(3)
+    with lease.acquire(paths.leases_folder(), machine.devices[1:2], "3f2a"):
+        async with panel(machine, "ddp", sets=("devices.ids=0",)) as (pilot, screen):
+            await until(pilot, lambda: screen.source.freedom
+                        and screen.source.freedom["1"].state == "leased")
+            await pilot.press("a")
+            await settled(pilot, screen)
+            assert screen.draft.ids == ["0", "2"]
+            await pilot.press("a")
+            await settled(pilot, screen)
+            assert screen.draft.ids == []
+
+
+async def test_where_all_are_held_a_says_so():
+    machine = gpus(1)
+    with lease.acquire(paths.leases_folder(), machine.devices, "3f2a"):
+        async with panel(machine, "single", notifications=True) as (pilot, screen):
+            await until(pilot, lambda: screen.source.freedom
+                        and screen.source.freedom["0"].state == "leased")
+            screen.devices.tick([])
+            await pilot.press("a")
+            await until(pilot, lambda: "held or can't be used" in screen_text(pilot.app))
+            assert screen.draft.ids == []
+
+
+# --- what goes on behind a dialog, and what is seen of it -------------------------------------
+
+
+async def test_the_devices_behind_a_dialog_go_on():
+    machine = gpus(2)
+    sampler = StillSampler(machine)
+    async with panel(machine, sampler=sampler) as (pilot, screen):
+        pilot.app.push_screen(Confirm("Close the panel", "?", yes="Close it"))
+        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        busy = tuple(replace(s, utilization=0.87) for s in sampler.latest.samples)
+        sampler.latest = replace(sampler.latest, samples=busy)
+        sampler.recent = (*sampler.recent, sampler.latest)
+        await until(pilot, lambda: "87%" in shown(screen.devices))
+        await until(pilot, lambda: "87%" in screen_text(pilot.app))
+
+
+async def test_what_is_cut_stands_whole_below_for_the_device_under_the_cursor():
+    machine = gpus(8)
+    async with panel(machine, "single", sets=("devices.ids=5",)) as (pilot, screen):
+        await until(pilot, lambda: screen.source.freedom)
+        await pilot.press("end")
+        await until(pilot, lambda: "A100-SXM4-80GB · free" in str(screen.devices.border_subtitle))
+
+
+async def test_a_click_ticks_the_device_whatever_line_of_it_is_hit():
+    async with panel(gpus(4), "ddp", sets=("devices.ids=0",)) as (pilot, screen):
+        for y, wanted in ((10, ["0", "2"]), (12, ["0"]), (13, ["0", "2"]), (15, ["0", "2", "3"])):
+            await pilot.click(screen.devices, offset=(40, y))
+            await settled(pilot, screen)
+            assert screen.draft.ids == wanted
 
 
 # --- what a preset asks for, where the driver is slow -------------------------------------------

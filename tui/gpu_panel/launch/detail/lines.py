@@ -12,12 +12,13 @@ from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel.common.rows import Line, Row, fit, wrap
 from gpu_panel.launch.detail import facts
+from gpu_panel.launch.devices import graphs
+from gpu_panel.launch.devices.history import History, span
 
 if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
     from gpu_panel.launch.detail.facts import Fact
-    from gpu_panel.launch.devices.history import History
 
 _LABEL = 13
 
@@ -40,6 +41,8 @@ class DeviceDetails:
     """Unix seconds."""
     host: str | None = None
     """The machine that it belongs to; None for this one."""
+    hue: int = 0
+    """The number of the hue of the run of ours on it; 0 if there is none."""
 
 
 def build(details: DeviceDetails, width: int) -> list[Row]:
@@ -62,22 +65,21 @@ def build(details: DeviceDetails, width: int) -> list[Row]:
 
 
 def _curves(details: DeviceDetails, sample: Sample, width: int) -> list[Line]:
-    """Utilisation and memory of the last two minutes, side by side if they fit."""
+    """Utilisation and memory of the last five minutes, side by side if they fit."""
     assert details.device is not None
     side = 2 if width >= 120 else 1
     room = width // side
-    cells = max(8, min(60, room - _LABEL - 34))
-    history, name = details.history, details.device.id
-    pairs = (
-        ("utilisation", history.utilization(name, cells) if history else " " * cells,
-         units.share(sample.utilization)),
-        ("memory", history.memory(name, cells) if history else " " * cells,
-         facts.memory(details.device, sample)),
-    )
-    drawn: list[Line] = [((fit(label, _LABEL), "dim"), (curve, "accent"),
-                          (fit(f"  {value}", max(0, room - _LABEL - cells)), ""))
-                         for label, curve, value in pairs]
-    return [(*drawn[0], *drawn[1])] if side == 2 else drawn
+    over = span(max(8, min(60, room - _LABEL - 34)))
+    history, name = details.history or History(), details.device.id
+    rest = max(0, room - _LABEL - over.cells)
+    drawn: list[Line] = [
+        ((fit(label, _LABEL), "dim"), *graphs.bars(values, details.hue),
+         (fit(f"  {said}", rest), ""))
+        for label, values, said in (
+            ("utilisation", history.utilization(name, over), units.share(sample.utilization)),
+            ("memory", history.memory(name, over), facts.memory(details.device, sample)))]
+    axis = (" " * _LABEL + graphs.axis(over) + " " * rest, "dim")
+    return [(axis, axis), (*drawn[0], *drawn[1])] if side == 2 else [(axis,), *drawn]
 
 
 def _grid(found: Sequence[Fact], width: int) -> list[Line]:

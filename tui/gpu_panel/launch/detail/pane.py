@@ -19,6 +19,7 @@ from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.detail import lines
 from gpu_panel.launch.detail.lines import ORDERS, DeviceDetails
 from gpu_panel.launch.devices import row_keys
+from gpu_panel.launch.devices.shades import ShadedRows
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import DeviceProcess
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.runs.feed import RunLine
 
 
-class DetailPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+class DetailPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
     """Shows the latest sample of one device; the cursor is on a process."""
 
     NAME = "detail"
@@ -35,7 +36,7 @@ class DetailPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverrid
     KEYS = keys.of("detail")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Everything the driver reports about the device under the table's cursor. The small
-curves show the last two minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
+curves show the last five minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
 go to another device; x ends the process under the cursor, if it is your own, and asks first. P
 lists the processes on all devices."""
 
@@ -61,6 +62,8 @@ lists the processes on all devices."""
         self._device: str | None = None
         self._runs: tuple[RunLine, ...] = ()
         self._order = "memory"
+        self._lent = False
+        """Whether it has the focus only as there was no more room for the device table."""
         self.shown = DeviceDetails()
         """What was painted last."""
 
@@ -69,6 +72,21 @@ lists the processes on all devices."""
         machine's; None for no device."""
         self._device = device
         self.paint()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._keep_focus)
+
+    def _keep_focus(self) -> None:
+        """Take the focus from the device table where a smaller terminal hides that, and give it
+        back."""
+        screen, table = self.screen, self.screen.query_one("#devices")
+        if screen.has_class("-narrow") and self.display and screen.focused in (None, table):
+            self._lent = True
+            self.focus()
+        elif self._lent and not screen.has_class("-narrow"):
+            self._lent = False
+            if self.has_focus:
+                table.focus()
 
     def show_runs(self, runs: Sequence[RunLine]) -> None:
         """Take the runs whose ranks are to be named among the processes, from the next painting
@@ -102,7 +120,7 @@ lists the processes on all devices."""
                 source.freedom is not None, source.history,
                 {pid: f"run {run.id} rank {rank}"
                  for pid, (run, rank) in ranks_by_pid(self._runs).items()},
-                self._order, time.time())
+                self._order, time.time(), hue=self._hue)
         self._show(shown)
 
     def _show(self, details: DeviceDetails) -> None:
@@ -120,7 +138,12 @@ lists the processes on all devices."""
         return DeviceDetails(
             device, seen.snapshot.of(device.id) if seen.snapshot else None,
             seen.freedom.get(device.id), history=source.histories.get(host), order=self._order,
-            now=time.time(), host=host)
+            now=time.time(), host=host, hue=self._hue)
+
+    @property
+    def _hue(self) -> int:
+        return next((self._source.hues.get(run.id, 0) for run in self._runs
+                     for key, _ in run.devices if key == self._device), 0)
 
     def _title(self) -> str:
         device, sample = self.shown.device, self.shown.sample

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.spec import modes
-from gpu_panel.common import load, units
+from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
-from gpu_panel.launch.devices import row_keys
+from gpu_panel.launch.devices import graphs, row_keys, shapes
+from gpu_panel.launch.devices.shapes import Facts
 
 if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
@@ -23,7 +24,26 @@ STALE_AFTER = 3.0
 """Seconds after which the age of figures is shown."""
 PATIENCE = 2.0
 """Seconds after which it is explained why the devices are not known yet."""
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A run of ours that is on a device."""
+
+    run: str
+    rank: int
+    name: str
+    since: str
+    hue: int = 1
+    """Number of its hue, from 1."""
+
+    def __str__(self) -> str:
+        return f"● run {self.run} rank {self.rank} · {clean(self.name)} · {self.since}"
+
+    @property
+    def short(self) -> str:
+        """For a line with little room."""
+        return f"● r{self.rank} {clean(self.name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +59,8 @@ class DeviceTable:
     first_rank: int = 0
     """The rank of the first ticked device; above 0 on all machines but the first."""
     freedom: Mapping[str, Availability] | None = None
-    ours: Mapping[str, str] | None = None
-    """Key of a device's row → the run of ours on it: "run 3f2a rank 0"."""
+    ours: Mapping[str, Ours] | None = None
+    """Key of a device's row → the run of ours on it."""
     notes: tuple[tuple[str, str], ...] = ()
     """(text, style) of what stands below the devices, such as problems."""
     history: History | None = None
@@ -86,45 +106,75 @@ ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fulles
 """How the table can be sorted → the words for it in the title."""
 
 
-def build(table: DeviceTable, width: int) -> tuple[Line | None, list[Row]]:
-    """The header and the rows, `width` cells wide."""
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The device table as text."""
+
+    header: Line | None
+    rows: list[Row]
+    wanted: int
+    """Lines that its content is worth, header included; it has more where they are given."""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """Key of a device's row → what there is no room for on its line; empty where there is."""
+
+
+def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
+    """The table `width` cells wide. `height`: lines that there are for it; None for as many as it
+    wants."""
     if table.inventory is None:
-        return None, _looking(table.looking, width)
+        looking = _looking(table.looking, width)
+        return Built(None, looking, _lines(looking))
     own = _Machine(table.inventory, table.snapshot, table.freedom, table.history)
     others = [_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
                        table.histories.get(seen.host.name), seen) for seen in table.hosts]
-    pairs = {id(m): [(d, m.sample(d)) for d in m.inventory.devices] for m in (own, *others)}
-    every = [pair for found in pairs.values() for pair in found]
+    facts = {id(m): [_facts(table, m, d, s) for d, s in
+                     _sorted(table, m, [(d, m.sample(d)) for d in m.inventory.devices])]
+             for m in (own, *others)}
+    every = [f for found in facts.values() for f in found]
+
+    def rows(drawn: Mapping[str, Row]) -> list[Row]:
+        """All rows, with those of the devices that are drawn."""
+        out = [_text("this machine", "strong", width)] if table.hosts else []
+        out += [drawn[f.key] for f in facts[id(own)] if f.key in drawn]
+        out += _of_own(own.inventory, width)
+        for machine, seen in zip(others, table.hosts, strict=True):
+            out.append(_host(seen, table.now, width))
+            out += [drawn[f.key] for f in facts[id(machine)] if f.key in drawn]
+            out += _unseen(table, machine, width)
+        return [*out, *(_text(text, style, width) for text, style in table.notes)]
+
+    around = rows({})
+    if not every:
+        return Built(None, around, _lines(around))
+    others_lines = _lines(around) + 1
+    wanted = shapes.CARD if len(every) <= shapes.CARD_UP_TO and width >= shapes.CARD_FROM else 1
+    each = wanted
+    if wanted > 1 and height is not None:  # more where nobody else wants it
+        each = min(shapes.TALLEST, (height - others_lines) // len(every))
+    carded = each >= shapes.CARD
+    drawn = shapes.cards(every, width, each) if carded else shapes.on_one_line(every, width)
+    return Built(drawn.header, rows({f.key: Row(f.key, drawn.device(f)) for f in every}),
+                 others_lines + wanted * len(every),
+                 {f.key: f"{f.name} · {f.mine}{f.use[0]}" for f in every
+                  if cells(f.mine + f.use[0]) > drawn.room})
+
+
+def _lines(rows: Sequence[Row]) -> int:
+    return sum(len(row.lines) for row in rows)
+
+
+def _of_own(inventory: Inventory, width: int) -> list[Row]:
+    """What there is to say of this machine's devices, below them."""
     rows: list[Row] = []
-    header = columns = None
-    if every:
-        columns = _columns([d for d, _ in every], [s for _, s in every], width,
-                           table.history is not None)
-        header = _header(columns)
-
-    def devices(machine: _Machine) -> None:
-        if columns is not None:
-            rows.extend(_device(table, machine, device, sample, columns, width)
-                        for device, sample in _sorted(table, machine, pairs[id(machine)]))
-
-    if table.hosts:
-        rows.append(_text("this machine", "strong", width))
-    devices(own)
-    if not own.inventory.devices:
+    if not inventory.devices:
         rows.append(_text("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
-    if table.inventory.problem:
-        rows.append(_text("! " + clean(table.inventory.problem), "warn", width))
-    if table.inventory.inherited_visible is not None:
-        rows.append(_text(f"{table.inventory.visible_variable} was set when the panel started: "
-                           f"\"{clean(table.inventory.inherited_visible)}\". Only those GPUs are "
-                           "offered; 3→0 means that GPU 3 is the first of them", "dim",
-                           width))
-    for machine, seen in zip(others, table.hosts, strict=True):
-        rows.append(_host(seen, table.now, width))
-        devices(machine)
-        rows += _unseen(table, machine, width)
-    rows += [_text(text, style, width) for text, style in table.notes]
-    return header, rows
+    if inventory.problem:
+        rows.append(_text("! " + clean(inventory.problem), "warn", width))
+    if inventory.inherited_visible is not None:
+        rows.append(_text(f"{inventory.visible_variable} was set when the panel started: "
+                          f"\"{clean(inventory.inherited_visible)}\". Only those GPUs are "
+                          "offered; 3→0 means that GPU 3 is the first of them", "dim", width))
+    return rows
 
 
 def _looking(seconds: float, width: int) -> list[Row]:
@@ -201,55 +251,6 @@ def _or(value: float | None, unknown: float) -> float:
     return unknown if value is None else value
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceColumns:
-    """The width of each column in cells; 0 for a column that is not shown."""
-
-    id: int
-    name: int
-    util: int
-    memory: int
-    temp: int
-    power: int
-    curve: int = 0
-
-
-def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
-             curves: bool) -> DeviceColumns:
-    ids = max(len(numbered(d)) for d in devices)
-    # Keep the columns while a driver fails, so that those beside them don't move.
-    failing = any(s.problem for s in samples)
-    temp = 4 if failing or any(s.temperature is not None for s in samples) else 0
-    power = 8 if failing or any(s.power is not None for s in samples) else 0
-    wanted = min(26, max(len(_name(d)) for d in devices))
-
-    def room(util: int, memory: int, temp: int, power: int) -> int:
-        used = 2 + ids + 2 + (util + 5 + 2) + (memory + 10 + 2)
-        used += (temp + 2 if temp else 0) + (power + 2 if power else 0)
-        return width - used
-
-    for util, curve, memory in _WITH_CURVES if curves else ():
-        if room(util, memory, temp, power) - curve - 2 >= wanted:
-            return DeviceColumns(ids, wanted, util, memory, temp, power, curve)
-    for curve, memory in _WITHOUT_NAMES if curves else ():
-        if room(0, memory, temp, power) - curve >= 0:
-            return DeviceColumns(ids, 0, 0, memory, temp, power, curve)
-    for bar, enough, t, p in ((12, 26, temp, power), (10, 26, temp, power), (8, 16, temp, power),
-                              (6, 10, temp, power), (5, 7, temp, 0), (4, 7, 0, 0), (0, 0, 0, 0)):
-        name = room(bar, bar, t, p)
-        if name >= min(wanted, enough):
-            break
-    return DeviceColumns(ids, max(0, min(name, wanted)), bar, bar, t, p)
-
-
-_WITH_CURVES = ((12, 24, 12), (10, 20, 10), (10, 12, 10), (8, 12, 8), (8, 10, 8), (0, 16, 8),
-                (0, 10, 6), (0, 8, 4))
-"""Widths of the bar of utilisation, its curve and the bar of memory, best first. Where both do not
-fit, the curve says more than the bar."""
-_WITHOUT_NAMES = ((16, 8), (12, 6), (8, 4))
-"""Widths of the curve and the bar of memory where the names move to the second line."""
-
-
 def _name(device: Device) -> str:
     """The card's name without "NVIDIA". A slice's size comes first, as there may be no room for
     the end."""
@@ -258,41 +259,20 @@ def _name(device: Device) -> str:
     return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
 
 
-def _header(c: DeviceColumns) -> Line:
-    text = "  " + fit("#", c.id) + "  " + (fit("name", c.name) + "  " if c.name else "")
-    text += fit("util", c.util + 5) + "  " + (fit("2 min", c.curve) + "  " if c.curve else "")
-    text += fit("memory", c.memory + 10)
-    text += ("  " + fit("temp", c.temp) if c.temp else "")
-    text += ("  " + fit("power", c.power) if c.power else "")
-    return ((text, ""),)
-
-
-def _device(table: DeviceTable, machine: _Machine, device: Device, sample: Sample, c: DeviceColumns,
-            width: int) -> Row:
+def _facts(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> Facts:
     key = machine.key(device)
     on = key in table.ticked
     box = TICKED if on else UNTICKED if machine.can_run else NOT_TO_TICK
-    parts: list[Part] = [
-        (box, "accent" if on else "dim"),
-        (" " + fit(numbered(device), c.id) + "  ", "strong" if on else ""),
-        (fit(_name(device), c.name) + "  " if c.name else "", ""),
-    ]
-    parts += bar(sample.utilization, c.util, load.of_use(sample.utilization))
-    parts.append((f"{percent(sample.utilization):>5}  ", ""))
-    if c.curve:
-        curve = machine.history.utilization(device.id, c.curve) if machine.history else ""
-        parts.append((fit(curve, c.curve) + "  ", load.of_use(sample.utilization)))
-    total = sample.memory_total or device.memory_total
-    share = sample.memory_used / total if sample.memory_used is not None and total else None
-    parts += bar(share, c.memory, load.of_memory(share))
-    parts.append((f"{_of_total(sample.memory_used, total):>10}", ""))
-    if c.temp:
-        heat = units.UNKNOWN if sample.temperature is None else f"{sample.temperature:.0f}°C"
-        parts.append((f"  {heat:>4}", load.of_heat(sample.temperature)))
-    if c.power:
-        parts.append((f"  {_watts(sample):>8}", load.of_power(sample.power, sample.power_limit)))
-    below = _second(table, machine, device, sample, width, "" if c.name else _name(device))
-    return Row(key, (tuple(parts), below))
+    rank, waits = role(table, key), key in table.wanted
+    ours = (table.ours or {}).get(key)
+    use = _use(table, machine, device, sample)
+    return Facts(
+        key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
+        machine.history,
+        "".join(f"{part} · " for part in (rank, "notifies when free" if waits else "") if part),
+        f"→{rank.replace('rank ', 'r')} " * bool(rank) + "♪ " * waits,
+        use, (ours.short, use[1]) if ours and not sample.problem else use,
+        ours.hue if ours else 0)
 
 
 def role(table: DeviceTable, key: str) -> str:
@@ -323,47 +303,13 @@ def keys(table: DeviceTable) -> list[str]:
         if seen.inventory is not None for d in seen.inventory.devices]
 
 
-def _second(table: DeviceTable, machine: _Machine, device: Device, sample: Sample,
-            width: int, name: str) -> Line:
-    """The line below a device: its rank, who uses it, and what is wrong with it; at the end
-    `name`, if there is room."""
-    text, style = _use(table, machine, device, sample)
-    waits = "notifies when free" if machine.key(device) in table.wanted else ""
-    mine = "".join(f"{part} · " for part in (role(table, machine.key(device)), waits) if part)
-    held = [t for t in sample.throttle or () if t not in text]
-    extra = f" · {', '.join(held)}" if held else ""
-    room = max(0, width - 4 - len(mine))
-    said = text + clean(extra)
-    said = fit(_shorter(said, sample, cells(said) - room), room).rstrip()
-    line = (("  └ ", "dim"), (mine, "accent"), (said, style))
-    left = room - cells(said) - cells(name)
-    return (*line, (" " * left + name, "dim")) if name and left >= 2 else line
-
-
-def _shorter(text: str, sample: Sample, over: int) -> str:
-    """`text` with the command of a process in it cut by `over` cells, so that memory and age,
-    which stand behind it, can be read."""
-    first = max(sample.processes or (), key=lambda p: p.memory or 0, default=None)
-    command = clean(first.command or "") if first is not None else ""
-    while over > 0 and command and command not in text:
-        command = command[:-1]  # the text may have only its beginning
-    if over <= 0 or len(command) < _LEAST_COMMAND:
-        return text
-    short = fit(command, max(_LEAST_COMMAND, cells(command) - over - 1))
-    return text.replace(command + "…", command, 1).replace(command, short, 1)
-
-
-_LEAST_COMMAND = 8
-"""Cells that a command keeps when its line is cut."""
-
-
 def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> tuple[str, str]:
     ours = (table.ours or {}).get(machine.key(device))
     freedom = (machine.freedom or {}).get(device.id)
     if sample.problem:
         return "! " + clean(sample.problem), "bad"
     if ours:
-        return "● " + clean(ours), "accent"
+        return str(ours), graphs.style(1.0, ours.hue)
     if not machine.can_run and freedom is None:
         return "users unknown", "dim"
     if freedom is None or freedom.state == "unknown":
@@ -372,7 +318,7 @@ def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) 
         return "free", "good"
     if freedom.state == "unhealthy":
         return "! " + clean(freedom.reason), "bad"
-    return clean(freedom.reason), "warn"
+    return clean(freedom.reason), ""  # somebody's use is no trouble
 
 
 def short(device: Device) -> str:
@@ -384,43 +330,6 @@ def numbered(device: Device) -> str:
     """The id, and after an arrow its position in an inherited CUDA_VISIBLE_DEVICES: "3→0"."""
     position = "" if device.visible_index is None else f"→{device.visible_index}"
     return short(device) + position
-
-
-def bar(share: float | None, width: int, style: str = "accent") -> list[Part]:
-    """A bar of `width` cells: its filled part, in eighths of a cell and `style`, and the rest."""
-    if width <= 0:
-        return []
-    if share is None:
-        return [("░" * width, "track")]
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    filled = "█" * full + (_EIGHTHS[rest] if rest else "")
-    return [(filled, style), ("░" * (width - len(filled)), "track")]
-
-
-def percent(share: float | None) -> str:
-    """0.74 → "74%"."""
-    return units.UNKNOWN if share is None else f"{share * 100:.0f}%"
-
-
-def _of_total(used: int | None, total: int | None) -> str:
-    """"34/80G", with a decimal below ten: "4.1/8.0G"."""
-    if total is None:
-        return units.UNKNOWN if used is None else f"{_size(used)}G"
-    return f"{units.UNKNOWN if used is None else _size(used)}/{_size(total)}G"
-
-
-def _size(count: int) -> str:
-    value = count / (1 << 30)
-    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"
-
-
-def _watts(sample: Sample) -> str:
-    if sample.power is None:
-        return units.UNKNOWN
-    if sample.power_limit is None:
-        return f"{sample.power:.0f}W"
-    return f"{sample.power:.0f}/{sample.power_limit:.0f}W"
 
 
 def _text(text: str, style: str, width: int) -> Row:

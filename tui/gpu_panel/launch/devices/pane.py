@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,6 +19,7 @@ from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.devices import lines, row_keys, ticking, ticks, words
 from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, DeviceTable
+from gpu_panel.launch.devices.shades import ShadedRows
 from gpu_panel.launch.devices.source import LOOKS, DeviceSource
 
 if TYPE_CHECKING:
@@ -27,23 +28,28 @@ if TYPE_CHECKING:
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.runs.feed import RunLine
 
+REMEMBER_EVERY = 30.0
+"""Seconds between two looks at the snapshots while another screen is shown."""
 MOST_WAITS = 6
 """Snapshots after which the freest devices are chosen even if not all are judged yet. Counted from
 the sampler's first one, as a driver that hangs for one GPU may delay that for long."""
 
 
-class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
-    """Shows two lines for each device. Ticks go into the draft."""
+class DevicesPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+    """Shows the devices as `lines.build` does. Ticks go into the draft."""
 
     NAME = "devices"
     TITLE = "Devices"
     CALLED = "the devices"
     KEYS = keys.of("devices")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Tick the devices that the run may use. The second line says who uses a device: nobody
-(free), a run of ours with its rank, or another process. You can also tick a device that isn't
-free; the panel asks before it launches there. The order of ticking is the order of the ranks,
-which are shown with the devices: < and > move one, r sorts them by the machine's numbers.
+    HELP = """Tick the devices that the run may use. Beside each stand its utilisation and memory
+over the last five minutes: brighter the busier it was, in a hue where a run of yours is on it. The
+words say who uses a device: nobody (free), a run of ours with its rank, or another process; where
+they are cut, those under the cursor stand whole in the pane's lower edge. You can also tick a
+device that isn't free; the panel asks before it launches there. a leaves out what runs hold. The
+order of ticking is the order of the ranks, which are shown with the devices: < and > move one, r
+sorts them by the machine's numbers.
 
 w notifies you when the device under the cursor is free, W when any is."""
 
@@ -77,6 +83,8 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._runs: tuple[RunLine, ...] = ()
         self._table = DeviceTable()
         """What was painted last."""
+        self._wanted = 0
+        self._told: Mapping[str, str] = {}
         self._order = "index"
         self._count: int | None = None
         """The number typed for F, until a device is ticked by hand."""
@@ -89,6 +97,10 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._ticked_before: dict[str, list[str]] = {}
         """Source of an inventory → what was ticked when another inventory replaced it."""
         self.entitle(self.TITLE)
+
+    def on_mount(self) -> None:
+        # Also below other screens, which this one's painting waits for: samplers keep two minutes.
+        self.set_interval(REMEMBER_EVERY, self._source.remember)
 
     # --- input from the screen -------------------------------------------------------------------
 
@@ -109,6 +121,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         """Take the runs whose ranks are to be named with their devices, from the next painting
         on."""
         self._runs = tuple(runs)
+        self._source.hues = words.hues(runs, self._source.hues)
 
     # --- painting ------------------------------------------------------------------------------
 
@@ -156,19 +169,28 @@ w notifies you when the device under the cursor is free, W when any is."""
             source.inventory, source.snapshot, self.ticked,
             mode=draft.mode if draft else "single",
             first_rank=draft.first_rank if draft else 0,
-            freedom=source.freedom, ours=words.of_runs(self._runs, time.time()),
+            freedom=source.freedom, ours=words.of_runs(self._runs, time.time(), source.hues),
             notes=words.notes(source, draft, self.resolved, self._problems),
             history=source.history, order=self._order, hosts=source.hosts,
             now=time.monotonic(), histories=source.histories, wanted=frozenset(source.wanted),
             looking=time.monotonic() - self._began)
-        self.entitle(words.title(self.TITLE, source, self._table), self._stale())
         self.repaint()
+        self._entitle()
 
     def on_show(self) -> None:
         self.paint()
 
+    def _entitle(self) -> None:
+        self.entitle(words.title(self.TITLE, self._source, self._table), self._said_below())
+
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        return lines.build(self._table, width)
+        built = lines.build(self._table, width, self.scrollable_content_region.height or None)
+        self._wanted, self._told = built.wanted + 2, built.told
+        return built.header, built.rows
+
+    @property
+    def rows_wanted(self) -> int:
+        return self._wanted
 
     @property
     def ticked(self) -> tuple[str, ...]:
@@ -185,15 +207,20 @@ w notifies you when the device under the cursor is free, W when any is."""
         inventory = self._source.inventory
         return (inventory is not None and not inventory.is_cpu) or bool(self._source.hosts)
 
-    def _stale(self) -> str:
+    def _said_below(self) -> str:
+        """What stands in the lower edge: what is wrong with the figures, else what there was no
+        room for beside the device under the cursor."""
         shot, age = self._source.snapshot, self._source.age()
         if shot is not None and shot.problem:
             return clean(shot.problem, 60)
-        return f"seen {age:.0f} s ago" if age is not None and age > STALE_AFTER else \
-            "P processes of all" if self._listing else ""
+        if age is not None and age > STALE_AFTER:
+            return f"seen {age:.0f} s ago"
+        told = self._told.get(self.key_at_cursor or "")
+        return told or ("P processes of all" if self._listing else "")
 
     def watch_cursor(self, old: int, new: int) -> None:
         super().watch_cursor(old, new)
+        self._entitle()
         self.post_message(self.Highlighted(self.key_at_cursor))
 
     # --- what the preset asks for --------------------------------------------------------------
@@ -262,10 +289,15 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.tick(ticking.toggled(self.ticked, key))
 
     def action_tick_all(self) -> None:
-        """All of the machine under the cursor that can be used; where these are ticked already,
-        none of them."""
+        """All of the machine under the cursor that can be used and that no run holds; where these
+        are ticked already, none of them."""
         host, _ = row_keys.split(self.key_at_cursor or "")
-        self.tick(ticking.all_or_none(self._source, self._in_order, self.ticked, host))
+        found = ticking.all_or_none(self._source, self._in_order, self.ticked, host)
+        if found == list(self.ticked):
+            self.notify("All devices here are held or can't be used; space ticks one all the same",
+                        severity="warning")
+            return
+        self.tick(found)
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_tick_free(self) -> None:
@@ -328,7 +360,7 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     def _wait_for(self, key: str, those: Sequence[str]) -> None:
         """Wait for `key`, unless one of `those` devices is free now."""
-        free = [one for one in those if words.is_free(self._source, one)]
+        free = [one for one in those if self._source.state_of(one) == "free"]
         if key not in self._source.wanted and free:
             self.notify(f"{free[0]} is free now", title="Free", markup=False)
             return

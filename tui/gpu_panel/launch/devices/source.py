@@ -10,6 +10,7 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach.records import LOCAL, Host
 from gpu_panel.common.background import in_thread, leave
+from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.history import History
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class DeviceSource:
         """Device id → whether it is free, from the last `judge`; None before the first."""
         self.holders: Mapping[str, Holder] = MappingProxyType({})
         """Lease key → the run that holds the device, from the last `judge`."""
+        self.hues: Mapping[str, int] = MappingProxyType({})
+        """Run id → the number of its hue, from 1, for the runs of ours on devices."""
         self.gpus_aside = 0
         """The number of GPUs that are not offered because the CPU slots are offered instead."""
         self._hosts = hosts
@@ -157,6 +160,14 @@ class DeviceSource:
         if host is None:
             return self.snapshot
         return next((seen.snapshot for seen in self.hosts if seen.host.name == host), None)
+
+    def state_of(self, key: str) -> str:
+        """Whether the device with the row of this key was free at the last look: a state of
+        `availability`."""
+        host, name = row_keys.split(key)
+        seen = next((s for s in self.hosts if s.host.name == host), None)
+        judged = (self.freedom or {}) if host is None else seen.freedom if seen is not None else {}
+        return judged[name].state if name in judged else "unknown"
 
     @property
     def looks(self) -> tuple[Snapshot, ...]:

@@ -23,13 +23,15 @@ def toggled(ticked: Sequence[str], key: str) -> list[str]:
 
 def all_or_none(source: DeviceSource, keys: Sequence[str], ticked: Sequence[str],
                 host: str | None) -> list[str]:
-    """All devices of one machine that can be used; if these are ticked already, none of them.
-    Other machines' stay as they are. `keys`: those of all rows. `host`: None for this machine."""
+    """All devices of one machine that can be used and that no run holds; if these are ticked
+    already, none of its devices. Other machines' stay as they are. `keys`: those of all rows.
+    `host`: None for this machine."""
     shot = source.snapshot_of(host)
     bad = {row_keys.of(host, s.device.id) for s in shot.samples if s.problem} \
         if shot is not None else set()
     more = [key for key in keys if key not in bad and key not in ticked
-            and row_keys.split(key)[0] == host and why_not(source, key) is None]
+            and row_keys.split(key)[0] == host and why_not(source, key) is None
+            and source.state_of(key) != "leased"]
     return [*ticked, *more] if more else [k for k in ticked if row_keys.split(k)[0] != host]
 
 

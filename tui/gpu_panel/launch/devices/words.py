@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
 from gpu_panel.common import units
 from gpu_panel.launch.devices import lines, row_keys
-from gpu_panel.launch.devices.lines import ORDERS, DeviceTable
+from gpu_panel.launch.devices.lines import ORDERS, DeviceTable, Ours
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
     from gpu_panel.launch.runs.feed import RunLine
 
 
-def of_runs(runs: Sequence[RunLine], now: float) -> dict[str, str]:
-    """Key of a device's row → the run of ours on it, in words. `now`: Unix seconds."""
-    return {device: f"run {run.id} rank {rank} · {run.name} · {units.clock(now - run.created)}"
+def of_runs(runs: Sequence[RunLine], now: float, hues: Mapping[str, int]) -> dict[str, Ours]:
+    """Key of a device's row → the run of ours on it. `now`: Unix seconds. `hues`: of runs, by
+    their ids."""
+    return {device: Ours(run.id, rank, run.name, units.clock(now - run.created), hues[run.id])
             for run in runs for device, rank in run.devices}
+
+
+def hues(runs: Sequence[RunLine], before: Mapping[str, int]) -> dict[str, int]:
+    """The number of a hue, from 1, for each run that is on devices: that which it had `before`, or
+    the lowest that no other has."""
+    ids = [run.id for run in runs if run.devices]
+    found = {run: before[run] for run in ids if run in before}
+    free = (n for n in count(1) if n not in found.values())
+    return found | {run: next(free) for run in reversed(ids) if run not in found}
 
 
 def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
@@ -60,11 +71,3 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
     if row_keys.ANY in source.wanted:
         found.append(("You will be notified when any device is free (W)", "accent"))
     return (*found, *((f"✗ {p.message}", "bad") for p in problems))
-
-
-def is_free(source: DeviceSource, key: str) -> bool:
-    """Whether the device with the row of this key was free at the last look."""
-    host, name = row_keys.split(key)
-    seen = next((s for s in source.hosts if s.host.name == host), None)
-    judged = (source.freedom or {}) if host is None else seen.freedom if seen is not None else {}
-    return name in judged and judged[name].free

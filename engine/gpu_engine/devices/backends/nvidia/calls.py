@@ -13,8 +13,9 @@ from typing import Any
 
 from gpu_engine.devices.backends.nvidia import codes
 
-ASK_AGAIN_AFTER = 300.0
-"""Seconds after which a refused query is tried again: MIG or rights may have changed."""
+ASK_AGAIN_FIRST, ASK_AGAIN_AFTER = 2.0, 300.0
+"""Seconds after which a refused query is tried again, at first and at most: a driver may refuse in
+passing, and MIG or rights may change. In between they double."""
 
 
 class Trouble(Exception):
@@ -38,7 +39,8 @@ class Calls:
     def __init__(self, nvml: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml = nvml
         self._clock = clock
-        self._refused: dict[str, float] = {}
+        self._refused: dict[str, tuple[float, float]] = {}
+        """When it is tried again, and the seconds until then."""
         self._codes: dict[str, int] = {}
         self._chosen: dict[str, str] = {}
         self.answered = 0
@@ -54,7 +56,7 @@ class Calls:
         """
         key = key or function
         refused = self._refused.get(key)
-        if refused is not None and self._clock() - refused < ASK_AGAIN_AFTER:
+        if refused is not None and self._clock() < refused[0]:
             return None
         chosen = self._chosen.get(key)
         code = codes.FUNCTION_NOT_FOUND
@@ -75,7 +77,8 @@ class Calls:
             if code not in codes.REFUSALS:
                 return None  # a passing error: try again next time
         self._chosen.pop(key, None)
-        self._refused[key], self._codes[key] = self._clock(), code
+        wait = min(2 * refused[1], ASK_AGAIN_AFTER) if refused is not None else ASK_AGAIN_FIRST
+        self._refused[key], self._codes[key] = (self._clock() + wait, wait), code
         return None
 
     def refuses(self, key: str) -> bool:
