@@ -70,6 +70,8 @@ class LaunchScreen(PaneScreen):
         self._top_rows: int | None = None
         """Rows of devices and form; None if the style sheet decides."""
         self._preview_high: int | str = "1fr"
+        self._previews = False
+        """Whether there is room for the preview."""
         self.review: Review | None = None
         """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
@@ -214,12 +216,12 @@ class LaunchScreen(PaneScreen):
     def _share_lower(self) -> None:
         """Give the preview its room: beside the list, or below it in a narrow terminal."""
         if self.has_class("-narrow"):
-            below = room.below(self.size.height, self.runs.rows_wanted)
-            self.preview.display, high = below > 0, below
+            high: int | str = room.below(self.size.height, self.runs.rows_wanted)
+            self._previews = high != 0
         else:
-            self.preview.display = not self.detail_open \
-                and self.lower.size.height >= room.BESIDE
             high = "1fr"
+            self._previews = not self.detail_open and self.lower.size.height >= room.BESIDE
+        self.preview.display = self._previews and bool(self.runs.lines)
         if high != self._preview_high:
             self._preview_high = self.preview.styles.height = high
 
@@ -412,7 +414,7 @@ class LaunchScreen(PaneScreen):
         """Show a run that has just been started: in the preview, or else on its screen."""
         self.action_pane("runs")
         self.runs.go_to(run.id)
-        if not self.preview.display:
+        if not self._previews:
             self.runs.open(run)
 
     async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:

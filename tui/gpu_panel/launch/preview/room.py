@@ -15,16 +15,20 @@ class Parts:
     curves: int
     ranks: int
     log: int
+    plan: int = 0
+    """What will run, of a run that waits."""
 
 
 def share(height: int, *, ranks: int, banner: int, facts: bool, curves: bool, failed: bool,
-          ) -> Parts:
+          waits: bool) -> Parts:
     """Share `height` rows. `ranks`: the lines of all ranks; `banner`: those of the banner; `facts`:
     whether there are figures; `curves`: whether there is anything to draw; `failed`: whether the
-    log says why it failed."""
+    log says why it failed; `waits`: whether it is in the queue."""
     figures = 1 if facts and height >= 10 else 0
     said = min(banner, max(height // 4, 1))
     left = height - figures - said
+    if waits:
+        return Parts(figures, said, 0, 0, 0, left)
     table = min(ranks + 2, max(left // 4, 3)) if ranks and left >= 14 else 0
     left -= table
     if not curves:

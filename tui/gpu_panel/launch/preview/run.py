@@ -23,6 +23,7 @@ from gpu_panel.run.memory import MemoryPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.about import about
 from gpu_panel.run.text.banner import banner
 from gpu_panel.run.text.headline import DOT, figures, heading
 
@@ -50,6 +51,7 @@ class RunPage(Page):
             &.-success { background: $success-muted; color: $text-success; }
             &.-plain { background: $boost; }
         }
+        #run-plan { padding: 1 1 0 1; }
         #run-curves MemoryPane { margin-left: 1; }
         LogPane { min-height: 1; }
     }
@@ -69,6 +71,7 @@ class RunPage(Page):
             yield MemoryPane(id="run-memory")
         yield ShortRanks(id="run-ranks")
         yield LogPane(id="run-log")
+        yield Static(id="run-plan", markup=False)
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -118,6 +121,8 @@ class RunPage(Page):
         for name in ("error", "warning", "success", "plain"):
             banner_place.set_class(name == tone, f"-{name}")
         self._put("#run-banner", Content("\n".join(lines)))
+        if store.turn is not None:
+            self._put("#run-plan", Content("\n").join(about(store, now)[:-1]))
         moment = Moment(now, self._changes(), self._rank)
         for pane in self._panes():
             if pane.display:
@@ -144,13 +149,14 @@ class RunPage(Page):
         parts = room.share(
             self.size.height, ranks=sum(max(len(v.gpu_allocated), 1) for v in store.ranks.values()),
             banner=sum(-(-max(len(line), 1) // width) for line in lines),
-            facts=facts, curves=curves, failed=state in ("failed", "lost"))
+            facts=facts, curves=curves, failed=state in ("failed", "lost"),
+            waits=store.turn is not None)
         if parts == self._parts:
             return
         self._parts = parts
         for where, rows in (("#run-facts", parts.facts), ("#run-banner", parts.banner),
                             ("#run-curves", parts.curves), ("#run-ranks", parts.ranks),
-                            ("#run-log", parts.log)):
+                            ("#run-log", parts.log), ("#run-plan", parts.plan)):
             part = self.query_one(where)
             part.display = rows > 0
             part.styles.height = rows

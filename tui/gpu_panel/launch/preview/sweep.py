@@ -14,12 +14,22 @@ from gpu_engine.sweep.table import DONE, By, One
 from gpu_panel.charts.dots import Dot, DotsView
 from gpu_panel.common import units
 from gpu_panel.compare.curves import CurvesPane
-from gpu_panel.compare.store import CompareStore
+from gpu_panel.compare.store import Compared, CompareStore
 from gpu_panel.launch.preview.page import Page
 from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.sweep.pane import SweepPane
 from gpu_panel.sweep.screen import EVERY
 from gpu_panel.sweep.store import SweepStore
+
+
+class SweepCurves(CurvesPane):
+    """The curves, which the legend calls by their values."""
+
+    labels: dict[str, str] = {}  # noqa: RUF012  replaced, never changed
+    """Run id → its values."""
+
+    def label(self, one: Compared) -> str:
+        return self.labels.get(one.id) or super().label(one)
 
 
 class SweepPage(Page):
@@ -30,7 +40,7 @@ class SweepPage(Page):
         #sweep-pictures { height: 1fr; min-height: 5; }
         CurvesPane { width: 1fr; height: 1fr; min-height: 4; }
         DotsView { width: 1fr; height: 1fr; margin-left: 1; }
-        SweepPane { border: none; border-top: round $frame; }
+        SweepPane { border: none; border-top: round $frame; padding: 0; }
     }
     """
     sweep: SweepStore | None = None
@@ -38,7 +48,7 @@ class SweepPage(Page):
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="sweep-pictures"):
-            yield CurvesPane(id="sweep-curves")
+            yield SweepCurves(id="sweep-curves")
             yield DotsView(id="sweep-dots")
         yield SweepPane(id="sweep-table")
 
@@ -70,8 +80,11 @@ class SweepPage(Page):
             return
         table = self.query_one(SweepPane)
         table.styles.height = min(table.rows_wanted, self.size.height // 2)
-        self.query_one(CurvesPane).paint(self.store, None)
         last = self.sweep.last if self.sweep is not None else None
+        curves = self.query_one(SweepCurves)
+        if last is not None:
+            curves.labels = {one.id: labelled(one) for one in last.members}
+        curves.paint(self.store, None)
         if last is None:
             return
         said = words.summary(last.group.of, last.members)
@@ -89,6 +102,12 @@ def varied(keys: Sequence[str], members: Sequence[One]) -> str | None:
     """The key along which the dots are drawn: the one with the most values."""
     counts = {key: len({one.values.get(key) for one in members}) for key in keys}
     return max(counts, key=lambda key: counts[key], default=None)
+
+
+def labelled(one: One) -> str:
+    """"lr 1e-4": short, as a legend has one line."""
+    return clean(" ".join(f"{key} {value}" for key, value in zip(
+        words.short(list(one.values)), one.values.values(), strict=True)), 40)
 
 
 def against(key: str, members: Sequence[One], by: By) -> tuple[str, list[Dot]]:
