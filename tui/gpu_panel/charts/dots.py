@@ -44,7 +44,7 @@ def places(xs: Sequence[str]) -> dict[str, float]:
         at: list[float] = [float(i) for i in range(len(known))]
     else:
         at = [v for v in numbers if v is not None]
-        if min(at) > 0 and max(at) >= _DECADE * min(at):
+        if at and min(at) > 0 and max(at) >= _DECADE * min(at):
             at = [log10(v) for v in at]
     low, span = min(at, default=0.0), max(at, default=0.0) - min(at, default=0.0)
     return {x: (v - low) / span if span else 0.5 for x, v in zip(known, at, strict=True)}
