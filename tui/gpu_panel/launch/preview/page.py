@@ -46,7 +46,8 @@ class Page(Vertical):
         super().__init__()
         self.stores = stores
 
-    _entitled: tuple[Content, str] | None = None
+    entitled: tuple[Content, str] | None = None
+    """What the frame says; None: what another page has said."""
 
     def on_mount(self) -> None:
         """The list keeps the focus."""
@@ -68,11 +69,10 @@ class Page(Vertical):
 
     def entitle(self, title: Content, keys_here: str) -> None:
         """Say in the frame what is shown, and which keys are for it."""
-        frame, shown = self.parent, self._entitled
+        frame, shown = self.parent, self.entitled
         if isinstance(frame, Widget) and self.display and (
-                shown is None or not title.is_same(shown[0]) or keys_here != shown[1]
-                or frame.border_subtitle != keys_here):
-            self._entitled = title, keys_here
+                shown is None or not title.is_same(shown[0]) or keys_here != shown[1]):
+            self.entitled = title, keys_here
             frame.border_title, frame.border_subtitle = title, Content(keys_here)
 
     async def _follow(self, store: Follows) -> None:

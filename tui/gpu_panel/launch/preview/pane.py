@@ -103,7 +103,8 @@ and its best value so far, of marked runs the comparison."""
             await page.begin(at)
             for other in self.children:
                 other.display = other is page
-            self._page = page
+            if page is not self._page:
+                self._page, page.entitled = page, None
             await page.follow()
 
     async def _page_of(self, at: Pointed) -> Page:
