@@ -204,7 +204,9 @@ class LaunchScreen(PaneScreen):
         the details are open, or the form is empty yet, the style sheet does."""
         wide = self.has_class("-wide") and not self.detail_open and self.form.ready
         reading = self.lower.has_focus_within
-        self.plan.set_class(reading and wide, "-low")
+        if self.plan.has_class("-low") != (reading and wide):
+            self.plan.set_class(reading and wide, "-low")
+            self.call_after_refresh(self._share_room)  # its rows have changed
         rows = room.top(self.size.height, room.Wanted(
             self.devices.rows_wanted, self.form.rows_wanted, self.plan.outer_size.height,
             self.runs.rows_wanted), reading=reading) if wide else None
