@@ -31,7 +31,7 @@ async def test_tick_launch_watch_and_remove():
         assert screen.review.problems == ()
         assert "train.steps=6" in screen.review.plan.lines[0]
         await pilot.press("ctrl+l")
-        await until(pilot, lambda: type(pilot.app.screen).__name__ == "RunScreen")
+        await until(pilot, lambda: screen.runs.line_at_cursor and screen.focused is screen.runs)
         (run,) = runs.all_runs()
         await until(pilot, lambda: not run.state().live, 120)
         assert run.state().state == "completed", run.state()
@@ -41,8 +41,8 @@ async def test_tick_launch_watch_and_remove():
         await until(pilot, lambda: table.lines and table.lines[0].state == "completed")
         await pilot.pause()
         said = shown(table)
-        assert "✓ completed" in said
-        assert "6 of 6" in said
+        assert "✓" in said
+        assert "100 %" in said
         assert screen.runs.live == 0
         await pilot.press("escape", "4", "x")
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
@@ -57,7 +57,7 @@ async def test_stop_from_the_list():
         await type_into(pilot, screen, "f-train-length", "1000000")
         assert screen.query_one("#f-train-length", Input).value == "1000000"
         await pilot.press("ctrl+l")
-        await until(pilot, lambda: type(pilot.app.screen).__name__ == "RunScreen")
+        await until(pilot, lambda: screen.runs.line_at_cursor and screen.focused is screen.runs)
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
         table = screen.query_one(RunsPane)

@@ -162,7 +162,7 @@ def test_the_command_line_hands_it_on(monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["single", "ddp"])
-async def test_ticks_launch_and_the_run_screen(mode, script):
+async def test_ticks_launch_and_the_preview(mode, script):
     out = script.parent / "out"
     command = (sys.executable, str(script), str(out), "{batch.per_gpu}", "{world_size}")
     async with panel(slots(2), command=command) as (pilot, screen):
@@ -172,7 +172,7 @@ async def test_ticks_launch_and_the_run_screen(mode, script):
         await type_into(pilot, screen, "f-batch-size", "6")
         assert screen.review.problems == ()
         await pilot.press("ctrl+l")
-        await until(pilot, lambda: type(pilot.app.screen).__name__ == "RunScreen")
+        await until(pilot, lambda: screen.runs.line_at_cursor and screen.focused is screen.runs)
         (run,) = runs.all_runs()
         assert run.state().name == "tiny"
         await until(pilot, lambda: not run.state().live, 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from ...conftest import slots
 from ..colours import as_painted
 from ..machines import lab, shared_machine
 from ..panel_kit import compare, looked, panel, picture, screen_text, settled, type_into, until
+from ..run_kit import T0, trained
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (160, 48)]
@@ -78,6 +80,9 @@ async def test_the_form_with_problems(size):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
     now = time.time()
+    monkeypatch.setattr("gpu_panel.launch.preview.run.time", SimpleNamespace(
+        time=lambda: T0 + 50))
+    written = trained(tmp_path)
     curve = tuple(5.5 / (1 + i / 10) for i in range(100))
     lines = (
         RunLine(Run(tmp_path / "3f2a"), "bytes-gpt", "ddp", 2, "running", True, now, step=1240,
@@ -96,7 +101,10 @@ async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
         await pilot.press("4")
         await settled(pilot, screen)
         await until(pilot, lambda: "s stop" in screen_text(pilot.app))  # the footer comes later
+        await until(pilot, lambda: "step 99" in screen_text(pilot.app))
+        await until(pilot, lambda: "rank 0 says 49" in screen_text(pilot.app) or size[0] < 100)
         await golden(f"runs-{size[0]}", pilot, screen)
+    written.release()
 
 
 async def test_a_shared_machine_in_a_light_theme():

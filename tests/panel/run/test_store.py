@@ -16,7 +16,7 @@ from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.banner import banner
 
 from ... import event_lines
-from ..run_kit import T0, Written
+from ..run_kit import T0, Written, trained
 
 
 async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
@@ -88,3 +88,19 @@ def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
         doing(view, Peers.of(store.ranks), T0 + 5, live=True)
     for series in store.loss.ranks.values():
         assert all(math.isfinite(v) for v, n in zip(series.lo, series.count, strict=True) if n)
+
+
+async def test_what_is_being_read_as_an_owner_leaves_is_not_lost(tmp_path):
+    """The preview of a run hands its store to the run's screen, at any moment."""
+    run = trained(tmp_path)
+    store = RunStore(run.run)
+    turns = 0
+    while not store.caught_up:
+        owner = asyncio.create_task(store.follow())
+        for _ in range(turns):  # leave a little later each time
+            await asyncio.sleep(0)
+        turns += 1
+        owner.cancel()
+        await asyncio.gather(owner, store.reading or asyncio.sleep(0), return_exceptions=True)
+    assert store.ranks[0].step == 99
+    assert sum(store.loss.ranks[0].count) == sum(store.loss.ranks[1].count) == 100

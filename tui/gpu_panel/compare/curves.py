@@ -12,7 +12,7 @@ from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.common import units
 from gpu_panel.compare.curve import LOSS
 from gpu_panel.compare.pane import ComparePane
-from gpu_panel.compare.store import CompareStore
+from gpu_panel.compare.store import Compared, CompareStore
 
 
 def _clock(x: int) -> str:
@@ -58,10 +58,14 @@ script logs, learning rate, speed, gradient norm."""
         over, axes = _AXES[self.axis]
         self.axes = axes if store.caught_up else Axes(
             x_text=axes.x_text, x_name=axes.x_name, x_ticks=axes.x_ticks, empty="reading …")
-        self.show([Curve(i, clean(f"{one.id} {one.facts.name}"), one.curve.over(self.axis))
+        self.show([Curve(i, self.label(one), one.curve.over(self.axis))
                    for i, one in enumerate(store.runs)], None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
         self.entitle(f"{store.name} over {over}{reading}")
+
+    def label(self, one: Compared) -> str:
+        """What the legend calls a run."""
+        return clean(f"{one.id} {one.facts.name}")
 
     def action_axis(self) -> None:
         """Draw the curves over the next of steps, time and examples."""

@@ -37,10 +37,11 @@ class CompareScreen(PaneScreen):
     SCOPE = "compare"
     PANES: ClassVar[tuple[type[Pane], ...]] = (CurvesPane, FiguresPane, DifferencesPane)
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        """`runs`: at most `store.MOST` of them are compared."""
+    def __init__(self, runs: Sequence[Run], store: CompareStore | None = None) -> None:
+        """`runs`: at most `store.MOST` of them are compared. `store`: what has been read of them
+        already."""
         super().__init__()
-        self.store = CompareStore(runs)
+        self.store = store or CompareStore(runs)
         self._front = self.PANES[0].NAME
         """The pane that is shown if there is room for only one."""
         self._chosen: int | None = None

@@ -22,6 +22,7 @@ from gpu_engine.runs import facts
 from gpu_engine.runs.compare import Figures, RunFacts
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run, State
+from gpu_panel.common.reading import one_at_a_time
 from gpu_panel.compare.curve import LOSS, RunCurve
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class CompareStore:
         self._looked = 0.0
         self._turn = 0
         """Rises when another value is chosen, as what is read then belongs to the old one."""
+        self.reading: asyncio.Future[float] | None = None
 
     @property
     def facts(self) -> list[RunFacts]:
@@ -143,25 +145,34 @@ class CompareStore:
                 one.anew(name)
 
     async def follow(self) -> None:
-        """Read until the owner cancels this task."""
+        """Read until the owner cancels this task; another can go on from there."""
         while True:
-            turn = self._turn
-            fresh, changed = await asyncio.to_thread(self._read)
-            if turn != self._turn:  # some of it may have been read for the new value
-                for one in self.runs:
-                    one.anew(self.name)
-                continue
-            for one, events in fresh:
-                one.fold(events)
-                await asyncio.sleep(0)
-            if not self.caught_up:
-                self.read_share = sum(one.share() for one in self.runs) / max(len(self.runs), 1)
-                self.caught_up = not fresh
-                changed = True
-            self.version += bool(fresh or changed)
-            if not fresh:
-                live = any(one.live for one in self.runs)
-                await asyncio.sleep(_LIVE_EVERY if live else _DONE_EVERY)
+            await asyncio.sleep(await one_at_a_time(self))
+
+    async def read_on(self) -> float:
+        """Read what is new, a batch of each run. Returns the seconds until the next time."""
+        turn = self._turn
+        fresh, changed = await asyncio.to_thread(self._read)
+        if turn != self._turn:  # some of it may have been read for the new value
+            for one in self.runs:
+                one.anew(self.name)
+            return 0.0
+        for one, events in fresh:
+            one.fold(events)
+            await asyncio.sleep(0)
+        if not self.caught_up:
+            self.read_share = sum(one.share() for one in self.runs) / max(len(self.runs), 1)
+            self.caught_up = not fresh
+            changed = True
+        self.version += bool(fresh or changed)
+        if fresh:
+            return 0.0
+        return _LIVE_EVERY if self.live else _DONE_EVERY
+
+    @property
+    def live(self) -> bool:
+        """Whether any of them is live; also before the states were read."""
+        return any(one.live for one in self.runs)
 
     def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[Told]]]]], bool]:
         """(new events of each run, whether a state has changed). Blocks: called in a thread."""

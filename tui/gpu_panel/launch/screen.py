@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container
-from textual.events import Resize, ScreenResume
+from textual.containers import Container, Vertical
+from textual.events import DescendantFocus, Resize, ScreenResume
 from textual.timer import Timer
 from textual.widgets import Collapsible
 
@@ -31,14 +31,17 @@ from gpu_panel.launch.devices.ticks import named_in
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.plan.pane import PlanPane, as_before
+from gpu_panel.launch.preview.pane import PreviewPane
 from gpu_panel.launch.reviewed import Review
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.settle import settle
+from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import UserError
     from gpu_engine.interpreters.own_torch import Offer
     from gpu_engine.launching.launcher import Prepared
+    from gpu_engine.runs.folder import Run
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.torch.installation import Installation
@@ -53,7 +56,7 @@ class LaunchScreen(PaneScreen):
     """Shows four panes side by side, or one at a time in a narrow terminal."""
 
     SCOPE = "launch"
-    PANES = (DevicesPane, DetailPane, FormPane, PlanPane, RunsPane)
+    PANES = (DevicesPane, DetailPane, FormPane, PlanPane, RunsPane, PreviewPane)
     AUTO_FOCUS = "#devices"
 
     def __init__(self, source: DeviceSource, preset: str | None = None,
@@ -66,6 +69,9 @@ class LaunchScreen(PaneScreen):
         self._first = partial(_first_draft, preset, tuple(assignments), command, usual)
         self._top_rows: int | None = None
         """Rows of devices and form; None if the style sheet decides."""
+        self._preview_high: int | str = "1fr"
+        self._previews = False
+        """Whether there is room for the preview."""
         self.review: Review | None = None
         """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
@@ -82,7 +88,10 @@ class LaunchScreen(PaneScreen):
         self.detail = DetailPane(source)
         self.form = FormPane(source)
         self.plan = PlanPane()
-        self.runs = RunsPane()
+        self.lower = Container(id="lower")
+        stores = Stores()
+        self.runs = RunsPane(stores)
+        self.preview = PreviewPane(stores)
 
     @cached_property
     def draft(self) -> Draft:
@@ -99,7 +108,10 @@ class LaunchScreen(PaneScreen):
             yield self.form
         yield self.plan
         yield self.detail
-        yield self.runs
+        with self.lower:
+            with Vertical(id="list"):
+                yield self.runs
+            yield self.preview
         yield KeyBar()
 
     # --- start: everything slow happens after the first frame ----------------------------------
@@ -191,17 +203,35 @@ class LaunchScreen(PaneScreen):
         """Give devices and form the rows that they need, if the panes stand side by side. While
         the details are open, or the form is empty yet, the style sheet does."""
         wide = self.has_class("-wide") and not self.detail_open and self.form.ready
+        reading = self.lower.has_focus_within
+        if self.plan.has_class("-low") != (reading and wide):
+            self.plan.set_class(reading and wide, "-low")
+            self.call_after_refresh(self._share_room)  # its rows have changed
         rows = room.top(self.size.height, room.Wanted(
             self.devices.rows_wanted, self.form.rows_wanted, self.plan.outer_size.height,
-            self.runs.rows_wanted)) if wide else None
+            self.runs.rows_wanted), reading=reading) if wide else None
         if rows != self._top_rows:
             self._top_rows = rows
-            self.top.styles.height = rows
+            self.top.styles.height = self.top.styles.min_height = rows
+        self._share_lower()
+
+    def _share_lower(self) -> None:
+        """Give the preview its room: beside the list, or below it in a narrow terminal."""
+        if self.has_class("-narrow"):
+            high: int | str = room.below(self.size.height, self.runs.rows_wanted)
+            self._previews = high != 0
+        else:
+            high = "1fr"
+            self._previews = not self.detail_open and self.lower.size.height >= room.BESIDE
+        self.preview.display = self._previews and bool(self.runs.lines)
+        if high != self._preview_high:
+            self._preview_high = self.preview.styles.height = high
 
     def on_resize(self, event: Resize) -> None:
         self._rows_changed()
 
     @on(Collapsible.Toggled)
+    @on(DescendantFocus)
     def _rows_changed(self) -> None:
         self.call_after_refresh(self._share_room)
 
@@ -212,6 +242,7 @@ class LaunchScreen(PaneScreen):
 
     def on_screen_suspend(self) -> None:
         self.source.watch_bus()  # no bus rates while the details are hidden
+        self.preview.rest()
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         if not self._begun:
@@ -220,6 +251,11 @@ class LaunchScreen(PaneScreen):
             return
         self.runs.look_at_once()
         self._look_and_paint()
+        self.preview.look()
+
+    @on(RunsPane.Points)
+    def _points(self, event: RunsPane.Points) -> None:
+        self.preview.point(event.at)
 
     @on(RunsPane.Read)
     def _runs_read(self, event: RunsPane.Read) -> None:
@@ -374,6 +410,13 @@ class LaunchScreen(PaneScreen):
             launched = self.draft
             run = await in_thread(lambda: launcher.start(prepared), name="panel-launch")
             launched.asked()
+            self._go_to_run(run)
+
+    def _go_to_run(self, run: Run) -> None:
+        """Show a run that has just been started: in the preview, or else on its screen."""
+        self.action_pane("runs")
+        self.runs.go_to(run.id)
+        if not self._previews:
             self.runs.open(run)
 
     async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:
@@ -408,9 +451,10 @@ class LaunchScreen(PaneScreen):
                 await self._go_to_problem(Review(found))
                 return
             queued = self.draft
-            if await ask_and_queue(self.app, queued, inventory, self.runs.lines or ()) is not None:
+            found = await ask_and_queue(self.app, queued, inventory, self.runs.lines or ())
+            if found is not None:
                 queued.asked()
-                self.runs.look_at_once()
+                self.runs.go_to(found.run.id)
 
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None
@@ -549,6 +593,8 @@ class LaunchScreen(PaneScreen):
 
     def bring_forward(self, name: str) -> None:
         """Show this pane if there is room for only one."""
+        if name not in dict(self.tabs()):  # one of the preview's
+            return
         if self.has_class("-narrow"):
             self._close_detail()
         self.bar.active = name

@@ -57,6 +57,10 @@ class ChartPane(CurveView, RunPane):
         if self._last is not None:
             self.paint(*self._last)
 
+    def anew(self) -> None:
+        self._painted = self._last = self.zoomed = self.banded = None
+        self.action_whole()
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to draw."""

@@ -48,3 +48,6 @@ class RunPane(Pane):
 
     def rank_chosen(self, rank: int) -> None:
         """Called when the person has chosen a rank in another pane."""
+
+    def anew(self) -> None:
+        """Forget what was painted, as the store of another run comes next."""

@@ -122,11 +122,19 @@ ranks that failed or stalled come first in any order."""
         self.show(store.ranks, store.plan, now=moment.now, live=moment.live,
                   figures=store.devices,
                   unheard=store.state.unheard if store.state is not None else ())
-        whole = self.screen.size.height
-        height = "1fr" if self.screen.has_class("-tabs") \
-            else min(self.lines + 3, max(whole // 3, 6))
+        height = self.rows_high()
         if height != self._height:
             self._height = self.styles.height = height
+
+    def rows_high(self) -> int | str:
+        """Its height on the screen, frame included."""
+        if self.screen.has_class("-tabs"):
+            return "1fr"
+        return min(self.lines + 3, max(self.screen.size.height // 3, 6))
+
+    def anew(self) -> None:
+        self.chosen, self._plan, self._where, self._device_keys = None, None, {}, {}
+        self._order = RankOrder()
 
     def show(self, ranks: Mapping[int, RankView], plan: LaunchPlan | None, *, now: float,
              live: bool, figures: DeviceFigures | None = None,

@@ -59,13 +59,15 @@ class RunScreen(PaneScreen):
     SCOPE = "run"
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
 
-    def __init__(self, run: Run, *, clock: Callable[[], float] = time.time,
+    def __init__(self, run: Run, *, store: RunStore | None = None,
+                 clock: Callable[[], float] = time.time,
                  again: Callable[[], object] | None = None) -> None:
-        """`clock`: unix seconds. `again`: called when the person wants the run's settings in the
-        form, after this screen has closed; None: there is no form."""
+        """`store`: what has been read of the run already. `clock`: unix seconds. `again`: called
+        when the person wants the run's settings in the form, after this screen has closed; None:
+        there is no form."""
         super().__init__()
         self.run_folder = run
-        self.store = RunStore(run)
+        self.store = store or RunStore(run)
         self._clock, self._again = clock, again
         self._front = self.PANES[0].NAME
         """The pane that is shown if there is room for only one."""

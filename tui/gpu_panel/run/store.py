@@ -27,6 +27,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import chart_annotations, downsampling, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
+from gpu_panel.common.reading import one_at_a_time
 from gpu_panel.run import losses, recorded, zoom_series
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.marks import Moments
@@ -136,6 +137,9 @@ class RunStore:
         self._began: float | None = None
         self._changed = asyncio.Event()
         self._digested = False
+        self._looked = -math.inf
+        """When the state was read last, monotonic seconds."""
+        self.reading: asyncio.Future[float] | None = None
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -208,33 +212,36 @@ class RunStore:
     # --- reading --------------------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Read until the owner cancels this task."""
-        looked = -math.inf
+        """Read until the owner cancels this task. What is being read then is taken in all the
+        same, so that another owner can go on from there."""
         while True:
-            now = time.monotonic()
-            if now - looked >= 1.0 or not self.ranks:
-                looked = now
-                self._take_look(await asyncio.to_thread(self._look))
-                for host, reading in await asyncio.to_thread(self._tails.read):
-                    self.devices.fold(host, reading, self.began)
-                    self._tell()
-            fresh = await asyncio.to_thread(self._reader.read, BATCH)
-            for begin in range(0, max(len(fresh), 1), AT_ONCE):
-                self.fold(fresh[begin:begin + AT_ONCE])
-                await asyncio.sleep(0)
-            if not self.caught_up:
-                self.read_share = self._reader.share()
-            if self._reader.cut_short:
+            await asyncio.sleep(await one_at_a_time(self))
+
+    async def read_on(self) -> float:
+        """Read what is new, a batch of it. Returns the seconds until the next time."""
+        now = time.monotonic()
+        if now - self._looked >= 1.0 or not self.ranks:
+            self._looked = now
+            self._take_look(await asyncio.to_thread(self._look))
+            for host, reading in await asyncio.to_thread(self._tails.read):
+                self.devices.fold(host, reading, self.began)
                 self._tell()
-                continue
-            if fresh or not self.caught_up:
-                self.caught_up = True
-                self._tell()
-            live = self.state is None or self.state.live
-            if not live:
-                await self._digest()
-            await asyncio.sleep(DONE_EVERY if not live
-                                else LIVE_EVERY if len(self.ranks) <= MANY else MANY_EVERY)
+        fresh = await asyncio.to_thread(self._reader.read, BATCH)
+        for begin in range(0, max(len(fresh), 1), AT_ONCE):
+            self.fold(fresh[begin:begin + AT_ONCE])
+            await asyncio.sleep(0)
+        if not self.caught_up:
+            self.read_share = self._reader.share()
+        if self._reader.cut_short:
+            self._tell()
+            return 0.0
+        if fresh or not self.caught_up:
+            self.caught_up = True
+            self._tell()
+        live = self.state is None or self.state.live
+        if not live:
+            await self._digest()
+        return DONE_EVERY if not live else LIVE_EVERY if len(self.ranks) <= MANY else MANY_EVERY
 
     async def _digest(self) -> None:
         """Once a run that has ended was read, have the digest made that a long one may lack, so

@@ -10,8 +10,7 @@ from textual.binding import BindingType
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep import words
-from gpu_engine.sweep.figures import FiguresOf
-from gpu_engine.sweep.group import Group, default_by, find, read
+from gpu_engine.sweep.group import Group
 from gpu_engine.sweep.table import FAILED, By, One, Point, names, points
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
@@ -21,6 +20,7 @@ from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.sweep import lines
+from gpu_panel.sweep.store import Gathered, SweepStore
 
 
 class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -38,21 +38,27 @@ without a completed run. Enter shows the runs of a line, and opens one. b choose
 by, O whether the least or the greatest is best. m marks runs, c compares the marked ones or those
 of the line. s stops the whole sweep, u retries failed runs."""
 
-    def __init__(self, sweep: str) -> None:
-        """`sweep`: its id."""
-        super().__init__(id=self.NAME)
-        self._sweep = sweep
+    def __init__(self, store: SweepStore | None = None, *, id: str = NAME) -> None:
+        """`store`: that of the sweep, if it is known already."""
+        super().__init__(id=id)
+        self._reading = False
+        self.marked: set[str] = set()
+        """Ids of the marked runs."""
+        self.anew(store)
+
+    def anew(self, store: SweepStore | None) -> None:
+        """Show what has been read of this sweep."""
+        self.store = store
         self._group: Group | None = None
-        self._figures = FiguresOf(sweep)
         self.members: list[One] | None = None
         """The members as they were read last; None before the first time."""
         self.by = By()
         """The value that decides."""
         self._points: list[Point] = []
         self._unfolded: set[str] = set()
-        self.marked: set[str] = set()
-        """Ids of the marked runs."""
-        self._reading = False
+        self.marked = set()
+        if store is not None and store.last is not None:
+            self._show(store.last)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -64,28 +70,24 @@ of the line. s stops the whole sweep, u retries failed runs."""
 
     def look_at_once(self) -> None:
         """Read what is new now."""
-        self._reading = True
-        self._read()
+        if self.store is not None:
+            self._reading = True
+            self._read(self.store)
 
     @work(exit_on_error=False, group="sweep", exclusive=True)
-    async def _read(self) -> None:
+    async def _read(self, store: SweepStore) -> None:
         try:
             with guard(self.app):
-                first = self.members is None
-                group, members, by = await in_thread(self._gather, name="panel-sweep")
-                if not self.is_mounted:
-                    return
-                self._group, self.members = group, members
-                self.by = by if first else self.by
-                self._arrange()
+                found = await in_thread(store.gather, name="panel-sweep")
+                if self.is_mounted and store is self.store:
+                    self._show(found)
         finally:
             self._reading = False
 
-    def _gather(self) -> tuple[Group, list[One], By]:
-        """The members as they are now. Blocks. Raises UserError if the sweep is gone."""
-        group = self._group or find(self._sweep)
-        members = read(group, self._figures)
-        return group, members, default_by(group, members) if self.members is None else self.by
+    def _show(self, found: Gathered) -> None:
+        self.by = found.by if self.members is None else self.by
+        self._group, self.members = found.group, found.members
+        self._arrange()
 
     def _arrange(self) -> None:
         members = self.members or []

@@ -10,6 +10,7 @@ from textual.events import ScreenResume
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.sweep.pane import SweepPane
+from gpu_panel.sweep.store import SweepStore
 
 EVERY = 2.0
 """Seconds between two looks while runs of it may still change."""
@@ -23,10 +24,10 @@ class SweepScreen(PaneScreen):
     AUTO_FOCUS = f"#{SweepPane.NAME}"
     DEFAULT_CSS = "SweepScreen { SweepPane { height: 1fr; } }"
 
-    def __init__(self, sweep: str) -> None:
-        """`sweep`: its id."""
+    def __init__(self, sweep: str, store: SweepStore | None = None) -> None:
+        """`sweep`: its id. `store`: what has been read of it already."""
         super().__init__()
-        self.table = SweepPane(sweep)
+        self.table = SweepPane(store or SweepStore(sweep))
         self.table.add_class("pane")
 
     def compose(self) -> ComposeResult:

@@ -52,7 +52,7 @@ async def test_runs_are_found_by_typing_and_put_in_order():
                         ended("sweep-b", "failed", loss=0.25, age=10, reason="rank 1: boom"),
                         ended("other", "failed", loss=0.75, age=15, took=700))
     notes.change(bad.path, lambda now: Notes("best one", ("lr",), "why?"))
-    async with panel(slots(1), size=(120, 36)) as (pilot, screen):
+    async with panel(slots(1), size=(300, 48)) as (pilot, screen):
         table = await at_the_runs(pilot, screen, 3)
         await until(pilot, lambda: all(line.read for line in table.lines))
         assert table.keys == [good.id, bad.id, worse.id]

@@ -98,7 +98,7 @@ def _finite(value: float | None) -> float | None:
 
 COLUMNS: dict[str, Column] = {c.name: c for c in (
     Column("state", "state", "queued, running, completed, …",
-           lambda r, w: f"{glyph(r.state)} {r.state}",
+           lambda r, w: f"{glyph(r.state)} {r.state}" if w > 2 else glyph(r.state),
            lambda r: _STATES.index(r.state) if r.state in _STATES else len(_STATES), width=12),
     Column("run", "run", "the run's id", lambda r, w: clean(r.id), lambda r: r.id, most=24,
            tone="strong"),
@@ -134,8 +134,8 @@ DEFAULT = ("state", "run", "name", "mode", "tags", "step", "loss", "curve", "spe
 _SHRINK = (("curve", 8), ("note", 24), ("task", 20), ("step", 14), ("tags", 14), ("begun", 0),
            ("speed", 0), ("curve", 6), ("note", 12), ("task", 12), ("step", 5), ("time", 8),
            ("curve", 0), ("name", 14), ("preset", 10), ("tags", 8), ("note", 0), ("task", 0),
-           ("time", 0), ("name", 10), ("preset", 0), ("tags", 0), ("step", 0), ("name", 8),
-           ("loss", 0), ("mode", 0))
+           ("time", 0), ("name", 10), ("preset", 0), ("tags", 0), ("state", 2), ("mode", 0),
+           ("step", 0), ("name", 8), ("loss", 0))
 """How the columns get narrower or go, the least important first, until all fit."""
 GAP = MARK_WIDTH = 2
 _END = 14

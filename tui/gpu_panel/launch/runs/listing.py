@@ -19,6 +19,7 @@ from gpu_panel.common.errors import guard
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.runs import lines, sweeps
 from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, Layout, in_order, layout
+from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.launch.runs.sweeps import SweepLine
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class RunsList(Rows):
         """The runs on disk have been read."""
 
         runs: tuple[RunLine, ...]
+
+    @dataclass
+    class Points(Message):
+        """The cursor points at something else, or what it points at has changed."""
+
+        at: Pointed | None
 
     def __init__(self) -> None:
         super().__init__(id="runs")
@@ -73,6 +80,9 @@ class RunsList(Rows):
         """Run id → the row shown last, and what it was made of: its line, age and mark."""
         self._footer_for: object = None
         """What the keys in the footer follow from."""
+        self._pointed: Pointed | None = None
+        self._new: str | None = None
+        """The id of a run that the cursor goes to as soon as it is listed."""
         self.entitle("Runs")
 
     # --- reading -------------------------------------------------------------------------------
@@ -158,7 +168,15 @@ class RunsList(Rows):
         self._ages_until = time.monotonic() + (1.0 if 0 <= last < 100 else 10.0)
         self._entitle()
         self.repaint()
+        if self._new in self.keys:
+            self.cursor = self.keys.index(self._new)
+            self._new = None
         self._refresh_footer()
+
+    def go_to(self, run: str) -> None:
+        """Put the cursor on a run that has just been started, once it is listed."""
+        self._new = run
+        self.look_at_once()
 
     def _entitle(self) -> None:
         every = self.lines or ()
@@ -307,8 +325,22 @@ class RunsList(Rows):
         super().watch_cursor(old, new)
         self._refresh_footer()
 
+    @property
+    def pointed(self) -> Pointed | None:
+        """The marked runs; unless there are several, the sweep or the run under the cursor."""
+        if len(self.marked) > 1:
+            return Pointed(tuple(in_order(self.targets, self.order, self.turned)))
+        if (sweep := self.sweep_at_cursor) is not None:
+            return Pointed(sweep.members, sweep.id)
+        return Pointed((line,)) if (line := self.line_at_cursor) is not None else None
+
     def _refresh_footer(self) -> None:
-        """Update the footer if other actions can be used than before."""
+        """Update the footer if other actions can be used than before, and tell what the cursor
+        points at."""
+        pointed = self.pointed
+        if pointed != self._pointed:
+            self._pointed = pointed
+            self.post_message(self.Points(pointed))
         line = self.line_at_cursor
         sweep = self.sweep_at_cursor
         now = ((line.live, line.waits) if line is not None else sweep and sweep.unfolded,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_panel.common.rows import Rows
     from gpu_panel.launch.runs.line import RunLine
+    from gpu_panel.launch.stores import Stores
 
 _ASK_SLURM = 3.0
 """Seconds between two looks at whether there are jobs of Slurm, and whether it is time to ask."""
@@ -37,10 +38,10 @@ class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverr
     CALLED = "the runs"
     KEYS = keys.of("runs", "filter")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("runs"))
-    HELP = """Runs go on when the panel closes; this list finds them again. Enter watches a run,
-live or finished. s asks its ranks to finish their step, save and end; u resumes a run that has
-ended; e loads a run's settings into the form. x deletes the folder of a finished run with its
-checkpoints, X those of all but the newest runs.
+    HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
+the run under the cursor, live or finished; enter shows it on a whole screen. s asks its ranks to
+finish their step, save and end; u resumes a run that has ended; e loads a run's settings into the
+form. x deletes the folder of a finished run with its checkpoints, X those of all but the newest.
 
 Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]
 move one forward and back, { and } to the front and to the end; s removes it.
@@ -61,8 +62,10 @@ compares them. Esc clears the marks, then the filter."""
 
         run: Run
 
-    def __init__(self) -> None:
+    def __init__(self, stores: Stores) -> None:
+        """`stores`: what has been read of runs, for the screens that are opened here."""
         super().__init__()
+        self._stores = stores
         self._asking = False
         self._moves = asyncio.Lock()
         """Held while a run is moved in the queue, so that moves follow each other."""
@@ -141,7 +144,8 @@ compares them. Esc clears the marks, then the filter."""
                         severity="warning", markup=False)
             return
         chosen = in_order(self.targets, self.order, self.turned)
-        self.app.push_screen(CompareScreen([line.run for line in chosen]))
+        runs = [line.run for line in chosen]
+        self.app.push_screen(CompareScreen(runs, self._stores.compared(runs)))
 
     def on_click(self, event: events.Click) -> None:
         """A click opens a run; with ctrl, or on the column of marks, it marks it."""
@@ -161,7 +165,7 @@ compares them. Esc clears the marks, then the filter."""
         if (sweep := self.sweep_at_cursor) is not None:
             from gpu_panel.sweep.screen import SweepScreen
 
-            self.app.push_screen(SweepScreen(sweep.id))
+            self.app.push_screen(SweepScreen(sweep.id, self._stores.sweep(sweep.id)))
         elif (line := self.line_at_cursor) is not None:
             self.open(line.run)
 
@@ -180,7 +184,8 @@ compares them. Esc clears the marks, then the filter."""
         """Open the run screen for a run."""
         from gpu_panel.run.screen import RunScreen
 
-        self.app.push_screen(RunScreen(run, again=lambda: self.post_message(self.Again(run))))
+        self.app.push_screen(RunScreen(run, store=self._stores.run(run),
+                                       again=lambda: self.post_message(self.Again(run))))
 
     def action_again(self) -> None:
         if (line := self.line_at_cursor) is not None:

@@ -99,6 +99,11 @@ launchers, and the supervisor's log."""
         else:
             self._view.read_on()
 
+    def anew(self) -> None:
+        self._sources = self._rank = self._stalled = None
+        self._attempt, self._failure_shown = 1, False
+        self._view.search("")
+
     def _show(self, sources: LogSources) -> None:
         """Put the chosen log into the view, and tell the other panes whose it is."""
         self._view.show(sources.current)

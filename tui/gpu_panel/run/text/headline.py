@@ -23,6 +23,13 @@ DOT = " · "
 def headline(store: RunStore, now: float, width: int) -> Content:
     """One line: what the run is on the left, how far it has got on the right. `now`: unix
     seconds."""
+    left, right = heading(store, now, width)
+    gap = max(width - left.cell_length - right.cell_length - 1, 1)
+    return Content.assemble(left, " " * gap, right)
+
+
+def heading(store: RunStore, now: float, width: int) -> tuple[Content, Content]:
+    """What the run is, and how far it has got, in `width` cells together. `now`: unix seconds."""
     right = _how_far(store, now)
     run = f" run {clean(store.run.id, 20)}  "
     parts = what_is_trained(store.plan) or ([clean(store.state.name, 40)] if store.state else [])
@@ -32,8 +39,7 @@ def headline(store: RunStore, now: float, width: int) -> Content:
         parts.pop()
     left = Content.assemble((run, "bold"), (parts[0] if parts else "", "bold $text-primary"),
                             "".join(DOT + p for p in parts[1:]))
-    gap = max(width - left.cell_length - right.cell_length - 1, 1)
-    return Content.assemble(left, " " * gap, right)
+    return left, right
 
 
 def what_is_trained(plan: LaunchPlan | None) -> list[str]:

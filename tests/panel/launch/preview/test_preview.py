@@ -1,0 +1,256 @@
+"""What the cursor of the list points at is shown beside it, read once, and only if it is seen."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from gpu_engine.common import paths
+from gpu_engine.events import run_reader
+from gpu_engine.runs.create import create_run
+from gpu_engine.runs.folder import Cause, Run
+from gpu_panel.charts.dots import DotsView
+from gpu_panel.compare.screen import CompareScreen
+from gpu_panel.launch.preview.marked import MarkedPage
+from gpu_panel.launch.preview.run import RunPage
+from gpu_panel.launch.preview.sweep import SweepPage
+from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.run.screen import RunScreen
+from gpu_panel.sweep.screen import SweepScreen
+
+from ....conftest import slots
+from ....plans import plan
+from ....sweep.made import ended, nobody_starts, submitted
+from ...compare.test_screen import train, written, written_live
+from ...panel_kit import panel, shown, until
+from ...run_kit import Written, flat
+from ..runs.test_pane import at_the_runs
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture
+def readers(monkeypatch) -> list[str]:
+    """The ids of the runs for whose ranks a reader was made."""
+    made: list[str] = []
+
+    class Counted(run_reader.RunReader):
+        def __init__(self, run, *more):
+            made.append(run.name)
+            super().__init__(run, *more)
+
+    monkeypatch.setattr("gpu_panel.run.store.RunReader", Counted)
+    monkeypatch.setattr("gpu_panel.compare.store.RunReader", Counted)
+    return made
+
+
+async def says(pilot, screen, *texts: str) -> str:
+    """Wait until the preview says all of it. Returns what it shows."""
+    await until(pilot, lambda: all(text in seen(screen) for text in texts))
+    return seen(screen)
+
+
+def seen(screen) -> str:
+    """What the preview shows, frame included, with single blanks."""
+    preview = screen.preview
+    texts = [flat(shown(widget)) for widget in preview.walk_children()
+             if not widget.children and all(
+                 node.display for node in widget.ancestors_with_self)]
+    return flat(f"{preview.border_title} {preview.border_subtitle} " + " ".join(texts))
+
+
+# --- a page for each kind of run ----------------------------------------------------------------
+
+async def test_a_live_run():
+    run, lock = written_live("digits")
+    run.log(0).parent.mkdir(exist_ok=True)
+    run.log(0).write_text("one\nthe last line\n")
+    try:
+        async with panel(slots(2)) as (pilot, screen):
+            await at_the_runs(pilot, screen, 1)
+            said = await says(pilot, screen, "loss ─ 1.298 on all ranks", "the last line")
+            assert f"run {run.id}" in said
+            assert "DDP×2" in said
+            assert "● running" in said
+            assert "s stop" in said
+            assert "step 100" in said
+            assert screen.focused is screen.runs  # no pane of the preview takes the keys
+            train(run, 2, 101, 120, 30.0)
+            await says(pilot, screen, "step 120")
+    finally:
+        os.close(lock)
+
+
+async def test_a_failed_run_says_why():
+    run = Written(paths.runs_folder(), cpu=True, state="failed", reason="rank 1: boom", cause=Cause(
+        "boom", 1, "RuntimeError", traceback="Traceback\n  in there\nRuntimeError: boom"))
+    run.release()
+    async with panel(slots(2), size=(120, 36)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 1)
+        said = await says(pilot, screen, "in there")
+        assert "rank 1 failed first: RuntimeError: boom" in said
+        assert "traceback of rank 1" in said
+        assert "u resume" in said
+        assert "nothing yet" not in said  # it has no curves, so they take no room
+
+
+async def test_a_waiting_run_says_for_what(monkeypatch):
+    nobody_starts(monkeypatch)
+    submitted("train.lr=1e-3,3e-4")
+    async with panel(slots(2)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 2)
+        await pilot.press("right", "down", "down")
+        said = await says(pilot, screen, "place 2 of 2 in the queue", "name=toy lr=3e-4")
+        assert table.line_at_cursor.id in said
+        assert "s out of the queue" in said
+
+
+async def test_a_sweep_with_its_best_value(monkeypatch):
+    nobody_starts(monkeypatch)
+    made = submitted("train.lr=1e-3,1e-2,1e-1")
+    ended(made.runs[0], [2.0, 1.0])
+    ended(made.runs[1], [2.0, 0.5])
+    async with panel(slots(2)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 3)
+        said = await says(pilot, screen, "lr against best loss ─ 0.500 at 1e-2")
+        assert f"sweep {made.id} toy ─ 2 of 3 done, 1 waiting" in said
+        dots = screen.query_one(DotsView)
+        assert [(dot.x, dot.y, dot.best) for dot in dots.dots] == [
+            ("1e-3", 1.0, False), ("1e-2", 0.5, True)]
+        await until(pilot, lambda: shown(dots).count("●") == 2)
+        store = screen.query_one(SweepPage).sweep
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
+        assert pilot.app.screen.table.store is store
+
+
+async def test_marked_runs_are_compared(readers):
+    one, other = written("one", lr=0.1), written("other", lr=0.2)
+    async with panel(slots(2)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 2)
+        await pilot.press("m", "m")
+        said = await says(pilot, screen, "2 marked runs", "loss over steps", "train.lr")
+        assert one.id in said
+        assert other.id in said
+        store = screen.query_one(MarkedPage).store
+        await until(pilot, lambda: store.caught_up)
+        before = len(readers)
+        await pilot.press("c")
+        await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
+        assert pilot.app.screen.store is store
+        assert len(readers) == before
+
+
+# --- when it reads ------------------------------------------------------------------------------
+
+async def test_enter_and_the_way_back_read_nothing_again(readers):
+    run = written("digits")
+    async with panel(slots(2)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 1)
+        await says(pilot, screen, "step 100")
+        store = screen.query_one(RunPage).store
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        assert pilot.app.screen.store is store
+        assert store.caught_up
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        await says(pilot, screen, "step 100")
+        assert readers == [run.id]
+
+
+async def test_the_cursor_shows_the_other_run_and_back_without_reading(readers):
+    older, newer = written("older", steps=70), written("newer", steps=50)
+    async with panel(slots(2)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 2)
+        first = table.line_at_cursor.id
+        steps = {older.id: "step 70", newer.id: "step 50"}
+        second = older.id if first == newer.id else newer.id
+        await says(pilot, screen, steps[first], f"run {first}")
+        await pilot.press("down")
+        said = await says(pilot, screen, steps[second], f"run {second}")
+        assert steps[first] not in said
+        await pilot.press("up")
+        await says(pilot, screen, steps[first], f"run {first}")
+        assert readers == [first, second]
+
+
+async def test_a_held_arrow_key_reads_only_where_it_ends(readers):
+    for i in range(6):
+        written(f"r{i}")
+    async with panel(slots(2)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 6)
+        first = table.line_at_cursor.id
+        await says(pilot, screen, f"run {first}")
+        for line in table.lines:  # faster than anybody's keys
+            screen.preview.point(Pointed((line,)))
+        await says(pilot, screen, f"run {table.lines[-1].id}")
+        assert readers == [first, table.lines[-1].id]
+
+
+async def test_a_hidden_preview_reads_nothing(readers):
+    written("digits")
+    async with panel(slots(2), size=(80, 24)) as (pilot, screen):
+        await until(pilot, lambda: screen.runs.lines)
+        await until(pilot, lambda: screen.preview._rest is None)
+        assert not screen.preview.can_be_seen
+        assert readers == []
+        await pilot.press("escape", "4")
+        await says(pilot, screen, "loss ─ 1.298", "memory")
+        assert len(readers) == 1
+        await pilot.press("1")
+        await until(pilot, lambda: not screen.preview.can_be_seen)
+        await until(pilot, lambda: screen.preview._reader.is_finished)
+
+
+async def test_where_there_is_no_room_the_list_has_all_of_it(readers):
+    written("digits")
+    async with panel(slots(2), size=(80, 20)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 1)
+        assert not screen.preview.display
+        assert table.outer_size.height == 17
+        assert readers == []
+
+
+async def test_an_ended_run_costs_nothing_until_it_changes(readers):
+    run = written("digits")
+    async with panel(slots(2)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 1)
+        await says(pilot, screen, "✓ completed")
+        await until(pilot, lambda: screen.preview._reader.is_finished)
+        train(run, 2, 101, 130, 30.0)
+        state = run.state()
+        os.utime(run.path)
+        from dataclasses import replace
+
+        run.write_state(replace(state, state="failed", reason="late", ended=time.time()))
+        await says(pilot, screen, "✗ failed", "step 130")
+        assert readers == [run.id]
+
+
+# --- a new run ----------------------------------------------------------------------------------
+
+async def test_after_a_launch_the_cursor_is_on_the_new_run(monkeypatch):
+    written("before")
+    locks = []
+
+    def start(prepared) -> Run:
+        run, lock = create_run("fresh", "", plan(cpu=True))
+        locks.append(lock)
+        return run
+
+    monkeypatch.setattr("gpu_engine.launching.launcher.start", start)
+    try:
+        async with panel(slots(2)) as (pilot, screen):
+            await until(pilot, lambda: screen.runs.lines)
+            await pilot.press("ctrl+l")
+            await until(pilot, lambda: locks)
+            await says(pilot, screen, "waiting for ranks 0, 1")
+            assert pilot.app.screen is screen
+            assert screen.focused is screen.runs
+            assert screen.runs.line_at_cursor.name == "fresh"
+    finally:
+        for lock in locks:
+            os.close(lock)

@@ -1,0 +1,99 @@
+"""The base of what the preview shows: a page for a run, for a sweep, for several runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widget import Widget
+
+from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.launch.stores import Stores
+
+SOON = 0.05
+"""Seconds for which a page that is shown waits for its first figures: they mostly come so soon, and
+what was shown before stays until then."""
+AGAIN, CATCHING_UP = 0.5, 0.1
+"""Seconds between two looks at what was read: usually, and while old events are being read."""
+
+
+class Follows(Protocol):
+    """A store that somebody must have read on."""
+
+    caught_up: bool
+    version: int
+
+    async def follow(self) -> None:
+        """Read until cancelled."""
+        ...
+
+
+class Page(Vertical):
+    """Shows what the cursor points at, made of the panes of the screen that enter opens. Its panes
+    take no focus: the keys stay those of the list."""
+
+    DEFAULT_CSS = """
+    Page {
+        display: none;
+        .framed, DotsView { border: none; border-top: round $frame; border-title-color: $foreground;
+                            border-subtitle-color: $text-muted; padding: 0; }
+    }
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__()
+        self.stores = stores
+
+    entitled: tuple[Content, str] | None = None
+    """What the frame says; None: what another page has said."""
+
+    def on_mount(self) -> None:
+        """The list keeps the focus."""
+        for widget in self.query("*"):
+            widget.can_focus = False
+
+    async def begin(self, at: Pointed) -> None:
+        """Get ready to be shown: what was shown before stays on the screen until this returns."""
+        raise NotImplementedError
+
+    async def follow(self) -> None:
+        """Read and paint until nothing changes by itself any more. May be cancelled and called
+        again."""
+        raise NotImplementedError
+
+    def paint(self) -> None:
+        """Draw what was read."""
+        raise NotImplementedError
+
+    def entitle(self, title: Content, keys_here: str) -> None:
+        """Say in the frame what is shown, and which keys are for it."""
+        frame, shown = self.parent, self.entitled
+        if isinstance(frame, Widget) and self.display and (
+                shown is None or not title.is_same(shown[0]) or keys_here != shown[1]):
+            self.entitled = title, keys_here
+            frame.border_title, frame.border_subtitle = title, Content(keys_here)
+
+    async def _follow(self, store: Follows) -> None:
+        """Have `store` read, and paint what is new, as long as `_changes`."""
+        reading = asyncio.create_task(store.follow())
+        try:
+            shown: object = None
+            while True:
+                now = (store.version, store.caught_up)
+                if now != shown or self._changes():
+                    shown = now
+                    self.paint()
+                elif store.caught_up:
+                    return
+                await asyncio.wait({reading},
+                                   timeout=AGAIN if store.caught_up else CATCHING_UP)
+                if reading.done():
+                    reading.result()
+        finally:
+            reading.cancel()
+
+    def _changes(self) -> bool:
+        """Whether anything of it may still change by itself."""
+        raise NotImplementedError

@@ -1,0 +1,124 @@
+"""The preview pane: which page is shown, and when it reads.
+
+The cursor only says where it is. Once it has rested there for a moment, the page is made ready, and
+then replaces what is shown; so a held arrow key reads nothing on its way. A page reads only while
+it can be seen, and not at all once its runs have ended and were read: the list notices when one
+of them changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import work
+from textual.containers import Container
+from textual.timer import Timer
+
+from gpu_panel.common.errors import guard
+from gpu_panel.common.panes import Pane
+from gpu_panel.launch.stores import Stores
+
+if TYPE_CHECKING:
+    from textual.worker import Worker
+
+    from gpu_panel.launch.preview.page import Page
+    from gpu_panel.launch.runs.pointed import Pointed
+
+SETTLE = 0.05
+"""Seconds for which the cursor must rest: longer than between two keys of one that is held."""
+
+
+class PreviewPane(Container, Pane):
+    """Shows what the cursor of the list of runs points at."""
+
+    NAME = "preview"
+    TITLE = "Preview"
+    TAB = False
+    HELP = """The run under the cursor of the list, as it is now: loss and memory of its ranks, what
+each rank does, the end of its log; why it has failed, or what it waits for. Of a sweep its curves
+and its best value so far, of marked runs the comparison."""
+
+    def __init__(self, stores: Stores) -> None:
+        """`stores`: what has been read of runs."""
+        super().__init__(id=self.NAME)
+        self._stores = stores
+        self._at: Pointed | None = None
+        """What the cursor points at."""
+        self._rest: Timer | None = None
+        self._page: Page | None = None
+        """The page that is shown."""
+        self._reader: Worker[None] | None = None
+        self.border_title = self.TITLE
+
+    # --- what to show, and when -----------------------------------------------------------------
+
+    def point(self, at: Pointed | None) -> None:
+        """Show this soon. Called for every move of the cursor, and when a run has changed."""
+        before, self._at = self._at, at
+        if at is not None and before is not None and at.key == before.key:
+            if self._rest is None and (self._reader is None or self._reader.is_finished):
+                self.look()  # it had ended; perhaps it goes on
+            return
+        if self._rest is not None:
+            self._rest.stop()
+        self._rest = self.set_timer(SETTLE, self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self.look()
+
+    def look(self) -> None:
+        """Read and show what the cursor points at, if it can be seen; else stop reading."""
+        if self._at is not None and self.can_be_seen:
+            self._reader = self._read(self._at)
+        else:
+            self.rest()
+
+    def rest(self) -> None:
+        """Read nothing more for now."""
+        self.workers.cancel_group(self, "preview")
+        if self._at is None and self._page is not None:
+            self._page.display = False
+            self._page = None
+            self.border_title, self.border_subtitle = self.TITLE, ""
+
+    @property
+    def can_be_seen(self) -> bool:
+        """Whether it is on the screen that is on top, and not in a tab behind."""
+        return self.is_mounted and self.screen.is_active and self.size.height > 0 \
+            and all(node.display for node in self.ancestors_with_self)
+
+    def on_show(self) -> None:
+        """It has been hidden."""
+        self.look()
+
+    def on_hide(self) -> None:
+        """Nobody sees it: the tab of another pane is in front, or there is no room."""
+        self.rest()
+
+    @work(exit_on_error=False, group="preview", exclusive=True)
+    async def _read(self, at: Pointed) -> None:
+        with guard(self.app):
+            page = await self._page_of(at)
+            await page.begin(at)
+            for other in self.children:
+                other.display = other is page
+            if page is not self._page:
+                self._page, page.entitled = page, None
+            await page.follow()
+
+    async def _page_of(self, at: Pointed) -> Page:
+        """The page for this, which is made when it is first needed."""
+        kind: type[Page]
+        if at.sweep is not None:
+            from gpu_panel.launch.preview.sweep import SweepPage as kind
+        elif len(at.lines) > 1:
+            from gpu_panel.launch.preview.marked import MarkedPage as kind
+        else:
+            from gpu_panel.launch.preview.run import RunPage as kind
+        found = self.query_children(kind)
+        if found:
+            return found.first()
+        page = kind(self._stores)
+        await self.mount(page)
+        return page

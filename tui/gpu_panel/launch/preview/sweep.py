@@ -1,0 +1,126 @@
+"""The preview of a sweep: its curves, its value against its loss, its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+
+from gpu_engine.common.clean import clean
+from gpu_engine.sweep import words
+from gpu_engine.sweep.table import DONE, By, One
+from gpu_panel.charts.dots import Dot, DotsView
+from gpu_panel.common import units
+from gpu_panel.compare.curves import CurvesPane
+from gpu_panel.compare.store import Compared, CompareStore
+from gpu_panel.launch.preview.page import Page
+from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.sweep.pane import SweepPane
+from gpu_panel.sweep.screen import EVERY
+from gpu_panel.sweep.store import SweepStore
+
+
+class SweepCurves(CurvesPane):
+    """The curves, which the legend calls by their values."""
+
+    labels: dict[str, str] = {}  # noqa: RUF012  replaced, never changed
+    """Run id → its values."""
+
+    def label(self, one: Compared) -> str:
+        return self.labels.get(one.id) or super().label(one)
+
+
+class SweepPage(Page):
+    """Curves and dots beside each other, the table below."""
+
+    DEFAULT_CSS = """
+    SweepPage {
+        #sweep-pictures { height: 1fr; min-height: 5; }
+        CurvesPane { width: 1fr; height: 1fr; min-height: 4; }
+        DotsView { width: 1fr; height: 1fr; margin-left: 1; }
+        SweepPane { border: none; border-top: round $frame; padding: 0; }
+    }
+    """
+    sweep: SweepStore | None = None
+    store: CompareStore | None = None
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="sweep-pictures"):
+            yield SweepCurves(id="sweep-curves")
+            yield DotsView(id="sweep-dots")
+        yield SweepPane(id="sweep-table")
+
+    async def begin(self, at: Pointed) -> None:
+        assert at.sweep is not None
+        # The list puts those that run first; here each keeps its colour.
+        self.store = self.stores.compared([line.run for line in sorted(
+            at.lines, key=lambda line: line.sweep.index if line.sweep else 0)])
+        sweep = self.stores.sweep(at.sweep)
+        if sweep is not self.sweep:
+            self.sweep = sweep
+            self.query_one(SweepPane).anew(sweep)
+
+    async def follow(self) -> None:
+        assert self.store is not None
+        table = self.query_one(SweepPane)
+        table.look_at_once()
+        looking = self.set_interval(EVERY, table.look)
+        try:
+            await self._follow(self.store)
+        finally:
+            looking.stop()
+
+    def _changes(self) -> bool:
+        return self.store is None or self.store.live or self.query_one(SweepPane).members is None
+
+    def paint(self) -> None:
+        if self.store is None or not self.size:
+            return
+        table = self.query_one(SweepPane)
+        table.styles.height = min(table.rows_wanted, self.size.height // 2)
+        last = self.sweep.last if self.sweep is not None else None
+        curves = self.query_one(SweepCurves)
+        if last is not None:
+            curves.labels = {one.id: labelled(one) for one in last.members}
+        curves.paint(self.store, None)
+        if last is None:
+            return
+        said = words.summary(last.group.of, last.members)
+        self.entitle(Content(f"sweep {last.group.id} {last.group.name} ─ {said}"),
+                     "enter whole table · → its runs · s stop all")
+        key = varied(last.group.keys, last.members)
+        if key is not None:
+            self.query_one(DotsView).show(*against(key, last.members, last.by))
+
+    def on_resize(self) -> None:
+        self.paint()
+
+
+def varied(keys: Sequence[str], members: Sequence[One]) -> str | None:
+    """The key along which the dots are drawn: the one with the most values."""
+    counts = {key: len({one.values.get(key) for one in members}) for key in keys}
+    return max(counts, key=lambda key: counts[key], default=None)
+
+
+def labelled(one: One) -> str:
+    """"lr 1e-4": short, as a legend has one line."""
+    return clean(" ".join(f"{key} {value}" for key, value in zip(
+        words.short(list(one.values)), one.values.values(), strict=True)), 40)
+
+
+def against(key: str, members: Sequence[One], by: By) -> tuple[str, list[Dot]]:
+    """(title, a dot for each member with a value). The best is that of a member that is done, if
+    there is one, as in the table."""
+    known = [(one, value) for one in members if (value := one.best(by)) is not None
+             and value - value == 0]
+    done = [pair for pair in known if pair[0].kind == DONE] or known
+    best = (max if by.largest else min)(done, key=lambda pair: pair[1], default=None)
+    title = f"{words.short([key])[0]} against best {clean(by.name, 30)}"
+    if best is not None:
+        title += f" ─ {units.loss(best[1])} at {clean(best[0].values.get(key, ''), 16)}"
+    return title, [Dot(clean(one.values.get(key, ""), 12), value, one is (best and best[0]),
+                       one.kind != DONE) for one, value in known]
+
+
