@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 
@@ -203,6 +204,16 @@ async def test_a_hidden_preview_reads_nothing(readers):
         await pilot.press("1")
         await until(pilot, lambda: not screen.preview.can_be_seen)
         await until(pilot, lambda: screen.preview._reader.is_finished)
+
+
+async def test_in_a_small_terminal_it_shows_the_first_run_once_its_tab_is_opened():
+    """The list is built for the first time when it is seen, so no cursor has moved."""
+    run = written("digits")
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        await until(pilot, lambda: screen.runs.lines)
+        screen.runs._ages_until = math.inf  # nor does the time since it ended paint the list
+        await pilot.press("4")
+        await says(pilot, screen, run.id, "loss ─", "memory")
 
 
 async def test_where_there_is_no_room_the_list_has_all_of_it(readers):

@@ -171,6 +171,11 @@ class RunsList(Rows):
         if self._new in self.keys:
             self.cursor = self.keys.index(self._new)
             self._new = None
+
+    def repaint(self) -> None:
+        """Also called when the pane gets its first width, as a tab that was behind: only then there
+        are rows, and one under the cursor."""
+        super().repaint()
         self._refresh_footer()
 
     def go_to(self, run: str) -> None:
