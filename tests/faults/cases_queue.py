@@ -43,7 +43,7 @@ def whoever_waits_is_killed(box: Box) -> None:
         wait_for(lambda: "77aa" in (first.state().reason or ""))
         os.kill(board.pid, 9)
         wait_for(lambda: not waiter.running(folder))
-        wait_for(lambda: "nothing starts it" in (first.state().reason or ""))
+        wait_for(lambda: "the queue does not run" in (first.state().reason or ""))
         said = json.loads(engine("queue", "--json"))
         assert [one["id"] for one in said] == [first.id, second.id]
         wait_for(lambda: waiter.running(folder))
@@ -76,7 +76,7 @@ def twenty_wait_through_a_reboot(box: Box) -> None:
     waiting._seen.clear()
     for run in all_of_them:
         assert run.state().state == "queued"
-        assert "nothing starts it: gpu-engine queue goes on" in (run.state().reason or "")
+        assert "the queue does not run: gpu-engine queue starts it" in (run.state().reason or "")
     again = Waiter(queue_folder())
     again._take_in()
     assert [w.run for w in change.line()] == all_of_them

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean, clean_lines
@@ -36,7 +38,7 @@ def overview(looks: Sequence[Snapshot], link: str) -> list[Section]:
     rows, more = listing.found_runs(parse(""), (), LISTED, listing.Order("created", False, 0.0))
     heads, lines = listing.cells(rows, time.time())
     parts: list[Table | Text] = [Table(heads, tuple(lines),
-                                       tuple(link.format(id=line[0]) for line in lines))
+                                       tuple(link.format(id=quoted(line[0])) for line in lines))
                                  if lines else Text(("No runs yet.",))]
     if more:
         parts.append(Text((f"and {more:,} older ones",)))
@@ -55,9 +57,14 @@ def of_run(run: Run) -> list[Section]:
     return [*sections[:at], *logs, *sections[at:]]
 
 
+def quoted(name: str) -> str:
+    """A run's id in an address: that of a folder may be any bytes."""
+    return quote(os.fsencode(name), safe="")
+
+
 def known(name: str) -> Run | None:
-    """The run with exactly this id."""
-    return next((run for run in folder.all_runs() if run.id == name), None)
+    """The run with exactly this id, as it stands in an address."""
+    return next((run for run in folder.all_runs() if quoted(run.id) == name), None)
 
 
 def in_one(looks: Sequence[Snapshot]) -> list[Section]:
@@ -68,7 +75,7 @@ def in_one(looks: Sequence[Snapshot]) -> list[Section]:
     for run in chosen:
         first, *rest = of_run(run)
         sections += [replace(first, title=f"{run.id} {run.state().name}: {first.title}",
-                             name=run.id), *rest]
+                             name=quoted(run.id)), *rest]
     return sections
 
 

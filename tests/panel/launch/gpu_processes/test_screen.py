@@ -43,7 +43,8 @@ async def test_from_the_devices_to_the_end_of_a_process(size, tmp_path, monkeypa
         async with panel(two, sampler=StillSampler(two, samples), hosts=lab(), size=size) as (
                 pilot, screen):
             await looked(pilot, screen)
-            assert "P processes of all" in screen_text(pilot.app)
+            if size[0] >= 160:  # else the edge has what there is no room for in the lines
+                assert "P processes of all" in screen_text(pilot.app)
             await pilot.press("P")
             await until(pilot, lambda: pilot.app.screen.query(GpuProcessesPane)
                         and "mine.py" in screen_text(pilot.app))

@@ -80,6 +80,8 @@ class RunPage(Page):
     async def begin(self, at: Pointed) -> None:
         run: Run = at.lines[0].run
         store = self.stores.run(run)
+        if store.caught_up:  # perhaps a while ago
+            await store.look_now()
         if store is self.store:
             return
         if not store.caught_up:
