@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gpu_engine.runs.folder import all_runs
 from gpu_panel.app import PanelApp
-from gpu_panel.run.screen import RunScreen
 
 PICTURES = Path(__file__).parents[1] / "pictures"
 DIGITS = ("--set", "task.use=gpu_engine.tasks.digits:Digits", "--set", "batch.size=64")
@@ -32,19 +32,21 @@ async def take() -> None:
     """Open the panel, train, and write the pictures."""
     async with PanelApp().run_test(size=(160, 48)) as pilot:
         await asyncio.sleep(20)
-        await asyncio.to_thread(train, "default", *DIGITS, "--set", "name=digits-one", "--devices",
-                                "cpu:0", "--set", "train.epochs=20")
-        train("ddp", *DIGITS, "--set", "name=digits-two", "--devices", "cpu:0,cpu:1", "--set",
-              "train.epochs=4000", "--set", "train.lr=0.0005", "--detach")
+        await asyncio.to_thread(train, "default", *DIGITS, "--set", "name=digits-one",
+                                "--devices", "cpu:0", "--set", "train.epochs=20")
+        await asyncio.to_thread(train, "ddp", *DIGITS, "--set", "name=digits-two", "--devices",
+                                "cpu:0,cpu:1", "--set", "train.epochs=4000", "--set",
+                                "train.lr=0.0005", "--detach")
         await asyncio.sleep(SECONDS)
-        await pilot.press("4")
-        await asyncio.sleep(2)
+        await pilot.press("4", "home")
+        await asyncio.sleep(3)
         save("real-launch", pilot.app)
         await pilot.press("enter")
         await asyncio.sleep(5)
-        assert isinstance(pilot.app.screen, RunScreen)
         save("real-run", pilot.app)
-        pilot.app.screen.run_folder.stop()
+        for run in all_runs():
+            if run.state().live:
+                run.stop()
 
 
 def save(name: str, app: PanelApp) -> None:
