@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -277,6 +278,9 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     argv = own_program(module, str(run.path), str(lock))
     if logind.here().scope:
         argv = logind.wrapped(argv, run.id)
+    # Ctrl-C is the command's, which then stops the run. Until the new process has left the terminal
+    # it gets the signal too, and would die of it with the run's lock.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         log = open_inside(run.path, "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -288,6 +292,7 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     except OSError as err:
         raise UserError(f"the supervisor of run {run.id} can't be started: {err}") from None
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lock)
     if tell:
         notifier.start(run)

@@ -87,6 +87,7 @@ class Span:
             signal.signal(number, self._hear_stop)
         signal.signal(signal.SIGQUIT, self._hear_now)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by who started us
         files.remove_temporary(self.run.path / parts.FOLDER)
         self.begun = self.state.attempt
         if self.state.state == "queued":
