@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import queue
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +18,7 @@ from gpu_engine.page.server import Server
 from gpu_engine.report import html
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import PATIENCE, wait_for
 from ..export.kit import Written
 from ..report.test_report import EVIL, Read, trained
 
@@ -61,12 +63,44 @@ def test_nothing_but_looking_is_understood(server: Server) -> None:
     assert asked(server, f"/{server.token}/", "HEAD") == (200, "")
 
 
-def test_a_fault_of_ours_is_no_page_and_the_next_one_comes(server: Server, capfd) -> None:
+def test_a_fault_of_ours_is_no_page_and_the_next_one_comes(server: Server, monkeypatch) -> None:
+    faults: queue.Queue[BaseException | None] = queue.Queue()
+    monkeypatch.setattr(Server, "handle_error", lambda *_: faults.put(sys.exc_info()[1]))
     status, text = asked(server, f"/{server.token}/fault")
     assert (status, text) == (500, "This page could not be made.\n")
     assert asked(server, f"/{server.token}/")[0] == 200
-    said: list[str] = []
-    wait_for(lambda: said.append(capfd.readouterr().err) or "RuntimeError: ours" in "".join(said))
+    assert repr(faults.get(timeout=PATIENCE)) == "RuntimeError('ours')"
+
+
+def test_a_page_that_takes_long_to_make_is_kept_for_longer(monkeypatch) -> None:
+    now, made = [100.0], []
+    monkeypatch.setattr("gpu_engine.page.server.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def page(path: str) -> str:
+        made.append(path)
+        now[0] += 2.0 if path == "run/long" else 0.0
+        return path
+
+    with Server(0, page) as server:
+        for after, expected in ((0.0, ["run/long"]), (39.0, []), (2.0, ["run/long"])):
+            made.clear()
+            now[0] += after
+            assert server.html(f"/{server.token}/run/long") == "run/long"
+            assert made == expected
+        made.clear()
+        for after in (0.0, 2.0, 2.0):
+            now[0] += after
+            server.html(f"/{server.token}/")
+        assert made == ["", ""]
+
+
+def test_somebody_who_goes_away_is_no_fault(server: Server, capfd) -> None:
+    for fault, said in ((BrokenPipeError(), False), (ValueError("ours"), True)):
+        try:
+            raise fault
+        except Exception:  # noqa: BLE001 - as the library calls it
+            server.handle_error(None, ("127.0.0.1", 1))
+        assert ("Traceback" in capfd.readouterr().err) is said
 
 
 def test_the_token_is_another_each_time_and_long() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from typing import Any
 HOST = "127.0.0.1"
 EVERY = 5
 """Seconds after which a browser asks for a page again."""
-_KEPT = 3.0
-"""Seconds for which a page is given to whoever asks, however many do."""
+_KEPT, _SHARE = 3.0, 0.05
+"""Seconds for which a page is given to whoever asks, however many do; and the most of a core that
+making it may take: that of a long run is kept for longer."""
 
 
 class Server(ThreadingHTTPServer):
@@ -30,6 +32,7 @@ class Server(ThreadingHTTPServer):
         self._page = page
         self._lock = threading.Lock()
         self._made: dict[str, tuple[float, str | None]] = {}
+        """Path → until when it is kept, monotonic seconds, and the page."""
         super().__init__((HOST, port), _Handler)
 
     @property
@@ -43,13 +46,18 @@ class Server(ThreadingHTTPServer):
         if not rest or not hmac.compare_digest(token.encode(), self.token.encode()):
             return None
         with self._lock:  # one at a time: a phone that asks often must not cost a training its core
-            when, text = self._made.get(rest[0], (float("-inf"), None))
-            if time.monotonic() - when > _KEPT:
+            began = time.monotonic()
+            self._made = {name: made for name, made in self._made.items() if began < made[0]}
+            if rest[0] not in self._made:
                 text = self._page(rest[0])
                 now = time.monotonic()
-                self._made = {name: made for name, made in self._made.items()
-                              if now - made[0] < _KEPT} | {rest[0]: (now, text)}
-        return text
+                self._made[rest[0]] = now + max(_KEPT, (now - began) / _SHARE), text
+            return self._made[rest[0]][1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Somebody who has gone away, as a phone does, is no fault."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
