@@ -131,6 +131,8 @@ def test_on_a_machine_without_a_gpu(stranger: Path) -> None:
             line = re.sub(r"(--devices |devices\.ids=)([\d,]+)", lambda m: m[1] + re.sub(
                 r"(\d)", r"cpu:\1", m[2]), line)
             done = _type(line)
+        elif "free_gib=" in line and "of free memory are needed" in done.stderr:
+            done = _type(re.sub(r"free_gib=\d+", "free_gib=1", line))  # what a small machine has
         if done.returncode != 0:
             broken.append(f"{page}: {line}: {done}")
         for run in runs.all_runs():  # a detached one has the devices

@@ -144,7 +144,7 @@ def test_nonsense_holds_up_nobody(box, alice, line, said):
     take(alice, "nonsense", **said)
     run = queue(devices={"ids": ["0"]})
     turn_until(line, lambda: not run.state().live)
-    assert state(run) == "completed"
+    assert state(run) == "completed", run.state()
 
 
 def test_a_killed_waiter_keeps_nobody_waiting(box, alice, keys, line):
