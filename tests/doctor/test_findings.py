@@ -128,6 +128,19 @@ def test_drivers(tmp_path, cards, more, found, level, words):
     assert len(judged) == 1
 
 
+@pytest.mark.parametrize(("cards", "kind", "levels"), [
+    (("10de", "10de"), "DMA-FQ", ["note"]), (("10de", "10de"), "identity", []),
+    (("10de", "10de"), None, []), (("10de",), "DMA", [])])
+def test_an_iommu_between_several_gpus(tmp_path, cards, kind, levels):
+    root = machine(tmp_path, *cards)
+    if kind:
+        group = root / "sys/kernel/iommu_groups/0"
+        group.mkdir(parents=True)
+        (group / "type").write_text(kind + "\n")
+    found = devices.drivers([Inventory((GPU,), "nvml", "580.159")], root)
+    assert level_of(found, "IOMMU", "iommu=pt", "run.env.NCCL_P2P_DISABLE=1") == levels
+
+
 def test_devices_with_something_wrong():
     inventory = Inventory((GPU,), "nvml")
     sample = Sample(GPU, memory_used=30 * GIB, memory_total=80 * GIB, throttle=(TOO_HOT,),

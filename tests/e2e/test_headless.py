@@ -116,6 +116,11 @@ def test_check_names_every_rank_and_measures_between_them(home):
     assert [r["device"] for r in told["ranks"]] == [["CPU 0"], ["CPU 1"]]
     assert len({r["bytes"] for r in told["reductions"]}) >= 3
     assert all(r["bytes_per_s"] > 0 for r in told["reductions"])
+    assert [p["device"] for p in told["products"]] == ["CPU 0", "CPU 1"]
+    assert all(p["flops_per_s"] > 1e8 for p in told["products"])
+    assert [p["ranks"] for p in told["pairs"]] == [[0, 1]]
+    assert told["pairs"][0]["bytes_per_s"] > 1 << 20
+    assert told["doubts"] == []
     assert runs.all_runs() == []  # it leaves nothing behind
 
 

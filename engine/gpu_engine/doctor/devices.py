@@ -44,6 +44,10 @@ def drivers(inventories: Sequence[Inventory], root: Path = Path("/")) -> list[Fi
     on_bus = cards(root)
     if "10de" in on_bus and not seen:
         out.append(_without_nvidia(on_bus.count("10de"), root))
+    if len(on_bus) > 1 and _translates(root):
+        out.append(note("the IOMMU translates what GPUs send each other: NCCL and RCCL may hang or "
+                        "be slow, which gpu-engine check shows",
+                        "boot with iommu=pt, or run with --set run.env.NCCL_P2P_DISABLE=1"))
     if not out:
         makers = sorted({VENDORS[v] for v in on_bus if v in ("1002", "8086")})
         out.append(note("no GPU driver that gpu-panel reads" + (
@@ -74,6 +78,13 @@ def cards(root: Path) -> list[str]:
     # 03: display controllers; 12: processing accelerators.
     return [text(device / "vendor").removeprefix("0x") for device in found
             if text(device / "class").startswith(("0x03", "0x12"))]
+
+
+def _translates(root: Path) -> bool:
+    """Whether an IOMMU is on that does not pass addresses through:
+    docs.nvidia.com, NCCL, Troubleshooting, PCI Access Control Services."""
+    kinds = [text(group / "type") for group in (root / "sys/kernel/iommu_groups").glob("*")]
+    return any(kind.startswith("DMA") for kind in kinds)
 
 
 def _vendor(source: str) -> str:
