@@ -29,7 +29,7 @@ ELSEWHERE = {
     "check": "", "compare-modes": "", "resume": "", "stop": "", "stacks": "", "slurm": "",
     "sweep": "s72d4", "sweep [ID]": "", "hosts add": "", "hosts setup": "",
     "queue --set-up-shared": "", "notify --test": "", "notify --say": "",
-    "page": "", "devices --wait-free": "", "export": "wandb trackio --from",
+    "page": "", "examples": "", "devices --wait-free": "", "export": "wandb trackio --from",
     "run": "devices.hosts devices.pick"}
 """What is only read, as it starts, ends or reaches something that is not here, or depends on what
 is free now: the first words, and a part of what follows."""

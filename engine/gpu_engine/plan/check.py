@@ -25,6 +25,7 @@ from gpu_engine.plan.batch import (
 from gpu_engine.spec import modes
 from gpu_engine.spec.best import parse_best
 from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.steps import parse_steps
 
 
 @frozen(slots=True)
@@ -82,10 +83,12 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
                                 f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "
                                 "that lr was chosen for"))
     if spec.task.command is None:
-        try:
-            parse_best(spec.train.best)
-        except SpecError as err:
-            problems += err.problems
+        for parse, value in ((parse_best, spec.train.best),
+                             (parse_steps, spec.train.skip_steps)):
+            try:
+                parse(value)
+            except SpecError as err:
+                problems += err.problems
     source = inventory.source_of(devices[0]) if devices else inventory.source
     return Checked(spec, tuple(devices), source, layout, batch, tuple(problems))
 

@@ -159,6 +159,9 @@ class TrainSpec:
     """How often a failed run is restarted, all ranks, from its last checkpoint."""
     on_nonfinite: Literal["stop", "skip", "continue"] = "stop"
     """What to do when the loss of a step is not a finite number."""
+    skip_steps: list[str] = field(default_factory=list)
+    """Steps that change nothing, as their examples are left out: ["812", "820-830"]. For going on
+    from a checkpoint before a loss spike."""
     hang_timeout: NotNegative = 0.0
     """Seconds that a rank may stand still after its first step; then the run is ended as failed,
     with every thread's stack in the logs. Choose more than an evaluation or a checkpoint takes. 0:

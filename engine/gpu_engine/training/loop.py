@@ -23,6 +23,8 @@ from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
 
 _SKIPS_IN_A_ROW = 100
+_WITHOUT = (". gpu-engine examples RUN --step {0} names its examples; gpu-engine resume RUN --set "
+            "train.skip_steps={0} goes on without them")
 
 
 class NonFiniteLoss(UserError):
@@ -75,6 +77,8 @@ class Loop:
     saved."""
     steps_per_epoch: int | None = None
     """None if the length of an epoch is unknown."""
+    skip_steps: tuple[range, ...] = ()
+    """Steps whose examples are left out."""
     evaluate_first: bool = False
     """Whether an evaluation is still to be made for the step at which the loop begins."""
     skipped: int = 0
@@ -116,7 +120,8 @@ class Loop:
         start, began = self.at.offset, self.at.step
         batches = self.data.epoch(self.at.epoch, start)
         while self.steps_per_epoch is None or self.at.offset < self.steps_per_epoch:
-            if not self._step(batches):
+            skips = any(self.at.step + 1 in steps for steps in self.skip_steps)
+            if not (self._leave_out(batches) if skips else self._step(batches)):
                 break
             if self._nothing_due():
                 continue
@@ -162,6 +167,19 @@ class Loop:
         self.at.offset += 1
         rec.step_now = self.at.step
         rec.step(self.at.step, self.at.epoch, loss, lr, self.examples_a_step, wait)
+        return True
+
+    def _leave_out(self, batches: Iterator[Any]) -> bool:
+        """Count one optimizer step, and throw its batches away. Returns False if there are no more
+        batches."""
+        self.recorder.phase = "data"
+        if any(next(batches, None) is None for _ in range(self.accumulate)):
+            return False
+        self.skipped += 1
+        self.recorder.skipped = self.skipped
+        self.at.step += 1
+        self.at.offset += 1
+        self.recorder.step_now = self.at.step
         return True
 
     def _forward_backward(self, task: Task, model: Any, batch: Any, *, last: bool) -> None:
@@ -274,7 +292,8 @@ class Loop:
         what = f"the loss of rank {rank} at step {step} is " + (
             f"{mine[1]}" if mine and rank == self.group.rank else "not a finite number")
         if self.on_nonfinite == "stop":
-            raise NonFiniteLoss(f"{what}; stopped without saving (train.on_nonfinite = \"stop\")")
+            raise NonFiniteLoss(f"{what}; stopped without saving (train.on_nonfinite = \"stop\")"
+                                + ("" if self.steps_per_epoch is None else _WITHOUT.format(step)))
         self.recorder.nonfinite = None
         if rank == self.group.rank and time.monotonic() - self._warned_at > 10:
             self._warned_at = time.monotonic()

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
+from gpu_engine.spec.steps import parse_steps
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
 from gpu_engine.training.division import known_division
@@ -88,6 +89,7 @@ class Session:
             accumulate=job.batch.accumulate, examples_a_step=job.micro * job.batch.accumulate,
             clip=job.spec.train.clip,
             on_nonfinite=job.spec.train.on_nonfinite,
+            skip_steps=parse_steps(job.spec.train.skip_steps),
             eval_every=job.spec.train.eval_every,
             save_every=job.spec.train.checkpoint_every,
             evaluate=self.evaluate if self.evaluation is not None else None,
