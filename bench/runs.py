@@ -138,7 +138,8 @@ def make_queue(count: int, stack: ExitStack) -> None:
     names = []
     for number in range(count):
         run, fd = create_run("digits-ddp", "", plan)
-        waiting.write(run.path, waiting.Entry(time.time(), number, host, count=2))
+        waiting.write(run.path, waiting.Entry(submitted=time.time(), number=number, host=host,
+                                              count=2))
         waiting.enter(run.path)
         os.close(fd)
         names.append(run.id)

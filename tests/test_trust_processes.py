@@ -31,10 +31,8 @@ ITSELF = "this process"
 MAY_START = {
     "engine/gpu_engine/code/snapshot.py": TOOL,
     "engine/gpu_engine/common/git.py": TOOL,
-    "engine/gpu_engine/devices/backends/apple.py": TOOL,
     "engine/gpu_engine/devices/probe/client.py": OURS,
-    "engine/gpu_engine/doctor/ask.py": TOOL,
-    "engine/gpu_engine/remote/reach/allocation.py": TOOL,
+    "engine/gpu_engine/common/ask_program.py": TOOL,
     "engine/gpu_engine/remote/reach/channel.py": HOSTS,
     "engine/gpu_engine/remote/reach/setup/install_there.py":
         "a program of its own, sent to a host that a person sets up",
@@ -43,7 +41,6 @@ MAY_START = {
     "engine/gpu_engine/interpreters/own_torch.py":
         "pip or uv, after a person has asked for torch by a key or an option",
     "engine/gpu_engine/launching/launcher.py": OURS,
-    "engine/gpu_engine/launching/logind.py": TOOL,
     "engine/gpu_engine/launching/notifier.py": OURS,
     "engine/gpu_engine/launching/ask_torch.py": CHOSEN,
     "engine/gpu_engine/notify/send.py": "a command of the person's notify.toml",

@@ -221,13 +221,16 @@ def test_no_second_process_where_the_first_can_not_be_ended(running, monkeypatch
 
 
 def test_a_listener_that_fails_does_not_end_the_sampling(running):
-    def fail(_):
+    told = []
+
+    def fail(shot):
+        told.append(shot)
         raise RuntimeError("the screen has gone")
 
     _, found = running(on_snapshot=fail)
     before = len(found.recent)
     until(lambda: len(found.recent) > before + 2)
-    assert "screen" in str(found.callback_error)
+    assert len(told) == 1
 
 
 def test_a_slow_driver_is_late_and_still_right(running):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.events import hang
-from gpu_engine.events.convert import from_dict
+from gpu_engine.events.decode import from_dict
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView

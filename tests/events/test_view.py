@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema, view
-from gpu_engine.events.convert import from_dict
+from gpu_engine.events.decode import from_dict
 from gpu_engine.events.paths import events_path
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -48,8 +49,7 @@ def test_the_first_of_those_who_wait_for_its_devices_is_named(home):
     said = overtaken(on("2", "0"), MACHINE)
     assert said.startswith(f"run {first.id} has been waiting for GPU 0 since ")
     assert "10:02, and 1 more waits behind it: this run goes first;" in said
-    waiting.write(second.path, waiting.Entry(**{
-        **{f: getattr(waiting.read(second.path), f) for f in Entry.__slots__}, "priority": 1}))
+    waiting.write(second.path, replace(waiting.read(second.path), priority=1))
     waiting.enter(second.path)
     assert f"run {second.id} has been waiting for GPU 1, GPU 0 since" \
         in overtaken(on("1", "0"), MACHINE)

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.common import units
-from gpu_engine.events.convert import from_dict
+from gpu_engine.events.decode import from_dict
 from gpu_engine.events.view import RunView
 
 from .kit import observe

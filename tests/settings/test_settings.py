@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common import colour
-from gpu_engine.common.values import convert
+from gpu_engine.common.values import convert, in_toml
 from gpu_engine.launching import notifier
 from gpu_engine.settings import file
 from gpu_engine.settings.schema import Settings, every
@@ -108,4 +108,4 @@ def test_the_documentation_has_every_setting_with_its_default():
     text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     rows = {row.split("`")[1]: row.split("`")[3] for row in text.splitlines()
             if row.startswith("| `")}
-    assert rows == {name: file.toml(setting.default) for name, setting in every().items()}
+    assert rows == {name: in_toml(setting.default) for name, setting in every().items()}

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from gpu_engine.common import procs
-from gpu_engine.events.convert import from_dict
+from gpu_engine.events.decode import from_dict
 from gpu_engine.events.reader import Tail
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import hang_watch

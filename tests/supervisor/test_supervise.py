@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common import procs
-from gpu_engine.events.convert import from_dict as event_from
+from gpu_engine.events.decode import from_dict as event_from
 from gpu_engine.events.paths import events_path
 from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import folder as runs

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_engine.events.convert import from_dict
+from gpu_engine.events.decode import from_dict
 from gpu_engine.events.view import RunView
 from gpu_engine.training import checkpoint, checkpoint_copy
 from gpu_engine.training.checkpoint_copy import CannotCopy, Copier

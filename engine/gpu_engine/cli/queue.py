@@ -101,14 +101,13 @@ def cancel(runs: tuple[str, ...], every: bool) -> None:
 
 def _print(as_json: bool) -> None:
     from gpu_engine.queue import change
-    from gpu_engine.queue.order import wants_of
     from gpu_engine.runs.folder import dumps
 
     line = change.line()
     if as_json:
         echo(dumps([{
             "place": n, "id": w.run.id, "name": w.state.name,
-            "devices": wants_of(w.entry).text, "reason": w.state.reason,
+            "devices": w.entry.text, "reason": w.state.reason,
             "priority": w.entry.priority, "submitted": w.entry.submitted, "begin": w.entry.begin,
             "after": w.entry.after, "host": w.entry.host, "path": str(w.run.path)}
             for n, w in enumerate(line, 1)]))

@@ -16,6 +16,7 @@ from gpu_engine.cli.output import echo
 def command(begin: bool, as_json: bool) -> None:
     """Show the settings in force, and where each comes from: the environment, settings.toml or the
     default. The environment outranks the file; the file outranks what the panel remembers."""
+    from gpu_engine.common.values import in_toml
     from gpu_engine.runs.folder import dumps
     from gpu_engine.settings import file, schema
 
@@ -35,8 +36,8 @@ def command(begin: bool, as_json: bool) -> None:
              "help": s.help} for s, v, where in rows]}))
         return
     for setting, value, where in rows:
-        echo(f"{setting.name:<20} {file.toml(value):<16} {where}")
+        echo(f"{setting.name:<20} {in_toml(value):<16} {where}")
     for action, typed in found.keys.items():
-        echo(f"keys.{action:<15} {file.toml(typed):<16} file")
+        echo(f"keys.{action:<15} {in_toml(typed):<16} file")
     there = file.path().exists()
     echo(f"\n{file.path()}" + ("" if there else ": not there; --init writes it"), err=True)

@@ -74,9 +74,9 @@ def clean_bytes(data: bytes, limit: int = LIMIT) -> str:
     return clean(data.decode("utf-8", "replace"), limit)
 
 
-def clean_lines(text: str, limit: int = LIMIT, lines: int = 2000) -> list[str]:
+def clean_lines(text: str, lines: int = 2000) -> list[str]:
     """The last `lines` lines of a text such as a traceback, each made harmless by `clean`."""
-    return [clean(line, limit) for line in text.split("\n")[-lines:]]
+    return [clean(line) for line in text.split("\n")[-lines:]]
 
 
 def _show_last(text: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_engine.common.clean import escaped
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.values import in_toml
 
 
 @frozen
@@ -22,7 +22,7 @@ class Problem:
             return self.message
         if self.value is None:
             return f"{self.key}: {self.message}"
-        return f"{self.key} = {_toml_like(self.value)}: {self.message}"
+        return f"{self.key} = {in_toml(self.value)}: {self.message}"
 
 
 class UserError(Exception):
@@ -47,13 +47,3 @@ def with_type(kind: str | None, message: str) -> str:
     if kind is None or kind in (UserError.__name__, SpecError.__name__, "TaskError"):
         return message
     return f"{kind}: {message}"
-
-
-def _toml_like(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{escaped(value)}"'
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml_like(v) for v in value) + "]"
-    return str(value)

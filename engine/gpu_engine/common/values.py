@@ -227,9 +227,9 @@ def show(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_inside, value)) + "]"
+        return "[" + ", ".join(map(in_toml, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {_inside(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(k)} = {in_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, float):
         return f"{value:g}" if value == float(f"{value:g}") else repr(value)
     return "" if value is None else str(value)
@@ -407,8 +407,8 @@ def _toml(text: str) -> Any:
     return parsed["v"]
 
 
-def _inside(value: Any) -> str:
-    """A value inside a list or table, as TOML writes it."""
+def in_toml(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, enum.Enum):
         value = value.name
     if isinstance(value, Path):

@@ -7,7 +7,7 @@ these states that applies is the answer:
 - unhealthy: it can't be read or used, its memory has uncorrected errors, or the hardware holds its
   clocks down (heat, power);
 - busy: a process is on it (even one of another container, whose owner can't be seen here), at
-  least `memory` bytes of its memory are used, or it was used at `utilization` or above in one of
+  least `MEMORY` bytes of its memory are used, or it was used at `UTILIZATION` or above in one of
   the last `looks` samples;
 - unknown: something of this could not be read, its UUID is not known, or there are fewer than
   `looks` samples;
@@ -70,15 +70,10 @@ def judge(
     lease: str | None = None,
     *,
     looks: int = LOOKS,
-    memory: int = MEMORY,
-    utilization: float = UTILIZATION,
     now: float | None = None,
 ) -> Availability:
-    """Judge one device by its last samples, newest last. `lease`: who holds it, in words.
-
-    `memory` is in bytes, `utilization` from 0 to 1. `now`, in Unix seconds, is needed to say for
-    how long a process has been running.
-    """
+    """Judge one device by its last samples, newest last. `lease`: who holds it, in words. `now`, in
+    Unix seconds, is needed to say for how long a process has been running."""
     if lease:
         return Availability("leased", f"held by {lease}")
     if not samples:
@@ -99,11 +94,11 @@ def judge(
         return Availability("unhealthy", "; ".join(wrong))
     if last.processes:
         return Availability("busy", _who(last.processes, now))
-    if last.memory_used is not None and last.memory_used >= memory:
+    if last.memory_used is not None and last.memory_used >= MEMORY:
         return Availability("busy", f"{_size(last.memory_used)} of its memory are used")
     newest = [s for s in samples[-looks:] if s.utilization is not None]
     most = max((s.utilization or 0.0 for s in newest), default=None)
-    if most is not None and most >= utilization:
+    if most is not None and most >= UTILIZATION:
         return Availability("busy", f"{most:.0%} used in the last {len(newest)} readings")
     if last.processes is None:
         return Availability("unknown", "the driver does not say which processes are on it")
@@ -117,12 +112,10 @@ def judge(
     return Availability("free", "free")
 
 
-def in_the_way(
-    sample: Sample, *, memory: int = MEMORY, now: float | None = None
-) -> str | None:
+def in_the_way(sample: Sample, *, now: float | None = None) -> str | None:
     """Why a run must not start on a device that a person named, unless they share it on purpose.
 
-    It can't be used, a process computes on it, or at least `memory` bytes of it are used by
+    It can't be used, a process computes on it, or at least `MEMORY` bytes of it are used by
     processes that the driver does not name. A program that only draws on a screen is no reason,
     and what is not known is only warned of (see `doubts`). This is checked when a run is planned,
     and again right before its ranks start. Always None for CPU slots.
@@ -137,7 +130,7 @@ def in_the_way(
         return _who(computing, now)
     named = [p.memory for p in processes]
     unnamed = (sample.memory_used or 0) - sum(m or 0 for m in named)
-    if None not in named and unnamed >= memory:
+    if None not in named and unnamed >= MEMORY:
         return f"{_size(unnamed)} of its memory are used, and the driver does not say by what"
     return None
 

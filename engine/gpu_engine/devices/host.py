@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from gpu_engine.common.frozen import frozen
@@ -101,31 +100,27 @@ class DiskWatch:
 class HostReader:
     """Reads the machine's figures again and again; the first reading has no rates."""
 
-    def __init__(
-        self, runs_folder: Path | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, runs_folder: Path | None = None) -> None:
         import psutil
 
         self._psutil = psutil
-        self._clock = clock
         self._disk = DiskWatch(runs_folder)
         self._cores = self._times()
         self._net = self._traffic()
-        self._net_at = clock()
+        self._net_at = time.monotonic()
 
     def read(self) -> HostSample:
         """Read all figures once. Waits at most 0.05 s."""
         cores, before = self._times(), self._cores
         traffic, traffic_before = self._traffic(), self._net
-        now, passed = self._clock(), self._clock() - self._net_at
+        now = time.monotonic()
+        passed = now - self._net_at
         self._cores, self._net, self._net_at = cores, traffic, now
         used, total = memory()
         rates: list[float | None] = [None, None]
         if traffic is not None and traffic_before is not None and passed > 0:
             # The sum falls when an interface disappears: never show a negative rate.
-            rates = [
-                max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before)
-            ]
+            rates = [max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before)]
         return HostSample(
             cpu=busy_share(before.get(-1), cores.get(-1)),
             memory_used=used,

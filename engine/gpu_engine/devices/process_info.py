@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.devices.records import DeviceProcess, ProcessKind
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -95,6 +96,16 @@ class Owners:
             cpu,
         )
         return known.owner
+
+    def process(self, pid: int, memory: int | None, kind: ProcessKind, utilization: float | None
+                ) -> DeviceProcess:
+        """A process on a device, as its driver and /proc tell of it."""
+        owner = self.look(pid)
+        if owner is None:
+            return DeviceProcess(pid, memory, kind, visible=False, utilization=utilization)
+        return DeviceProcess(pid, memory, kind, user=owner.user, command=owner.command,
+                             started=owner.started, host_memory=owner.memory, cpu=owner.cpu,
+                             utilization=utilization)
 
     def _forget(self, now: float) -> None:
         """Drop the processes that were not looked up for a while: they are on no GPU any more."""

@@ -51,8 +51,6 @@ class Sampler:
         self._on_snapshot = on_snapshot
         self._patience = patience
         self._bus: frozenset[str] = frozenset()
-        self.callback_error: Exception | None = None
-        """What `on_snapshot` raised; it is not called again after that."""
         self._recent: deque[Snapshot] = deque(maxlen=KEPT)
         self._latest: Snapshot | None = None
         self._looked: float | None = None
@@ -213,8 +211,8 @@ class Sampler:
             return
         try:
             self._on_snapshot(snapshot)
-        except Exception as error:  # noqa: BLE001  an error of the caller must not end sampling
-            self.callback_error, self._on_snapshot = error, None
+        except Exception:  # noqa: BLE001  an error of the caller must not end sampling
+            self._on_snapshot = None  # nor come again
 
 
 def take_several(

@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 
 from gpu_engine.common import paths
+from gpu_engine.common.ask_program import answer
 from gpu_engine.common.clean import clean
 from gpu_engine.common.version import version
-from gpu_engine.doctor.ask import answer
 from gpu_engine.doctor.records import Finding, note, ok, problem
 from gpu_engine.interpreters import install
 from gpu_engine.interpreters.build import Build

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpu_engine.common import units
+from gpu_engine.common.ask_program import answer
 from gpu_engine.devices import host
-from gpu_engine.doctor.ask import answer, in_container, text
+from gpu_engine.doctor.ask import in_container, text
 from gpu_engine.doctor.records import Finding, note, ok, problem
 from gpu_engine.launching import logind
 

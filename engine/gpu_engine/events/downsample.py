@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -362,10 +362,10 @@ def _together(steps: Sequence[StepLine]) -> StepLine | None:
     bounds = [value for e in steps for value in _bounds(e)]
     means = {name: [value for value in map(of, steps) if value is not None]
              for name, of in _of.items()}
-    return StepLine(
-        last.t, last.step, last.lr, last.skipped, n, last.epoch,
-        sum(loss * n for loss, n in losses) / n if losses else None, (),
-        min(bounds, default=None), max(bounds, default=None), last_loss(last),
+    return msgspec.structs.replace(
+        cast("Any", last), n=n, losses=(), loss_last=last_loss(last),
+        loss=sum(loss * n for loss, n in losses) / n if losses else None,
+        loss_min=min(bounds, default=None), loss_max=max(bounds, default=None),
         **{name: sum(values) / len(values) if values else None
            for name, values in means.items()})
 

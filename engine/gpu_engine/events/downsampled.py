@@ -44,6 +44,8 @@ class DigestedTail(Tail):
         return found
 
     def read_again(self, first: int, last: int, most: int) -> list[Told] | None:
+        """Every event around the steps from `first` to `last` that was read, one by one; None: they
+        take more than `most` bytes."""
         pieces = self.places.of(first, last)
         if sum(end - begin for begin, end in pieces) > most:
             return None

@@ -1,68 +1,31 @@
 """The frequent kinds of events, decoded fast and many at a time: steps, memory, heartbeats.
 
 A long run has millions of such lines. Nearly all of them fit the types below, and a typed decoder
-in C reads them ten times as fast as `convert`. Every other line is left to `convert`, also one with
-a field that is not known here, so the types here decide only how fast a line is read.
+in C reads them ten times as fast as `decode`. Every other line is left to that, also one with a
+field that is not known here, so the types here decide only how fast a line is read.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from gpu_engine.events import schema
+from gpu_engine.events.decode import ERRORS, shape_of, struct_of, with_words
 from gpu_engine.events.schema import Event
 
-_Whole = Annotated[int, msgspec.Meta(ge=0, lt=1 << 60)]
-_Some = Annotated[int, msgspec.Meta(ge=1, lt=1 << 60)]
-
-
-class StepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_fields=True,
-               gc=False, omit_defaults=True):
-    """A step event of the first optimizer. Its fields are those of `schema.Step`."""
-
-    t: float
-    step: _Whole
-    lr: float | None = None
-    skipped: _Whole | None = None
-    n: _Some = 1
-    epoch: _Whole | None = None
-    loss: float | None = None
-    losses: tuple[float, ...] = ()
-    loss_min: float | None = None
-    loss_max: float | None = None
-    loss_last: float | None = None
-    samples_per_s: float | None = None
-    data_wait: float | None = None
-    grad_norm: float | None = None
-
-
-class MemoryLine(msgspec.Struct, tag_field="kind", tag="memory", forbid_unknown_fields=True,
-               gc=False, omit_defaults=True):
-    """A memory event. Its fields are those of `schema.Memory`."""
-
-    t: float
-    rss: _Whole | None = None
-    gpu_allocated: tuple[_Whole | None, ...] = ()
-    gpu_reserved: tuple[_Whole | None, ...] = ()
-    gpu_peak: tuple[_Whole | None, ...] = ()
-    gpu_process: _Whole | None = None
-
-
-class PhaseLine(msgspec.Struct, tag_field="kind", tag="phase", forbid_unknown_fields=True,
-               gc=False, omit_defaults=True):
-    """A heartbeat. Its fields are those of `schema.Phase`."""
-
-    t: float
-    phase: str
-    since: float | None = None
-    step: _Whole | None = None
-    done: _Whole | None = None
-    total: _Whole | None = None
-    detail: str | None = None
+if TYPE_CHECKING:
+    from gpu_engine.events.schema import Memory as MemoryLine
+    from gpu_engine.events.schema import Phase as PhaseLine
+    from gpu_engine.events.schema import Step as StepLine
+else:
+    StepLine = struct_of(schema.Step, "step", without="others",
+                         n=Annotated[int, msgspec.Meta(ge=1, lt=1 << 60)])
+    """A step event of the first optimizer."""
+    MemoryLine, PhaseLine = struct_of(schema.Memory, "memory"), struct_of(schema.Phase, "phase")
 
 
 @dataclass(slots=True)
@@ -86,7 +49,6 @@ Told = Event | Stretch
 """What is read of a rank's file: an event, or many frequent ones at once."""
 
 _decode = msgspec.json.Decoder(StepLine | MemoryLine | PhaseLine).decode
-_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 Frequent = StepLine | MemoryLine | PhaseLine
@@ -97,14 +59,14 @@ def decoded(lines: Sequence[bytes]) -> list[Frequent | None]:
     is not finite."""
     try:
         return list(map(_decode, lines))
-    except _ERRORS:
+    except ERRORS:
         return [_plain(line) for line in lines]
 
 
 def _plain(line: bytes) -> Frequent | None:
     try:
         return _decode(line)
-    except _ERRORS:
+    except ERRORS:
         return None
 
 
@@ -113,7 +75,7 @@ def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> l
     is not one of the frequent ones; None: there is no event in it."""
     try:
         every = list(map(_decode, lines))
-    except _ERRORS:
+    except ERRORS:
         return _one_by_one(lines, plain)
     named = (one.step for one in reversed(every)
              if type(one) is StepLine or (type(one) is PhaseLine and one.step is not None))
@@ -154,20 +116,12 @@ def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) 
     return found
 
 
-_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
 def _odd(line: bytes) -> StepLine | None:
     """A step event with numbers that are not finite, which are words in the line."""
     if b'"kind":"step"' not in line:
         return None
     try:
-        data = msgspec.json.decode(line, type=dict[str, object])
-        return msgspec.convert({name: [_number(one) for one in value] if isinstance(value, list)
-                                else _number(value) for name, value in data.items()}, StepLine)
-    except _ERRORS:
+        data = msgspec.json.decode(line, type=dict[str, Any])
+        return msgspec.convert(with_words(data, shape_of(schema.Step)), StepLine)
+    except ERRORS:
         return None
-
-
-def _number(value: object) -> object:
-    return _WORDS.get(value, value) if isinstance(value, str) else value

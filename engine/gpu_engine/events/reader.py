@@ -12,15 +12,13 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 from gpu_engine.common.files import file_inside
-from gpu_engine.events.convert import BadEvent, from_dict
+from gpu_engine.events.decode import from_dict
+from gpu_engine.events.frequent import Told, grouped
 from gpu_engine.events.paths import inside
 from gpu_engine.events.schema import Event, Start, Step
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import Told
 
 END = 64 * 1024
 """How many bytes are read from the end of a large file, where only its end matters."""
@@ -73,23 +71,13 @@ class Tail:
         if not keep or stat.st_ino != self._inode or begin > self._offset:
             self._inode, self._offset, self._rest = stat.st_ino, begin, b""
 
-    def read_again(self, first: int, last: int, most: int) -> list[Told] | None:
-        """Every event around the steps from `first` to `last` that was read, one by one; None: it
-        is not known where they are, or they take more than `most` bytes."""
-        return None
-
     def read(self, limit: int = 1 << 20) -> list[Event]:
         """The events that were completed since the last call. Reads at most `limit` bytes."""
         return [e for e in map(self._parse, self._lines(limit)) if e is not None]
 
     def read_many(self, limit: int = 1 << 20) -> list[Told]:
         """The same, with the frequent events in stretches, which is ten times as fast."""
-        lines = self._lines(limit)
-        if not lines:
-            return []
-        from gpu_engine.events.frequent import grouped  # ranks, which don't call this, lack msgspec
-
-        return grouped(lines, self._parse)
+        return grouped(self._lines(limit), self._parse)
 
     def _lines(self, limit: int) -> list[bytes]:
         """The lines that were completed since the last call, in at most `limit` bytes."""
@@ -223,5 +211,5 @@ def event_in(line: bytes) -> Event | None:
     """The event in a line; None if there is none, or its kind is not known."""
     try:
         return from_dict(_decoded(line.decode())) if line else None
-    except (BadEvent, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None

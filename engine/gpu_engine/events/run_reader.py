@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpu_engine.events.downsampled import DigestedTail
+from gpu_engine.events.frequent import Told
 from gpu_engine.events.paths import events_path
-from gpu_engine.events.reader import Tail
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import Told
 
 BEHIND = 4096
 """Bytes of events, some twenty at least."""
@@ -24,8 +21,7 @@ class RunReader:
     def __init__(self, folder: Path) -> None:
         """`folder`: the run folder."""
         self._folder = folder
-        self._tail = _best_tail()
-        self._tails: dict[int, Tail] = {}
+        self._tails: dict[int, DigestedTail] = {}
         self.cut_short = False
         """Whether the last `read` ended for lack of time, so that more may be there."""
 
@@ -58,7 +54,7 @@ class RunReader:
 
     def add(self, ranks: Iterable[int]) -> None:
         """Read the files of these ranks too. A rank that is read already keeps its place."""
-        new = {r: self._tail(events_path(self._folder, r)) for r in ranks if r not in self._tails}
+        new = {r: DigestedTail(events_path(self._folder, r)) for r in ranks if r not in self._tails}
         if new:  # a new dict, as `read` may be iterating over the old one in another thread
             self._tails = dict(sorted((self._tails | new).items()))
 
@@ -96,9 +92,3 @@ class RunReader:
             if not moved:
                 self.cut_short = False
                 return fresh
-
-
-def _best_tail() -> type[Tail]:
-    from gpu_engine.events.downsampled import DigestedTail  # most programs need no fast decoder
-
-    return DigestedTail

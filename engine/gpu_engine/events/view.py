@@ -18,7 +18,7 @@ from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Event
 
 if TYPE_CHECKING:
-    from gpu_engine.events.frequent import MemoryLine, PhaseLine, StepLine, Stretch, Told
+    from gpu_engine.events.frequent import Stretch, Told
 
 
 @frozen(slots=True)
@@ -223,7 +223,7 @@ def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
     _bad(run, rank, event)
 
 
-def _stepped(run: RunView, rank: RankView, events: Sequence[schema.Step | StepLine]) -> None:
+def _stepped(run: RunView, rank: RankView, events: Sequence[schema.Step]) -> None:
     """What steps of the first optimizer change, one or several events in a row."""
     first, last = events[0], events[-1]
     rank.step, rank.epoch = last.step, last.epoch
@@ -235,7 +235,7 @@ def _stepped(run: RunView, rank: RankView, events: Sequence[schema.Step | StepLi
         run.begins.setdefault(rank.attempt, max(first.step - first.n + 1, 0))
 
 
-def _bad(run: RunView, rank: RankView, event: schema.Step | StepLine) -> None:
+def _bad(run: RunView, rank: RankView, event: schema.Step) -> None:
     bad = _first_bad(event)
     if bad is not None and rank.attempt >= run.attempt \
             and (run.bad_step is None or bad < run.bad_step[0]):
@@ -244,10 +244,6 @@ def _bad(run: RunView, rank: RankView, event: schema.Step | StepLine) -> None:
 
 @folds(schema.Memory)
 def _memory(run: RunView, rank: RankView, event: schema.Memory) -> None:
-    _has_memory(rank, event)
-
-
-def _has_memory(rank: RankView, event: schema.Memory | MemoryLine) -> None:
     rank.gpu_allocated, rank.gpu_reserved = list(event.gpu_allocated), list(event.gpu_reserved)
     rank.gpu_peak, rank.rss = list(event.gpu_peak), event.rss
 
@@ -280,10 +276,6 @@ def _checkpoint(run: RunView, rank: RankView, event: schema.Checkpoint) -> None:
 
 @folds(schema.Phase)
 def _phase(run: RunView, rank: RankView, event: schema.Phase) -> None:
-    _is_in(rank, event)
-
-
-def _is_in(rank: RankView, event: schema.Phase | PhaseLine) -> None:
     rank.phase, rank.phase_since = event.phase, event.since
     if event.step is not None:
         rank.at_step = event.step
@@ -324,21 +316,21 @@ def _stretch(run: RunView, rank: RankView, told: Stretch) -> None:
         for event in told.odd:
             _bad(run, rank, event)
     if told.memory:
-        _has_memory(rank, told.memory[-1])
+        _memory(run, rank, told.memory[-1])
     for event in told.phases:
-        _is_in(rank, event)
+        _phase(run, rank, event)
     if told.at_step is not None:
         rank.at_step = told.at_step
 
 
-def last_loss(event: schema.Step | StepLine | schema.Other) -> float | None:
+def last_loss(event: schema.Step | schema.Other) -> float | None:
     """The loss of the event's last step; if only their mean is known, the mean."""
     if event.losses:
         return event.losses[-1]
     return event.loss if event.loss_last is None else event.loss_last
 
 
-def _first_bad(event: schema.Step | StepLine) -> int | None:
+def _first_bad(event: schema.Step) -> int | None:
     """The first of the event's steps with a loss that is not finite; None if there is none. If the
     losses are not listed one by one, the event's last step stands for it."""
     if event.losses:

@@ -15,7 +15,7 @@ from gpu_engine.common.files import open_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.discover import cpu_slots, discover
-from gpu_engine.devices.records import Inventory, Snapshot
+from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import environment, interpreter, logind, notifier, preflight
 from gpu_engine.launching.queue_warning import overtaken
 from gpu_engine.plan.check import check, counted, names_none
@@ -43,16 +43,14 @@ class Prepared:
 
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
-            base: tuple[str, RunSpec] | None = None, looks: Sequence[Snapshot] = (),
-            cwd: Path | None = None, in_turn: bool = False, near: Path | None = None,
-            for_here: bool = True) -> Prepared:
+            base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
+            in_turn: bool = False, near: Path | None = None, for_here: bool = True) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
     with run.sync each host is sent the code that it lacks, as its checks run in that folder.
 
-    Whether the devices are free is judged by the snapshots in `looks`, newest last. Without any,
-    they are read here, but only if `inventory` is not given. The supervisor checks the devices
-    again before the ranks start. `in_turn`: the run was in the queue, which has just judged its
-    devices, and it overtakes nobody.
+    Whether devices that are named are free is judged here unless `inventory` is given. The
+    supervisor checks the devices again before the ranks start. `in_turn`: the run was in the queue,
+    which has just judged its devices, and it overtakes nobody.
 
     near: the folder from which virtual environments are looked for; None: `cwd`.
     for_here: whether this machine needs torch for it; False for a plan that is taken elsewhere.
@@ -67,12 +65,13 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     alone = inventory is None
     inventory = inventory or discover_for(spec)
     named, asked = spec.devices.ids, counted(spec)
-    spec = pick(spec, inventory, looks)
+    spec = pick(spec, inventory)
     checked = check(spec, inventory)
     taken = interpreter.of(spec, near or cwd) if for_here else None
     # Devices that were chosen here, or by the queue, were free a moment ago.
-    judged = named and (looks or alone) and not in_turn and not checked.problems
-    problems, warnings = preflight.judge(spec, inventory, cwd, taken, looks if judged else None)
+    problems, warnings = preflight.judge(
+        spec, inventory, cwd, taken,
+        free=bool(named) and alone and not in_turn and not checked.problems)
     if problems or checked.problems:
         raise SpecError([*checked.problems, *problems])
     resolved = replace(interpreter.planned(checked, taken, base=base),
@@ -307,10 +306,9 @@ def discover_for(spec: RunSpec) -> Inventory:
     return discover()
 
 
-def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) -> RunSpec:
-    """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.free`, judged
-    by `looks` (newest last), or by some taken now. A spec that names no devices gets the freest
-    one, or all that are free if its mode uses several.
+def pick(spec: RunSpec, inventory: Inventory) -> RunSpec:
+    """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.availability`. A
+    spec that names no devices gets the freest one, or all that are free if its mode uses several.
 
     Raises UserError saying what holds the others where there are too few, and where the GPUs
     can't be used: a run that was meant for them does not begin on the processor unasked.
@@ -327,10 +325,9 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
                         f"train on the processor all the same, name its slots: devices.ids={slots}")
     if count is not None and count > len(inventory.devices):
         return spec  # plan.check says so, with what there is
-    looks = looks or sampler.take_several(inventory)
-    free = spec.devices.free_gib
-    chosen = availability.freest(count, looks, leases.holders(paths.leases_folder()),
-                                 free=None if free is None else int(free * (1 << 30)),
-                                 share=spec.devices.share)
+    gib = spec.devices.free_gib
+    chosen = availability.freest(
+        count, sampler.take_several(inventory), leases.holders(paths.leases_folder()),
+        free=None if gib is None else int(gib * (1 << 30)), share=spec.devices.share)
     devices = replace(spec.devices, ids=[d.id for d in chosen], pick=None, free_gib=None)
     return replace(spec, devices=devices)

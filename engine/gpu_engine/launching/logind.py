@@ -10,18 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_engine.common.ask_program import answer
 from gpu_engine.common.frozen import frozen
 
-_WAIT = 2.0
 _IN_SESSION = re.compile(r"/session-[^/]*\.scope")
-
-Query = Callable[[Sequence[str]], "str | None"]
 
 
 @frozen(slots=True)
@@ -49,10 +45,9 @@ def decide(*, in_session: bool, root: bool, kills: bool | None, lingers: bool | 
                             "lingering on first: loginctl enable-linger")
 
 
-def look(query: Query | None = None, root: Path = Path("/")) -> Decision:
+def look(root: Path = Path("/")) -> Decision:
     """Ask this machine. Costs nothing where there is no login session, and some ten milliseconds
     where there is."""
-    query = query or _query
     try:
         session = bool(_IN_SESSION.search((root / "proc/self/cgroup").read_text()))
     except OSError:
@@ -60,13 +55,13 @@ def look(query: Query | None = None, root: Path = Path("/")) -> Decision:
     is_root = os.geteuid() == 0
     if not session or is_root:
         return decide(in_session=session, root=is_root, kills=None, lingers=None, can_scope=False)
-    kills = _yes(query(["busctl", "get-property", "org.freedesktop.login1",
+    kills = _yes(answer(["busctl", "get-property", "org.freedesktop.login1",
                       "/org/freedesktop/login1", "org.freedesktop.login1.Manager",
                       "KillUserProcesses"]))
     if not kills:
         return decide(in_session=True, root=False, kills=kills, lingers=None, can_scope=False)
-    lingers = _yes(query(["loginctl", "show-user", str(os.getuid()), "-p", "Linger", "--value"]))
-    can = bool(lingers) and query([*_SCOPE, "--", "true"]) is not None
+    lingers = _yes(answer(["loginctl", "show-user", str(os.getuid()), "-p", "Linger", "--value"]))
+    can = bool(lingers) and answer([*_SCOPE, "--", "true"]) is not None
     return decide(in_session=True, root=False, kills=True, lingers=lingers, can_scope=can)
 
 
@@ -88,18 +83,6 @@ def wrapped(argv: Sequence[str], run_id: str) -> list[str]:
     return [*_SCOPE, f"--unit=gpu-panel-{run_id}", "--", *argv]
 
 
-def _yes(answer: str | None) -> bool | None:
-    words = (answer or "").split()
+def _yes(said: str | None) -> bool | None:
+    words = (said or "").split()
     return words[-1] in ("true", "yes", "1") if words else None
-
-
-def _query(argv: Sequence[str]) -> str | None:
-    """What a program prints; None where it is missing, fails or takes too long."""
-    if shutil.which(argv[0]) is None:
-        return None
-    try:
-        done = subprocess.run(list(argv), capture_output=True, text=True, timeout=_WAIT,
-                              stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout if done.returncode == 0 else None

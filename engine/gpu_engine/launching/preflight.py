@@ -35,16 +35,13 @@ _PATIENCE = 1.0
 
 
 def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Chosen | None,
-          looks: Sequence[Snapshot] | None) -> tuple[list[Problem], list[str]]:
-    """All problems of a spec that only this machine can show, and what it is warned of.
-
-    looks: snapshots by which it is judged whether its devices are free, newest last; empty: they
-    are read, if nothing else is wrong; None: that is not judged. The others: as for `probe`.
-    """
+          *, free: bool) -> tuple[list[Problem], list[str]]:
+    """All problems of a spec that only this machine can show, and what it is warned of. `free`:
+    whether its devices are read, to see that they are free. The others: as for `probe`."""
     problems = probe(spec, inventory, cwd, interpreter)
     doubts: tuple[str, ...] = ()
-    if not problems and looks is not None:
-        problems, doubts = _occupied(spec, inventory, looks)
+    if not problems and free:
+        problems, doubts = _occupied(spec, inventory)
     if problems:
         return problems, []
     warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
@@ -89,17 +86,13 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
             for d in gpus if lease.key(d) in held]
 
 
-def _occupied(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot]
-              ) -> tuple[list[Problem], tuple[str, ...]]:
+def _occupied(spec: RunSpec, inventory: Inventory) -> tuple[list[Problem], tuple[str, ...]]:
     """The problems of the named GPUs that can't be used or that others compute on, and the doubts
-    about the rest. With devices.share only a lost GPU is a problem. `looks`: snapshots, newest
-    last. Without any, the GPUs are read until nothing is in the way, `_PATIENCE` seconds at most.
-    """
+    about the rest. With devices.share only a lost GPU is a problem. They are read until nothing is
+    in the way, `_PATIENCE` seconds at most."""
     gpus, share = _gpus(spec, inventory), spec.devices.share
     if not gpus:
         return [], ()
-    if looks:
-        return _judged(gpus, looks[-1], share)
     from gpu_engine.devices import sampler
 
     end = time.monotonic() + _PATIENCE

@@ -9,44 +9,10 @@ run, keeps nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from gpu_engine.common import units
-from gpu_engine.runs.waiting import Entry
-
-
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """The devices that a run waits for."""
-
-    ids: tuple[str, ...] = ()
-    """These, by their ids; empty: any `count`."""
-    count: int = 0
-    within: tuple[str, ...] = ()
-    """The devices to take them from; empty: all."""
-    free: int | None = None
-    """Bytes of memory that must be free on each."""
-    share: bool = False
-    """Devices that others use will do."""
-    cpu: bool = False
-    """CPU slots, not GPUs."""
-    free_for: float = 0.0
-    """Seconds for which they must have been free."""
-
-    @property
-    def text(self) -> str:
-        """For people: "GPU 0, GPU 1", "any 2 GPUs with 20.0 GiB free"."""
-        what = "CPU slot" if self.cpu else "GPU"
-        if self.ids:
-            return ", ".join(i if self.cpu else f"GPU {i}" if i.isdigit() else i
-                             for i in self.ids)
-        text = f"any {self.count} {what}{'s' if self.count > 1 else ''}"
-        return text + (f" with {units.size(self.free)} free" if self.free else "")
-
-
-def wants_of(entry: Entry) -> Wants:
-    """What a run's entry in the queue says of the devices."""
-    return Wants(**{each.name: getattr(entry, each.name) for each in fields(Wants)})
+from gpu_engine.runs.waiting import Wants
 
 
 @dataclass(frozen=True, slots=True)

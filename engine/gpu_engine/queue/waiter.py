@@ -239,7 +239,7 @@ class Waiter:
 
     def _request(self, name: str, entry: Entry, after: Mapping[str, str | None]) -> Request:
         ids = self._devices[entry.cpu].id_of
-        wants = replace(order.wants_of(entry), ids=tuple(map(ids, entry.ids)),
+        wants = replace(entry, ids=tuple(map(ids, entry.ids)),
                         within=tuple(map(ids, entry.within)))
         first = After(entry.after, after[entry.after]) if entry.after else None
         return Request(name, wants, entry.begin, first)

@@ -11,8 +11,6 @@ to one file, the board, from which all readers take the reason.
     board-HOST.json     what each run waits for, by the waiter of that machine
     waiter-HOST.lock    held (flock) by that waiter        waiter-HOST.log   its log
     environ-HASH.json   environments of submission; deleted with the last run that needs them
-
-Standard library only: a rank imports this.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from gpu_engine.common import procs
+from gpu_engine.common import procs, units
 from gpu_engine.common.files import json_inside, read_json, write_json_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import Pid, UnixTime, Whole, read_record
@@ -38,7 +36,36 @@ _BEGINNING = 10.0
 
 
 @frozen(slots=True)
-class Entry:
+class Wants:
+    """The devices that a run waits for."""
+
+    ids: tuple[str, ...] = ()
+    """These, by their ids; empty: any `count`."""
+    count: Whole = 0
+    within: tuple[str, ...] = ()
+    """The devices to take them from, if its environment allows only some; empty: all."""
+    free: Whole | None = None
+    """Bytes of memory that must be free on each; None: not asked."""
+    share: bool = False
+    """Devices that others use will do."""
+    cpu: bool = False
+    """CPU slots, not GPUs."""
+    free_for: float = 0.0
+    """Seconds for which they must have been free."""
+
+    @property
+    def text(self) -> str:
+        """For people: "GPU 0, GPU 1", "any 2 GPUs with 20.0 GiB free"."""
+        what = "CPU slot" if self.cpu else "GPU"
+        if self.ids:
+            return ", ".join(i if self.cpu else f"GPU {i}" if i.isdigit() else i
+                             for i in self.ids)
+        text = f"any {self.count} {what}{'s' if self.count > 1 else ''}"
+        return text + (f" with {units.size(self.free)} free" if self.free else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry(Wants):
     """What a run waits for, and its place in the line. Times are Unix seconds."""
 
     submitted: UnixTime
@@ -48,24 +75,10 @@ class Entry:
     """The machine on which it waits; several may share the folder."""
     priority: int = 0
     """Runs with a higher one go first."""
-    ids: tuple[str, ...] = ()
-    """The devices that it needs, by their ids; empty: any `count`."""
-    count: Whole = 0
-    """How many devices it takes, if it does not name them."""
-    within: tuple[str, ...] = ()
-    """The devices that it may take, if its environment allows only some; empty: all."""
-    free: Whole | None = None
-    """Bytes of memory that must be free on each; None: not asked."""
-    share: bool = False
-    """Whether it takes devices that others use."""
-    cpu: bool = False
-    """Whether it waits for CPU slots."""
     after: str | None = None
     """The run that has to complete first."""
     begin: UnixTime | None = None
     """It does not start before this time."""
-    free_for: float = 0.0
-    """Seconds for which its devices must have been free."""
     environ: str | None = None
     """The name of the file with the environment it was submitted in."""
     code: str | None = None

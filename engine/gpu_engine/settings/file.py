@@ -14,7 +14,7 @@ from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason, write_atomic
-from gpu_engine.common.values import convert, describe
+from gpu_engine.common.values import convert, describe, in_toml
 from gpu_engine.settings.schema import SECTIONS, Setting, Settings, every
 
 _LONGEST = 1 << 20
@@ -156,7 +156,7 @@ def beginning() -> str:
         choices = ", ".join(text for text, _ in setting.kind.choices)
         said = setting.help + (f"; one of {choices}" if choices else "")
         said += f". Outranked by {setting.env}" if setting.env else ""
-        out += [f"# {said}.", f"# {key} = {toml(setting.default)}"]
+        out += [f"# {said}.", f"# {key} = {in_toml(setting.default)}"]
     return "\n".join([*out, "", "# Keys of the panel: an action's name, as gpu-panel --keys lists "
                       "them, and its keys with", "# commas between.", "[keys]",
                       '# devices.tick = "space"', ""])
@@ -173,14 +173,3 @@ def begin() -> Path:
     except OSError as err:
         raise UserError(f"{where}: can't be written: {reason(err)}") from None
     return where
-
-
-def toml(value: object) -> str:
-    """A value as TOML has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml(v) for v in value) + "]"
-    return str(value)

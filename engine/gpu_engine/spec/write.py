@@ -7,7 +7,6 @@ import copy
 import shlex
 from typing import Any
 
-from gpu_engine.common import toml
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import ANY, parse, quote, show
 from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
@@ -74,7 +73,9 @@ def differences(base: RunSpec, spec: RunSpec) -> list[str]:
 
 def to_toml(spec: RunSpec) -> str:
     """The whole spec as TOML."""
-    return toml.dumps(to_dict(spec))
+    import tomlkit  # late: a rank, which may lack it, imports this file for `to_dict`
+
+    return tomlkit.dumps(to_dict(spec)).encode("utf-8", "backslashreplace").decode()
 
 
 def _typed(value: Any) -> str:

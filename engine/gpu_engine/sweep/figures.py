@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gpu_engine.common import paths
 from gpu_engine.common.files import read_json, write_json
-from gpu_engine.events.convert import json_safe, number
+from gpu_engine.events.convert import json_safe
+from gpu_engine.events.decode import number
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import sample
 from gpu_engine.runs.folder import Run, State

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.events.convert import BadEvent, from_dict
+from gpu_engine.events.decode import BadEvent, from_dict
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.folder import Run
 from gpu_panel.run.store import RunStore

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_engine.events import schema
-from gpu_engine.events.convert import number
+from gpu_engine.events.decode import number
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import EventWriter
 from gpu_engine.worker.rank import current, events_file

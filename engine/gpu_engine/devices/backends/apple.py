@@ -7,17 +7,16 @@ memory. So its name is all that is read, by `sysctl`.
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gpu_engine.common.ask_program import answer
 from gpu_engine.devices.backends.protocol import Backend, Reader
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 SYSCTL = "/usr/sbin/sysctl"
-_WAIT = 3.0
 
 
 class Apple(Backend):
@@ -56,10 +55,5 @@ class _AppleReader(Reader):
 
 def _asked(name: str) -> str | None:
     """What `sysctl` says of a name; None if it says nothing."""
-    try:
-        done = subprocess.run([SYSCTL, "-n", name], capture_output=True, text=True, timeout=_WAIT,
-                              stdin=subprocess.DEVNULL, check=False, errors="replace")
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    said = done.stdout.strip()
-    return said if done.returncode == 0 and said.isprintable() and said else None
+    said = (answer([SYSCTL, "-n", name]) or "").strip()
+    return said if said.isprintable() and said else None

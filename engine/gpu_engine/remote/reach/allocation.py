@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
 
+from gpu_engine.common.ask_program import answer
 from gpu_engine.remote.reach.records import BadName, Host, check_name
 
 _TIMEOUT = 10.0
@@ -33,13 +33,8 @@ def hosts_of_job(env: Mapping[str, str] | None = None) -> dict[str, Host]:
 @cache
 def _names(listed: str) -> tuple[str, ...]:
     """"gpu[01-03,07]" → gpu01, gpu02, gpu03, gpu07."""
-    try:
-        done = subprocess.run(["scontrol", "show", "hostnames", listed], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
-                              check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(filter(_is_name, done.stdout.split()))
+    said = answer(["scontrol", "show", "hostnames", listed], _TIMEOUT)
+    return tuple(filter(_is_name, (said or "").split()))
 
 
 def _is_name(text: str) -> bool:

@@ -180,16 +180,8 @@ class CardReader(Reader):
             if awake and found.units:  # this asks the hardware
                 busy = look.number(f"stats_{found.gpu_id}/cu_occupancy", found.units * 2)
             share = min(1.0, busy / found.units) if busy is not None and found.units else None
-            present.append(self._process(int(name), memory, share))
+            present.append(self._owners.process(int(name), memory, "compute", share))
         return tuple(present)
-
-    def _process(self, pid: int, memory: int | None, share: float | None) -> DeviceProcess:
-        owner = self._owners.look(pid)
-        if owner is None:
-            return DeviceProcess(pid, memory, visible=False, utilization=share)
-        return DeviceProcess(pid, memory, user=owner.user, command=owner.command,
-                             started=owner.started, host_memory=owner.memory, cpu=owner.cpu,
-                             utilization=share)
 
 
 def _fast(look: Look, sensors: str | None) -> dict[str, Any]:

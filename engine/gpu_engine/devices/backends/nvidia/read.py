@@ -216,25 +216,8 @@ class GpuReader(Reader):
                 elif before[1] is None:
                     merged[entry.pid] = (before[0], memory)
         used = self._shares(calls, handle) if shares and merged else {}
-        return tuple(self._process(pid, *merged[pid], used.get(pid)) for pid in merged)
-
-    def _process(
-        self, pid: int, kind: ProcessKind, memory: int | None, utilization: float | None
-    ) -> DeviceProcess:
-        owner = self._owners.look(pid)
-        if owner is None:
-            return DeviceProcess(pid, memory, kind, visible=False, utilization=utilization)
-        return DeviceProcess(
-            pid,
-            memory,
-            kind,
-            user=owner.user,
-            command=owner.command,
-            started=owner.started,
-            host_memory=owner.memory,
-            cpu=owner.cpu,
-            utilization=utilization,
-        )
+        return tuple(self._owners.process(pid, memory, kind, used.get(pid))
+                     for pid, (kind, memory) in merged.items())
 
     def _shares(self, calls: Calls, handle: Any) -> dict[int, float | None]:
         """Each process's newest share of the GPU's time, from samples since the last reading."""

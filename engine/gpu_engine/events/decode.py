@@ -1,0 +1,145 @@
+"""Making events of the JSON objects in the lines of a rank's file.
+
+What a field may hold follows from its annotation in `schema`; msgspec checks it. Ranks only write
+events: this is for those who read them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from gpu_engine.events.schema import KINDS, Event, Other
+
+_Whole: Any = Annotated[int, msgspec.Meta(ge=0, lt=1 << 60)]
+ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding and checking raise."""
+_TYPES: dict[str, Any] = {
+    "int": _Whole, "int | None": _Whole | None, "float": float, "float | None": float | None,
+    "str": str, "str | None": str | None,
+    "tuple[str, ...]": tuple[str, ...], "tuple[float, ...]": tuple[float, ...],
+    "tuple[int | None, ...]": tuple[_Whole | None, ...],
+    "tuple[float | None, ...]": tuple[float | None, ...]}
+"""The type for each annotation, which is a text: Python 3.9 can't evaluate `int | None`."""
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class BadEvent(ValueError):
+    """A line that is not an event, or has a field of a wrong type."""
+
+
+def from_dict(data: object, unknown: Callable[[str], None] = lambda name: None) -> Event | None:
+    """The event in a JSON object; None if its kind is not known here.
+
+    `unknown` is called with the name of each unknown kind or field, which is left out. Raises
+    BadEvent if the object is not an event or a field has a wrong type.
+    """
+    if type(data) is not dict or type(data.get("kind")) is not str:
+        raise BadEvent("not an event")
+    cls = KINDS.get(data["kind"])
+    if cls is None:
+        unknown(data["kind"])
+        return None
+    shape, named = shape_of(cls), {}
+    for name in data:
+        if name in shape.names or name == "kind":
+            continue
+        if shape.named and (data[name] is None or number(data[name]) is not None):
+            named[name] = number(data[name])
+        else:
+            unknown(name)
+    try:
+        found = msgspec.structs.asdict(msgspec.convert(with_words(data, shape), shape.record,
+                                                       str_keys=True))
+    except ERRORS as err:
+        raise BadEvent(str(err)) from None
+    if not math.isfinite(found["t"]):
+        raise BadEvent("not a time")
+    if found.get("others"):
+        found["others"] = {number: Other(**msgspec.structs.asdict(one))
+                           for number, one in found["others"].items()}
+    if shape.named:
+        found[shape.named] = named
+    event = object.__new__(cls)  # `t` is no argument of the class
+    object.__setattr__(event, "__dict__", found)
+    return event
+
+
+def number(value: object) -> float | None:
+    """A number from an event's JSON, as a float ("NaN" as nan); None if it is not a number."""
+    try:
+        return msgspec.convert(_number(value), float)
+    except ERRORS:
+        return None
+
+
+# --- what a class's annotations say -----------------------------------------------------------
+
+
+class Shape(NamedTuple):
+    """How the fields of one class are read."""
+
+    record: type[msgspec.Struct]
+    """A struct of its fields, with their types and defaults."""
+    names: frozenset[str]
+    """Those of its fields."""
+    numbers: frozenset[str]
+    """Fields with numbers, which are words where they are not finite."""
+    named: str
+    """The field of type `Named`, whose values stand beside the other fields; "": there is none."""
+
+
+def with_words(data: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """`data` with the words for numbers that are not finite replaced by these."""
+    found = {name: _number(value) if name in shape.numbers else value
+             for name, value in data.items()}
+    others = found.get("others")
+    if isinstance(others, dict):
+        of = shape_of(Other)
+        found["others"] = {number: with_words(one, of) if isinstance(one, dict) else one
+                           for number, one in others.items()}
+    return found
+
+
+def _number(value: object) -> Any:
+    if isinstance(value, list):
+        return [_number(one) for one in value]
+    return _WORDS.get(value, value) if isinstance(value, str) else value
+
+
+def struct_of(cls: type, tag: str | None = None, without: str = "", **types: Any
+              ) -> type[msgspec.Struct]:
+    """A struct with the fields of a class of `schema`. `tag`: the value of `kind`, without which it
+    has none; `without`: a field that it does not have; `types`: other types for some."""
+    found: list[Any] = []
+    for one in fields(cls):
+        kind = str(one.type)
+        if one.name == without or kind == "Named":
+            continue
+        if kind not in _TYPES:
+            raise TypeError(f"{cls.__name__}.{one.name}: no check for fields of type {kind}")
+        of = types.get(one.name, _TYPES[kind])
+        if one.default is not MISSING:
+            found.append((one.name, of, one.default))
+        else:  # one that may be unknown may be missing
+            found.append((one.name, of, None) if kind.endswith("None") else (one.name, of))
+    found.sort(key=len)
+    return msgspec.defstruct(cls.__name__, found, gc=False, omit_defaults=True, tag=tag,
+                             tag_field="kind" if tag else None, forbid_unknown_fields=bool(tag))
+
+
+_TYPES["Mapping[int, Other] | None"] = dict[_Whole, struct_of(Other)] | None
+
+
+@cache
+def shape_of(cls: type) -> Shape:
+    """How the fields of a class of `schema` are read."""
+    kinds = {one.name: str(one.type) for one in fields(cls)}
+    named = next((name for name, kind in kinds.items() if kind == "Named"), "")
+    return Shape(struct_of(cls), frozenset(kinds.keys() - {named}),
+                 frozenset(n for n, kind in kinds.items() if "float" in kind and n != "t"), named)
