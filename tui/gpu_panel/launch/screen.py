@@ -456,8 +456,9 @@ class LaunchScreen(PaneScreen):
         return yes
 
     @work(exit_on_error=False, group="queue", exclusive=True)
-    async def action_queue(self) -> None:
-        """Put the form's run into the queue, after a dialog about what it waits for."""
+    async def action_queue(self, vary: bool = False) -> None:
+        """Put the form's run into the queue, after a dialog about what it waits for. `vary`: which
+        begins with the values that are to vary."""
         with guard(self.app):
             inventory = self.source.inventory
             if not self.form.ready or inventory is None:
@@ -470,7 +471,8 @@ class LaunchScreen(PaneScreen):
                 await self._go_to_problem(Review(found))
                 return
             queued = self.draft
-            found = await ask_and_queue(self.app, queued, inventory, self.runs.lines or ())
+            found = await ask_and_queue(self.app, queued, inventory, self.runs.lines or (),
+                                        vary=vary)
             if found is not None:
                 queued.asked()
                 self.runs.go_to(found.run.id)

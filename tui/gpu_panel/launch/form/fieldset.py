@@ -119,8 +119,9 @@ class Fieldset(FocusInView):
         name = widget_id(field.key)
         if field.options:
             return Choice(field.options, id=name, classes="field", notes=field.notes)
-        kind = CommandInput if field.key == "task.command" else Input
-        box = compact(kind(id=name, classes="field", select_on_focus=True))
+        command = field.key == "task.command"  # what is typed first must not replace all of it
+        box = compact((CommandInput if command else Input)(
+            id=name, classes="field", select_on_focus=not command))
         box.styles.width = field.width + 1 if field.width else "1fr"
         return box
 
@@ -152,6 +153,7 @@ class Fieldset(FocusInView):
                 box = self._input(key)
                 if field.meant(box.value) != field.meant(said):  # "0" stays as it was typed
                     box.value = said
+                    box.cursor_position = len(said)
 
     def _fill_more(self) -> None:
         """Fill the fields below "more", which were drawn after the others."""
@@ -356,10 +358,14 @@ class Fieldset(FocusInView):
         for row in self.query(FlowRow):
             row.show_letters(shown)
 
-    @property
-    def varied(self) -> Widget:
-        """The field that is mostly changed before a run is made again."""
-        return self._input("task.command" if self._kind == OWN_COMMAND else "train.lr")
+    def focus_varied(self, last: Widget | None) -> None:
+        """Go to what is mostly changed before a run is made again, ready to be replaced: the
+        learning rate, or that option of the command; or to another field if that had the focus
+        `last`."""
+        box = self._input("task.command" if self._kind == OWN_COMMAND else "train.lr")
+        (last if last is not None and last.display else box).focus()
+        if isinstance(box, CommandInput) and last in (None, box):
+            box.select_varied()
 
     # --- the widgets ---------------------------------------------------------------------------
 

@@ -91,9 +91,9 @@ type in a field, digits and letters go into it: esc leaves it."""
     def enter_to_vary(self) -> None:
         """Go to the field that had the focus last, or else to what is mostly changed before a run
         is made again."""
-        if self._last is None and self._fields is not None:
-            self._last = self._fields.varied
-        self.enter()
+        if self._fields is not None:
+            last = self._last if self._last is not None and self._last.is_attached else None
+            self._fields.focus_varied(last)
 
     def ask_for_letter(self) -> None:
         """Show a letter at each field, and go to the one whose letter is typed."""
