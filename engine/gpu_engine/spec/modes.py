@@ -135,6 +135,15 @@ def over_hosts(hosts: int, chosen: str) -> str:
     return chosen
 
 
+def over_devices(devices: int, chosen: str) -> str:
+    """The name of the mode in which a run on so many devices can train: that which was `chosen`,
+    unless it can't use so many. Raises SpecError."""
+    most = get(chosen).most_devices
+    if most is None or devices <= most:
+        return chosen
+    return next(m.name for m in every() if m.process_a_device and not m.several_nodes)
+
+
 _RANKS = frozenset({"master_port", "backend", "launcher", "timeout", "bucket_cap_mb",
                     "static_graph", "find_unused"})
 _NODES = frozenset({"nodes", "node_rank", "master_addr", "node_devices"})

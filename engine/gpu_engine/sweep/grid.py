@@ -16,7 +16,7 @@ from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys, known_keys
 from gpu_engine.spec.write import flat, to_dict
 from gpu_engine.sweep import words
-from gpu_engine.sweep.values import MOST, Axis
+from gpu_engine.sweep.values import MOST, NUMBER, Axis
 
 _SEED = "train.seed"
 _WORD = re.compile(r"[A-Za-z_][\w-]*")
@@ -39,9 +39,11 @@ class Member:
 
 def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member]:
     """All members of a sweep over `axes`, each `repeat` times with other seeds. A key without a
-    section varies the placeholder of that name in the spec's own command. Raises SpecError with
-    everything that is wrong with the grid; whether each member can run here is not looked at."""
-    problems = _problems(spec, axes, repeat)
+    section varies the placeholder of that name in the spec's own command, or the value of its
+    option of that name. Raises SpecError with everything that is wrong with the grid; whether each
+    member can run here is not looked at."""
+    spec, opened = _with_placeholders(spec, axes)
+    problems = _problems(spec, axes, repeat, opened)
     if problems:
         raise SpecError(problems)
     found, seeds = list[Member](), range(repeat)
@@ -65,9 +67,52 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member
     return found
 
 
-def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]:
-    """What is wrong with the keys, and with the number of members."""
-    names, own = [axis.key for axis in axes], _own_words(spec)
+def options(command: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """The options of a command that have a value, as `--lr 0.1`, `--lr=0.1` and `lr=0.1` do: name
+    → which argument has it, and what stands before it there. Of several the last."""
+    found: dict[str, tuple[int, str]] = {}
+    for at, arg in enumerate(command):
+        option, equals, _ = arg.partition("=")
+        name = option.lstrip("-")
+        if not _WORD.fullmatch(name):
+            continue
+        if equals:
+            found[name] = at, option + equals
+        elif option != name and at + 1 < len(command):
+            found[name] = at + 1, ""
+    return found
+
+
+def varied(command: Sequence[str]) -> str | None:
+    """The option of a command that is mostly varied: its learning rate, or else the last one with a
+    number; None if it has none."""
+    found = [name for name, (at, before) in options(command).items()
+             if re.fullmatch(NUMBER, command[at].removeprefix(before))]
+    rates = [name for name in found if name.replace("-", "_") in ("lr", "learning_rate")]
+    return next(reversed([*found, *rates]), None)
+
+
+def _with_placeholders(spec: RunSpec, axes: Sequence[Axis]) -> tuple[RunSpec, frozenset[str]]:
+    """The spec with a placeholder for the value of each option of its command that varies by its
+    name; and these names."""
+    command, opened = list(spec.task.command or ()), set[str]()
+    told = {word for arg in command for word in _words_in(arg)}
+    places = {name.replace("-", "_"): place for name, place in options(command).items()}
+    for name in (a.key for a in axes if a.key not in keys() and a.key not in told):
+        if (place := places.get(name.replace("-", "_"))) is not None:
+            at, before = place
+            command[at] = f"{before}{{{name}}}"
+            opened.add(name)
+    if not opened:
+        return spec, frozenset()
+    return replace(spec, task=replace(spec.task, command=command)), frozenset(opened)
+
+
+def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int, opened: frozenset[str]
+              ) -> list[Problem]:
+    """What is wrong with the keys, and with the number of members. `opened`: the options of the
+    command that vary by their names."""
+    names, own = [axis.key for axis in axes], _own_words(spec) | opened
     out = []
     for key in dict.fromkeys(names):
         if names.count(key) > 1:
@@ -98,7 +143,8 @@ def _unknown(key: str, spec: RunSpec) -> Problem:
             which = f": vary {told[0]}" if told else ", and can't vary"
             return Problem(key, None, f"{{{key}}} is gpu-panel's own placeholder{which}")
         return Problem(key, None, f"there is no such key; to vary an argument of the command, "
-                                  f"write {{{key}}} where its value belongs")
+                                  f"have it say --{key} VALUE, or write {{{key}}} where the value "
+                                  "belongs")
     try:
         apply_sets({}, [f"{key}=0"])
     except SpecError as err:

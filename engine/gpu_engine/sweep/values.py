@@ -13,9 +13,9 @@ from gpu_engine.spec.schema import keys
 
 MOST = 1000
 """Values of a key, and members of a sweep."""
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_EVENLY = re.compile(rf"(log|linear)\(\s*({_NUMBER})\s*,\s*({_NUMBER})\s*,\s*(\d+)\s*\)")
-_STEPPED = re.compile(rf"({_NUMBER})\.\.({_NUMBER})([*+])({_NUMBER})")
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_EVENLY = re.compile(rf"(log|linear)\(\s*({NUMBER})\s*,\s*({NUMBER})\s*,\s*(\d+)\s*\)")
+_STEPPED = re.compile(rf"({NUMBER})\.\.({NUMBER})([*+])({NUMBER})")
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 

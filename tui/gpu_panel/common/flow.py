@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,6 +99,7 @@ class FlowRow(Container):
         self._flow = FlowLayout()
         self._drawn: tuple[_Text, ...] = ()
         """The labels that are drawn."""
+        self._letters: Mapping[Widget, str] = {}
 
     @property
     def layout(self) -> Layout:
@@ -114,6 +115,11 @@ class FlowRow(Container):
                 lines[y] = Content.assemble(lines[y], gap, Content.styled(text, style))
         return Content("\n").join(lines)
 
+    def show_letters(self, letters: Mapping[Widget, str]) -> None:
+        """Show a letter before each of these fields that is one of ours; none: take them away."""
+        self._letters = letters
+        self.adapt_labels()
+
     def adapt_labels(self) -> None:
         """Draw the labels again if fields have got or lost the class `-untold`."""
         if self.size and self._drawn != self._labels(self.arrange(self.size).placements):
@@ -127,6 +133,9 @@ class FlowRow(Container):
                        else "$text-muted")]
         for field in self.fields:
             place = places.get(field.widget)
+            if place is not None and field.widget in self._letters:
+                found.append(_Text(place.x - field.before - 1, place.y,
+                                   self._letters[field.widget], "bold reverse $text-accent"))
             if place is not None and field.label:
                 out = field.widget.has_class("-untold")
                 found.append(_Text(place.x - field.before, place.y, field.label,

@@ -47,6 +47,10 @@ class Draft:
         not reach the command is left out: it was the other task's. What was typed since is
         refused if it does not."""
         self._ticked_by_hand = False
+        self._mode_chosen = False
+        """Whether the person has chosen the mode: then no tick changes it."""
+        self._mode_before: str | None = None
+        """The mode that was too small for what is ticked; None if the mode is as it was."""
         self._loaded = copy.deepcopy(self.data)
         self.run: tuple[str, RunSpec] | None = None
         """The id and the spec of the run whose settings these were; None for a preset's."""
@@ -206,6 +210,7 @@ class Draft:
     def assign(self, *assignments: str) -> None:
         """Apply the `key=value`s of a command line. Raises SpecError."""
         apply_sets(self.data, assignments)
+        self._mode_chosen = any(a.startswith("parallel.mode=") for a in assignments)
         self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
 
     def put(self, key: str, text: str) -> None:
@@ -215,6 +220,7 @@ class Draft:
         elif not text.strip():
             self.drop(key)
         elif key == "parallel.mode":
+            self._mode_chosen, self._mode_before = True, None
             self._mode(text)
         else:
             if key == "task.use":
@@ -361,16 +367,28 @@ class Draft:
 
     def tick(self, ids: Sequence[str]) -> None:
         """Take the person's ticks, all on this machine, in the order of the ranks."""
+        self._ticked(self._chosen(list(ids)), len(ids))
+
+    def tick_hosts(self, entries: Sequence[str], devices: int) -> None:
+        """Take the person's ticks on several machines or on another one, as entries of
+        `devices.hosts`; `devices` in all."""
+        chosen = self._chosen([])
+        del chosen["ids"]
+        self._ticked(chosen | {"hosts": list(entries)}, devices)
+
+    def _ticked(self, chosen: dict[str, Any], count: int) -> None:
+        """Take `count` ticks. The mode follows where it can't use so many, and goes back as soon as
+        it can."""
         self._ticked_by_hand = self.ticked = True
         self.absent = ()
-        self.data["devices"] = self._chosen(list(ids))
-
-    def tick_hosts(self, entries: Sequence[str]) -> None:
-        """Take the person's ticks on several machines or on another one, as entries of
-        `devices.hosts`."""
-        self.tick(())
-        del self.data["devices"]["ids"]
-        self.data["devices"]["hosts"] = list(entries)
+        self.data["devices"] = chosen
+        mode = self._mode_before or str(self.value("parallel.mode"))
+        if self._mode_chosen or modes.find(mode) is None:
+            return
+        fits = modes.over_devices(count, mode)
+        self._mode_before = mode if fits != mode else None
+        if fits != self.value("parallel.mode"):
+            self._mode(fits)
 
     def forget_ticks(self) -> None:
         """Tick nothing until `resolve` has looked up what the preset asks for."""

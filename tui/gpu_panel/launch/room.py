@@ -32,6 +32,7 @@ class Wanted:
 
     devices: int
     form: int
+    """0 while it is folded."""
     plan: int
     runs: int
 
@@ -40,6 +41,8 @@ def top(height: int, wanted: Wanted, *, reading: bool = False) -> int:
     """Rows for devices and form on a screen of `height` rows; the runs have the rest below.
     `reading`: whether the person is among the runs."""
     left = height - 2 - wanted.plan  # without the first line and the keys
+    if not wanted.form:
+        return min(wanted.devices, max(LEAST, left - (READING if reading else READING // 2)))
     few = max(4, min(wanted.runs, FEW_RUNS))
     usual = max(LEAST, min(USUAL, left - few - 2), min(wanted.devices, left - few),
                 min(wanted.form, left - (4 if height >= TALL else few)))

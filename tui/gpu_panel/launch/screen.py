@@ -7,6 +7,7 @@ answer. A pane owns its content and its keys; the screen passes messages between
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from textual.events import DescendantFocus, Resize, ScreenResume
 from textual.timer import Timer
 from textual.widgets import Collapsible
 
+from gpu_panel import themed
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard, show
 from gpu_panel.common.key_bar import KeyBar
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.torch.installation import Installation
 
+WHOLE, FOLDED = "whole", "folded"
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
 APART = 0.3
@@ -79,6 +82,9 @@ class LaunchScreen(PaneScreen):
         """The installation of torch that was begun last."""
         self._begun = False
         """Whether the first frame has been drawn."""
+        self._form_kept = themed.read().get("form")
+        self._unfolded = self._form_kept != FOLDED
+        """Whether the person wants to see the whole form, which the first panel of all shows."""
         self.autosave = Autosave(self, source, preset is None and command is None
                                  and not assignments)
         self.host = HostBar(source)
@@ -145,6 +151,8 @@ class LaunchScreen(PaneScreen):
             draft, trouble = await in_thread(self._first, name="panel-preset")
             self.autosave.begin(draft)
             await self._take_draft(draft)
+            if self._form_kept is None:
+                self._keep_form(FOLDED)
             if trouble is not None:
                 show(self.app, trouble)
 
@@ -164,7 +172,9 @@ class LaunchScreen(PaneScreen):
             from gpu_panel.launch.presets.load import of_run
 
             await self._load(await of_run(event.run))
-            self.action_pane("form")
+            self._keep_unfolded(True)
+            self.bring_forward("form")
+            self.form.enter_to_vary()
 
     def on_unmount(self) -> None:
         self.autosave.keep_at_once(self.draft)
@@ -184,6 +194,7 @@ class LaunchScreen(PaneScreen):
         """Show another draft in all panes, and review it."""
         self.draft = draft
         self.devices.show_draft(draft)
+        self.plan.show_draft(draft)
         await self.form.show_draft(draft)
         self.review_now()
         await self.source.watch_hosts(named_in(draft.hosts))
@@ -202,14 +213,19 @@ class LaunchScreen(PaneScreen):
     def _share_room(self) -> None:
         """Give devices and form the rows that they need, if the panes stand side by side. While
         the details are open, or the form is empty yet, the style sheet does."""
-        wide = self.has_class("-wide") and not self.detail_open and self.form.ready
+        wide = self.has_class("-wide")
         reading = self.lower.has_focus_within
-        if self.plan.has_class("-low") != (reading and wide):
-            self.plan.set_class(reading and wide, "-low")
-            self.call_after_refresh(self._share_room)  # its rows have changed
+        # Who reads is not typing, and has the rows of the form for it.
+        folded = wide and not self.form.has_focus_within and (
+            reading or not (self._unfolded or self.form.has_problems))
+        if self.form.has_class("-folded") != folded:
+            self.form.set_class(folded, "-folded")
+            self.plan.fold(folded)
+            self.call_after_refresh(self._share_room)  # the panes have other rows by then
         rows = room.top(self.size.height, room.Wanted(
-            self.devices.rows_wanted, self.form.rows_wanted, self.plan.outer_size.height,
-            self.runs.rows_wanted), reading=reading) if wide else None
+            self.devices.rows_wanted, 0 if folded else self.form.rows_wanted,
+            self.plan.outer_size.height, self.runs.rows_wanted), reading=reading) \
+            if wide and not self.detail_open and self.form.ready else None
         if rows != self._top_rows:
             self._top_rows = rows
             self.top.styles.height = self.top.styles.min_height = rows
@@ -283,14 +299,18 @@ class LaunchScreen(PaneScreen):
     def edited(self) -> None:
         """Review the draft soon, as it was changed."""
         self.draft.note_edit()
-        self.form.adapt()
+        self._adapt()
         if self._debounce is not None:
             self._debounce.stop()
         self._debounce = self.set_timer(DEBOUNCE, self.review_now)
 
+    def _adapt(self) -> None:
+        self.form.adapt()
+        self.plan.show_draft(self.draft)
+
     @on(DevicesPane.Resolved)
     def _resolved(self) -> None:
-        self.form.adapt()
+        self._adapt()
         self.review_now()
 
     @on(DevicesPane.HeldChanged)
@@ -313,12 +333,10 @@ class LaunchScreen(PaneScreen):
             self._debounce = None
         if inventory is None or (not self.devices.resolved and self.draft.picks):
             self.plan.show_waiting("Looking for devices …")
-            self.form.show_waiting("still looking for devices")
             return None
         asking = self._not_heard_of()
         if asking:
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
-            self.form.show_waiting(f"{asking[0]} has not answered yet")
             return None
         data, heard = self.draft.copy(), self.draft.heard()
         base, shot = self.draft.base, self.source.snapshot
@@ -414,6 +432,7 @@ class LaunchScreen(PaneScreen):
 
     def _go_to_run(self, run: Run) -> None:
         """Show a run that has just been started: in the preview, or else on its screen."""
+        self._keep_unfolded(False)
         self.action_pane("runs")
         self.runs.go_to(run.id)
         if not self._previews:
@@ -437,8 +456,9 @@ class LaunchScreen(PaneScreen):
         return yes
 
     @work(exit_on_error=False, group="queue", exclusive=True)
-    async def action_queue(self) -> None:
-        """Put the form's run into the queue, after a dialog about what it waits for."""
+    async def action_queue(self, vary: bool = False) -> None:
+        """Put the form's run into the queue, after a dialog about what it waits for. `vary`: which
+        begins with the values that are to vary."""
         with guard(self.app):
             inventory = self.source.inventory
             if not self.form.ready or inventory is None:
@@ -451,7 +471,8 @@ class LaunchScreen(PaneScreen):
                 await self._go_to_problem(Review(found))
                 return
             queued = self.draft
-            found = await ask_and_queue(self.app, queued, inventory, self.runs.lines or ())
+            found = await ask_and_queue(self.app, queued, inventory, self.runs.lines or (),
+                                        vary=vary)
             if found is not None:
                 queued.asked()
                 self.runs.go_to(found.run.id)
@@ -600,11 +621,43 @@ class LaunchScreen(PaneScreen):
         self.bar.active = name
         self.update_classes({f"-pane-{tab}": tab == name for tab, _ in self.tabs()})
 
+    def action_pane(self, name: str) -> None:
+        if name == "form":
+            self._keep_unfolded(True)
+        super().action_pane(name)
+
+    def action_jump(self) -> None:
+        """Go to the field of the form whose letter is typed next."""
+        if self.form.ready:
+            self._keep_unfolded(True)
+            self.bring_forward("form")
+            self.form.ask_for_letter()
+
+    @on(PlanPane.Unfold)
+    def _unfold(self) -> None:
+        self.action_pane("form")
+
+    def _keep_unfolded(self, unfolded: bool) -> None:
+        """Show the whole form or only its three lines, from now on and the next time."""
+        if unfolded != self._unfolded:
+            self._unfolded = unfolded
+            self._rows_changed()
+            self._keep_form(WHOLE if unfolded else FOLDED)
+
+    @work(exit_on_error=False, group="fold")
+    async def _keep_form(self, shown: str) -> None:
+        with suppress(OSError):  # it is folded the next time
+            await in_thread(lambda: themed.write(themed.read() | {"form": shown}),
+                            name="panel-fold")
+
     def action_leave(self) -> None:
-        """Leave a field, so that the letter keys work again; from the table, close the details. If
-        only one pane is shown, a focused list keeps the focus."""
+        """Leave a field, so that the letter keys work again; from the table, close the details, or
+        else fold the form. If only one pane is shown, a focused list keeps the focus."""
         if self.focused is self.devices:
-            self._close_detail()
+            if self.detail_open:
+                self._close_detail()
+            else:
+                self._keep_unfolded(False)
         if not (self.bar.display and self.has_class("-narrow")):
             self.devices.focus()
         elif self.form.has_focus_within:

@@ -13,6 +13,7 @@ from textual.message import Message
 
 from gpu_engine.common.clean import clean
 from gpu_engine.remote.reach.records import LOCAL
+from gpu_engine.spec import modes
 from gpu_panel import keys
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
@@ -264,11 +265,14 @@ w notifies you when the device under the cursor is free, W when any is."""
         if self._draft is None:  # no preset has been read yet
             return
         self.resolved = True
-        entries = ticks.entries(ids)
+        before, entries = self._draft.mode, ticks.entries(ids)
         if entries is None:
             self._draft.tick(ids)
         else:
-            self._draft.tick_hosts(entries)
+            self._draft.tick_hosts(entries, len(ids))
+        mode = modes.find(self._draft.mode)
+        if mode is not None and mode.name != before:
+            self.notify(f"{len(ids)} device{'s' * (len(ids) != 1)}: {mode.short}", markup=False)
         self.paint()
         self.post_message(self.Edited())
 
@@ -317,6 +321,27 @@ w notifies you when the device under the cursor is free, W when any is."""
                 "How many? f repeats it."))
             if count is not None:
                 await self._tick_freest(count)
+
+    async def action_more(self) -> None:
+        """Tick the freest device that is not ticked, as the next rank."""
+        if self._draft is None:
+            return
+        have = self.ticked if self.resolved else ()  # not yet: what the preset asks for, and one
+        count = (len(have) if self.resolved else self._draft.picks or 0) + 1
+        host, _ = row_keys.split(self.key_at_cursor or "")
+        chosen = await ticking.freest_of(self._source, host, count) or ()
+        more = [key for key in chosen if key not in have]
+        if not more:
+            self.notify("No other device can be used now", severity="warning")
+            return
+        self._count = None
+        self.tick([*have, *more][:count])
+
+    def action_fewer(self) -> None:
+        """Untick the last rank's device."""
+        if self.ticked:
+            self._count = None
+            self.tick(self.ticked[:-1])
 
     async def _tick_freest(self, count: int) -> None:
         """Tick the freest devices of the machine under the cursor, and no others."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from textual.events import Paste
 from textual.widgets import Input
+from textual.widgets.input import Selection
 
 from gpu_engine.spec.typed_command import one_line
+from gpu_engine.sweep.grid import varied
 
 
 class CommandInput(Input):
@@ -16,3 +20,11 @@ class CommandInput(Input):
         event.prevent_default()
         event.stop()
         self.replace(one_line(event.text), *sorted(self.selection))
+
+    def select_varied(self) -> None:
+        """Select the value that is mostly varied, for another to be typed in its place."""
+        name = varied(self.value.split())
+        if name is not None:
+            found = re.search(rf"(?:^|\s)-*{re.escape(name)}(?:=|\s+)(\S+)", self.value)
+            if found:
+                self.selection = Selection(*found.span(1))

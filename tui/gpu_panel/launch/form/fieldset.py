@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from textual import on
@@ -32,6 +32,7 @@ from gpu_panel.launch.form.fields import (
     OWN_CLASS,
     OWN_COMMAND,
     ROWS,
+    TASK,
     TASK_ROWS,
     UNIT,
     Field,
@@ -40,6 +41,7 @@ from gpu_panel.launch.form.fields import (
     widget_id,
 )
 from gpu_panel.launch.form.interpreter import InterpreterLine
+from gpu_panel.launch.form.letters import letters
 from gpu_panel.launch.form.more import More
 from gpu_panel.launch.form.problems import label_of, problem_text
 from gpu_panel.launch.form.row import FieldRow
@@ -117,8 +119,9 @@ class Fieldset(FocusInView):
         name = widget_id(field.key)
         if field.options:
             return Choice(field.options, id=name, classes="field", notes=field.notes)
-        kind = CommandInput if field.key == "task.command" else Input
-        box = compact(kind(id=name, classes="field", select_on_focus=True))
+        command = field.key == "task.command"  # what is typed first must not replace all of it
+        box = compact((CommandInput if command else Input)(
+            id=name, classes="field", select_on_focus=not command))
         box.styles.width = field.width + 1 if field.width else "1fr"
         return box
 
@@ -150,6 +153,7 @@ class Fieldset(FocusInView):
                 box = self._input(key)
                 if field.meant(box.value) != field.meant(said):  # "0" stays as it was typed
                     box.value = said
+                    box.cursor_position = len(said)
 
     def _fill_more(self) -> None:
         """Fill the fields below "more", which were drawn after the others."""
@@ -337,6 +341,31 @@ class Fieldset(FocusInView):
     def focus_first(self) -> None:
         """Move the focus to the list of tasks, which is the first field."""
         self._task_choice.focus()
+
+    def letters(self) -> dict[Widget, str]:
+        """A letter for each field that is shown, to go there."""
+        found = [(field.widget, field.label or row.head) for row in self.query(FlowRow)
+                 if all(node.display for node in row.ancestors_with_self
+                        if isinstance(node, Widget) and self in node.ancestors_with_self)
+                 for field in row.fields if field.widget.display]
+        keys = [TASK if w is self._task_choice else _key_of(w.id) or "" for w, _ in found]
+        return dict(zip((w for w, _ in found),
+                        letters(zip(keys, (label for _, label in found), strict=True)),
+                        strict=True))
+
+    def show_letters(self, shown: Mapping[Widget, str]) -> None:
+        """Show these letters before the fields, and no others."""
+        for row in self.query(FlowRow):
+            row.show_letters(shown)
+
+    def focus_varied(self, last: Widget | None) -> None:
+        """Go to what is mostly changed before a run is made again, ready to be replaced: the
+        learning rate, or that option of the command; or to another field if that had the focus
+        `last`."""
+        box = self._input("task.command" if self._kind == OWN_COMMAND else "train.lr")
+        (last if last is not None and last.display else box).focus()
+        if isinstance(box, CommandInput) and last in (None, box):
+            box.select_varied()
 
     # --- the widgets ---------------------------------------------------------------------------
 

@@ -1,17 +1,17 @@
-"""The form pane: what to train and how, its presets, and why it can't be launched yet."""
+"""The form pane: what to train and how, and its presets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import work
+from textual import on, work
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Input, Static
+from textual.widget import Widget
+from textual.widgets import Input
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
@@ -19,7 +19,8 @@ from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.static_text import put, put_lines
+from gpu_panel.common.static_text import put
+from gpu_panel.launch.form.help_line import HelpLine
 
 if TYPE_CHECKING:
     from gpu_engine.spec.catalog import TaskInfo
@@ -63,13 +64,11 @@ type in a field, digits and letters go into it: esc leaves it."""
         self._draft: Draft | None = None
         self._fields: Fieldset | None = None
         self._problems: tuple[Problem, ...] = ()
-        self._help = Static("", id="field-help")
-        self._verdict = Static("", id="verdict")
-
-    @cached_property
-    def _launch(self) -> Button:
-        """Made late, as Textual has to read all style sheets for it."""
-        return Button("Launch", id="launch", compact=True, disabled=True, action="screen.launch")
+        self._help = HelpLine("", id="field-help")
+        self._letters: dict[Widget, str] = {}
+        """Those that are shown before the fields."""
+        self._last: Widget | None = None
+        """The field that had the focus last."""
 
     @property
     def ready(self) -> bool:
@@ -80,11 +79,38 @@ type in a field, digits and letters go into it: esc leaves it."""
     def rows_wanted(self) -> int:
         """Rows of the screen with which nothing need be scrolled, frame and help included."""
         fields = self._fields.rows_wanted if self._fields is not None else 0
-        return fields + _HELP + self._verdict.outer_size.height + 1 + 2
+        return fields + _HELP + 2
 
     def enter(self) -> None:
-        if self._fields is not None:
+        """Go to the field that had the focus last, or to the first one."""
+        if self._last is not None and self._last.is_attached and self._last.display:
+            self._last.focus()
+        elif self._fields is not None:
             self._fields.focus_first()
+
+    def enter_to_vary(self) -> None:
+        """Go to the field that had the focus last, or else to what is mostly changed before a run
+        is made again."""
+        if self._fields is not None:
+            last = self._last if self._last is not None and self._last.is_attached else None
+            self._fields.focus_varied(last)
+
+    def ask_for_letter(self) -> None:
+        """Show a letter at each field, and go to the one whose letter is typed."""
+        if self._fields is not None:
+            self._letters = self._fields.letters()
+            self._fields.show_letters(self._letters)
+            self._help.ask()
+
+    @on(HelpLine.Typed)
+    def _letter_typed(self, event: HelpLine.Typed) -> None:
+        event.stop()
+        field = next((w for w, letter in self._letters.items()
+                      if letter and letter == event.letter), None)
+        if field is not None:
+            field.focus()
+        else:
+            self.enter()
 
     # --- input from the screen -------------------------------------------------------------------
 
@@ -106,7 +132,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         fields = Fieldset(tasks)
         task = await _described(draft.value("task.use"))
         with self.app.batch_update():  # so that no half of the form is painted
-            await self.mount(fields, self._help, self._verdict, self._launch)
+            await self.mount(fields, self._help)
             self._fields = fields  # only now, as the other methods need all of its widgets
             self._draft = draft
             self._fill()
@@ -136,29 +162,16 @@ type in a field, digits and letters go into it: esc leaves it."""
             self.border_subtitle = Content(" · ".join(keys))
 
     def show_review(self, review: Review) -> None:
-        """Show the problems below their fields, and the first one above Launch; enable Launch if
-        there are none. If only torch is missing, Launch offers it."""
+        """Show the problems below their fields."""
         self._problems = review.others
         if self._fields is not None:
             self._fields.show_problems(review.others)
             self._fields.show_interpreter(review.interpreter)
-        if not review.others:
-            self._switch_launch("")
-            if review.no_torch is not None:
-                self._launch.label = Content("Get torch  T")
-            return
-        from gpu_panel.launch.form.problems import blame
 
-        self._switch_launch(blame(review.others[0]))
-
-    def show_waiting(self, why: str) -> None:
-        """Disable Launch, and show why the draft can't be reviewed yet."""
-        self._switch_launch(why)
-
-    def _switch_launch(self, why_not: str) -> None:
-        self._launch.disabled = bool(why_not)
-        self._launch.label = Content("Can't launch yet" if why_not else "Launch  ctrl+l")
-        put_lines(self._verdict, [why_not] if why_not else [])
+    @property
+    def has_problems(self) -> bool:
+        """Whether a field has a problem; those of devices are shown with the devices."""
+        return any(p.key and not p.key.startswith("devices.") for p in self._problems)
 
     async def focus_problem(self) -> None:
         """Move the focus to the first field with a problem."""
@@ -221,6 +234,8 @@ type in a field, digits and letters go into it: esc leaves it."""
     def on_descendant_focus(self) -> None:
         if self._draft is not None:
             self._draft.seal_edit()
+        if self.screen.focused is not self._help:
+            self._last = self.screen.focused
         self._show_help()
 
     def on_descendant_blur(self) -> None:
@@ -228,8 +243,11 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     def _show_help(self) -> None:
         """Show the help of the field that has the focus now; the events of two widgets may come in
-        any order."""
-        if self._fields is not None:
+        any order. There are letters before the fields while one is asked for."""
+        if self._fields is not None and self.screen.focused is not self._help:
+            if self._letters:
+                self._letters = {}
+                self._fields.show_letters({})
             put(self._help, Content(self._fields.help_of(self.screen.focused)))
 
     # --- keys ----------------------------------------------------------------------------------

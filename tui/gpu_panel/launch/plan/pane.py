@@ -1,31 +1,35 @@
-"""The plan pane: what will run, with the batch arithmetic, each rank's device, and the command."""
+"""The plan pane: what will run, with the batch arithmetic, each rank's device, the command, and the
+button that starts it. While the form is folded, it says what the form does in a line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
+from textual.message import Message
+from textual.widgets import Button, Static
 
 from gpu_engine.common.clean import clean
 from gpu_panel import keys
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.static_text import put
-from gpu_panel.launch.plan import environment
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
     from gpu_engine.plan.records import LaunchPlan, RankPlan
     from gpu_engine.spec.write import Difference
+    from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.reviewed import Review
 
 NO_TORCH = "✗ No interpreter with torch was found."
+_GAP = "   "
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
 
@@ -39,34 +43,87 @@ class PlanPane(VerticalScroll, Pane):
     KEYS = keys.of("plan")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """What Launch will start: how many examples each step really sees, which device each
-rank uses and what the rank calls it, the command that does the same without the panel, and the
-environment of its processes. y copies the command; v shows every process in full."""
+rank uses and what the rank calls it, and the command that does the same without the panel. y copies
+the command; v shows every process in full, with its environment. Where the form is folded, the
+first line says what is in it, and enter opens it."""
+
+    class Unfold(Message):
+        """The person wants to see the whole form."""
 
     def __init__(self) -> None:
         super().__init__(id=self.NAME)
         self.border_title = self.TITLE
         self._plan: LaunchPlan | None = None
+        self._draft: Draft | None = None
+        self._folded = False
+        self._warnings = 0
         self._again = ""
 
     def compose(self) -> ComposeResult:
+        yield Static("", id="plan-summary")
         yield Static(Content.styled("Reading the preset …", "$text-muted"), id="plan-text")
+
+    @cached_property
+    def _launch(self) -> Button:
+        """Made late, as Textual has to read all style sheets for it."""
+        return Button("Launch", id="launch", compact=True, action="screen.launch")
+
+    def _offer(self, what: str, *, now: bool = True) -> None:
+        """Offer `what` by the button. `now`: whether it can be pressed."""
+        if not self._launch.is_attached:
+            self.mount(self._launch)
+        self._launch.disabled = not now
+        self._launch.label = Content(what)
+
+    # --- the folded form -----------------------------------------------------------------------
+
+    def fold(self, folded: bool) -> None:
+        """Say what the form says while it is `folded`, or else leave that to the form."""
+        if folded != self._folded:
+            self._folded = folded
+            self.set_class(folded, "-folded")
+            self._entitle()
+
+    def show_draft(self, draft: Draft) -> None:
+        """Take what the form shows, as it is now."""
+        from gpu_panel.launch.plan.summary import summary  # after the first frame
+
+        self._draft = draft
+        put(self.query_one("#plan-summary", Static), summary(draft))
+        self._entitle()
+
+    def _entitle(self) -> None:
+        title = self.TITLE
+        if self._folded and self._draft is not None:
+            title = f"Launch ─ {clean(self._draft.title)}"
+        many = self._warnings
+        self.border_title = Content(
+            title + (f" ─ ! {many} warning{'s' * (many > 1)}" if many else ""))
+        keys = ["2 whole form"] * self._folded + ["y copy", "v processes"] * bool(self._plan)
+        self.border_subtitle = " · ".join(keys)
+
+    # --- what will run -------------------------------------------------------------------------
 
     def show_waiting(self, text: str) -> None:
         """Show `text` while the plan can't be made yet."""
-        self.border_title, self.border_subtitle = self.TITLE, ""
-        self._put(Content.styled(text, "$text-muted"))
+        self._plan = None
+        self._offer("Launch", now=False)
+        self._show([Content.styled(text, "$text-muted")])
 
     def show_review(self, review: Review, again: str = "") -> None:
         """Show the plan, or the problems if there are any. `again`: how it differs from the run
         whose settings were loaded."""
         self._plan, self._again = review.plan, again
+        if review.others or review.no_torch is None:
+            self._offer("Launch  ^l", now=not review.others)
+        else:
+            self._offer("Get torch  T")
         if review.plan is not None:
             self._show_plan(review.plan)
         else:
             self._show_problems(review.others, review.no_torch is not None)
 
     def _show_problems(self, problems: Sequence[Problem], no_torch: bool) -> None:
-        self.border_title, self.border_subtitle = self.TITLE, ""
         lines = [Content.styled(NO_TORCH, "$text-error"),
                  Content("  T offers to install it, or to choose an interpreter that has it")
                  ] if no_torch else []
@@ -75,35 +132,48 @@ environment of its processes. y copies the command; v shows every process in ful
         if len(problems) > _MOST_PROBLEMS:
             lines.append(Content.styled(f"  and {len(problems) - _MOST_PROBLEMS} more",
                                         "$text-muted"))
-        self._put(Content("\n").join(lines))
+        self._show(lines)
 
     def _show_plan(self, plan: LaunchPlan) -> None:
-        self.border_subtitle = "y copy · v processes"
-        many = len(plan.warnings)
-        self.border_title = Content(
-            self.TITLE + (f" ─ ! {many} warning{'s' * (many > 1)}" if many else ""))
-        gap = "      "
         sentences = plan.sentences()
-        first = [Content.styled(clean(sentences[0]), "bold"),
-                 *(Content(gap + clean(sentence)) for sentence in sentences[1:])]
+        first = Content(_GAP).join([Content.styled(clean(sentences[0]), "bold"),
+                                    *(Content(clean(sentence)) for sentence in sentences[1:])])
+        ranks = _ranks(plan)
+        beside = Content(_GAP).join([first, *ranks])
+        room = self.query_one("#plan-text").size.width
+        if len(ranks) == 1 and beside.cell_length <= room:
+            first, ranks = beside, []
         # Warnings come early, as the end may be below the pane's edge.
-        lines = [Content("").join(first),
+        lines = [first,
                  *([Content.styled(clean(self._again), "$text-accent")] if self._again else []),
                  *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
-                 *_ranks(plan, gap[:3])]
+                 *ranks]
         if plan.code is not None:
             lines.append(Content(clean(plan.code.sentence())))
         if plan.not_compared is not None:
             lines.append(Content(clean(f"code: {plan.not_compared}")))
         for line in plan.lines:
             lines.append(Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary")))
-        lines.append(Content.styled(f"env {environment.summary(plan)}", "$text-muted"))
-        self._put(Content("\n").join(lines))
+        self._show(lines, len(plan.warnings))
 
-    def _put(self, content: Content) -> None:
-        put(self.query_one("#plan-text", Static), content)
+    def _show(self, lines: Sequence[Content], warnings: int = 0) -> None:
+        self._warnings = warnings
+        self._entitle()
+        put(self.query_one("#plan-text", Static), Content("\n").join(lines))
+
+    def on_resize(self) -> None:
+        """Arithmetic and ranks stand on one line where there is room."""
+        if self._plan is not None:
+            self._show_plan(self._plan)
 
     # --- keys ----------------------------------------------------------------------------------
+
+    def action_unfold(self) -> None:
+        self.post_message(self.Unfold())
+
+    def on_click(self) -> None:
+        if self._folded:
+            self.action_unfold()
 
     def action_copy(self) -> None:
         """Copy the command."""
@@ -134,22 +204,22 @@ def as_before(run_id: str, differences: Sequence[Difference]) -> str:
         for d in differences)
 
 
-def _ranks(plan: LaunchPlan, gap: str) -> list[Content]:
+def _ranks(plan: LaunchPlan) -> list[Content]:
     """Which device each rank sees; where it runs on hosts, a line each."""
     hosts = list(dict.fromkeys(r.host for r in plan.ranks))
     if hosts != [None]:
         width = max(len(host or "") for host in hosts)
         return [Content.assemble((f"{clean(host or ''):<{width}}  ", "bold"), _line(
-            [r for r in plan.ranks if r.host == host], gap)) for host in hosts]
-    said = _line(plan.ranks, gap)
+            [r for r in plan.ranks if r.host == host])) for host in hosts]
+    said = _line(plan.ranks)
     if plan.nodes > 1:
-        said += Content(f"{gap}(machine {plan.node_rank} of {plan.nodes}, {plan.world_size} ranks "
-                        "in all)")
+        said += Content(f"{_GAP}(machine {plan.node_rank} of {plan.nodes}, {plan.world_size} "
+                        "ranks in all)")
     return [said]
 
 
-def _line(ranks: Sequence[RankPlan], gap: str) -> Content:
+def _line(ranks: Sequence[RankPlan]) -> Content:
     said = [clean(replace(r, host=None).sentence()) for r in ranks[:_MOST_RANKS]]
     if len(ranks) > _MOST_RANKS:
         said.append(f"… {len(ranks) - _MOST_RANKS} more")
-    return Content(gap.join(said))
+    return Content(_GAP.join(said))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from textual.app import App
@@ -14,7 +15,7 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queue.dialog import Queued, QueueDialog
-from gpu_panel.launch.queue.wish import Wish
+from gpu_panel.launch.queue.wish import Wish, to_vary
 from gpu_panel.launch.runs.line import RunLine
 
 _CURED = ("devices.ids", "devices.pick")
@@ -46,11 +47,15 @@ async def problems(draft: Draft, inventory: Inventory) -> tuple[Problem, ...]:
 
 
 async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,
-                        runs: tuple[RunLine, ...]) -> Queued | None:
-    """Show the dialog; None if the person leaves it. Call this from a worker. Raises SpecError."""
-    live = [line for line in runs if line.live]
+                        runs: tuple[RunLine, ...], *, vary: bool) -> Queued | None:
+    """Show the dialog; None if the person leaves it. `vary`: begin with the values that are to
+    vary. Call this from a worker. Raises SpecError."""
+    live, spec, first = [line for line in runs if line.live], draft.spec_to_wait(), \
+        first_wish(draft)
+    if vary:
+        first = replace(first, vary=to_vary(spec))
     found: Queued | None = await app.push_screen_wait(QueueDialog(
-        draft.spec_to_wait(), inventory, draft.base, first_wish(draft), live))
+        spec, inventory, draft.base, first, live, vary=vary))
     if found is not None:
         whose = found.sweep[0].upper() + found.sweep[1:] if found.sweep else f"Run {found.run.id}"
         app.notify(f"{whose} waits in the queue for {found.devices}", markup=False)

@@ -76,10 +76,11 @@ class QueueDialog(ModalScreen[Queued | None]):
     """
 
     def __init__(self, spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None,
-                 first: Wish, others: Sequence[RunLine]) -> None:
+                 first: Wish, others: Sequence[RunLine], *, vary: bool = False) -> None:
         """`spec`: with the ticked devices. `first`: what the fields say at first. `others`: the
-        live and the waiting runs."""
+        live and the waiting runs. `vary`: begin with the values that are to vary."""
         super().__init__()
+        self._vary = vary
         self._spec, self._inventory, self._base, self._first = spec, inventory, base, first
         self._others = others[:_MOST_RUNS]
         self._busy = False
@@ -111,7 +112,7 @@ class QueueDialog(ModalScreen[Queued | None]):
                     placeholder="0; so many seconds before it starts"))
                 yield from self._row(wish.VARY, "vary", Input(
                     first.vary, compact=True, id="q-vary", max_length=400,
-                    placeholder="nothing; or train.lr=1e-3,3e-4 batch.size=64,128"))
+                    select_on_focus=False, placeholder=self._varied()))
                 yield from self._row(wish.REPEAT, "repeat", Input(
                     first.repeat, compact=True, id="q-repeat", max_length=4,
                     placeholder="1; more times with other seeds"))
@@ -149,9 +150,13 @@ class QueueDialog(ModalScreen[Queued | None]):
             "memory." if self._spec.devices.share else \
             "It starts by itself, also when the panel is closed."
 
+    def _varied(self) -> str:
+        return "nothing; or train.lr=1e-3,3e-4 batch.size=64,128" \
+            if self._spec.task.command is None else "nothing; or lr=1e-3,3e-4 for its --lr 1e-3"
+
     def on_mount(self) -> None:
         self._show_count()
-        self.query_one("#yes").focus()
+        self.query_one("#q-vary" if self._vary else "#yes").focus()
 
     def _show_count(self) -> None:
         self.query_one(f"#row-{wish.COUNT}").display = self._any

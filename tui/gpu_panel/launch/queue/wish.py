@@ -10,7 +10,7 @@ from gpu_engine.queue.submit import When
 from gpu_engine.queue.words import moment
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import values
-from gpu_engine.sweep.grid import Member, members
+from gpu_engine.sweep.grid import Member, members, varied
 
 DEVICES, COUNT, FREE, AFTER, BEGIN, PRIORITY, FREE_FOR, VARY, REPEAT = FIELDS = (
     "devices", "count", "free", "after", "begin", "priority", "free-for", "vary", "repeat")
@@ -66,7 +66,6 @@ class Wish:
         return When(self.after or None, begin, _whole(PRIORITY, self.priority, "0"),
                     _number(FREE_FOR, self.free_for, "0"))
 
-
     def members(self, spec: RunSpec) -> list[Member]:
         """The runs of the sweep; none if there is just one run. Raises Wrong."""
         repeat = _whole(REPEAT, self.repeat, "1")
@@ -81,6 +80,16 @@ class Wish:
             raise Wrong(VARY, str(err.problems[0])) from None
         except UserError as err:
             raise Wrong(VARY, str(err)) from None
+
+
+def to_vary(spec: RunSpec) -> str:
+    """What is mostly varied, for values to be typed behind it: "train.lr=", or an option of the
+    command, "lr="."""
+    command = spec.task.command
+    if command is None or "{lr}" in command:
+        return "train.lr="
+    name = varied(command)
+    return f"{name}=" if name else ""
 
 
 def field_of(error: UserError) -> tuple[str | None, str]:

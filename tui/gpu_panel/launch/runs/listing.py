@@ -168,9 +168,8 @@ class RunsList(Rows):
         self._ages_until = time.monotonic() + (1.0 if 0 <= last < 100 else 10.0)
         self._entitle()
         self.repaint()
-        if self._new in self.keys:
-            self.cursor = self.keys.index(self._new)
-            self._new = None
+        if self._new is not None:
+            self._go_to(self._new)
 
     def repaint(self) -> None:
         """Also called when the pane gets its first width, as a tab that was behind: only then there
@@ -179,9 +178,16 @@ class RunsList(Rows):
         self._refresh_footer()
 
     def go_to(self, run: str) -> None:
-        """Put the cursor on a run that has just been started, once it is listed."""
+        """Put the cursor on a run that has just been started, once it is listed; of a sweep, on the
+        line that stands for it."""
         self._new = run
         self.look_at_once()
+
+    def _go_to(self, run: str) -> None:
+        key = next((entry.id for entry in self._entries if entry.id == run or (
+            isinstance(entry, SweepLine) and any(one.id == run for one in entry.members))), None)
+        if key in self.keys:
+            self.cursor, self._new = self.keys.index(key), None
 
     def _entitle(self) -> None:
         every = self.lines or ()
@@ -275,6 +281,11 @@ class RunsList(Rows):
         known = [None, *shown]
         at = known.index(self.order) if self.order in known else -1
         self._sort_by(known[(at + 1) % len(known)])
+
+    def action_best(self) -> None:
+        """Sort by the loss and go to the best run; if they are sorted so, as before."""
+        best = "loss"
+        self._sort_by(None if self.order == best and not self.turned else best)
 
     def action_turn(self) -> None:
         """Reverse the sort order."""

@@ -161,6 +161,11 @@ compares them. Esc clears the marks, then the filter."""
         event.stop()
         self.action_open()
 
+    def action_best(self) -> None:
+        self.come_forward()
+        self.enter()
+        super().action_best()
+
     def action_open(self) -> None:
         if (sweep := self.sweep_at_cursor) is not None:
             from gpu_panel.sweep.screen import SweepScreen
