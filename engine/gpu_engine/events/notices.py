@@ -14,7 +14,8 @@ APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
 SAME_ORDER, SAME_FILE = "set-epoch", "same-file"
 NONFINITE, DIVERGED = "nonfinite", "diverged"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
-ORDER = (NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, SAME_ORDER, SAME_FILE)
+ORDER = (NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, SAME_ORDER,
+         SAME_FILE)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"

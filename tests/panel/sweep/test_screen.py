@@ -53,7 +53,9 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch: pytest.Monkey
         await until(pilot, lambda: "boom" in shown(table))
         assert "1e-3  2 done               0.750 ± 0.354 (2)" in shown(table)
         assert len(pilot.app.screen.query_one(KeyBar).shown) <= 8
-        await pilot.press("enter", "down", "m", "m")
+        await pilot.press("M")
+        assert table.marked == {run.id for run in made.runs}
+        await pilot.press("M", "home", "enter", "down", "m", "m")
         assert table.keys == ["point 1", first.id, second.id, "point 3"]
         assert table.marked == {first.id, second.id}
         await pilot.press("c")

@@ -35,7 +35,7 @@ class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride
     HELP = """A line for each combination of values, the best first: the best and the last value of
 its completed runs (mean ± sample standard deviation, and their number); ~ marks combinations
 without a completed run. Enter shows the runs of a line, and opens one. b chooses the value to rank
-by, O whether the least or the greatest is best. m marks runs, c compares the marked ones or those
+by, O whether the least or the greatest is best. m marks runs, M all, c compares the marked ones or those
 of the line. s stops the whole sweep, u retries failed runs."""
 
     def __init__(self, store: SweepStore | None = None, *, id: str = NAME) -> None:
@@ -122,7 +122,7 @@ of the line. s stops the whole sweep, u retries failed runs."""
             return bool(self.marked)
         if action == "compare":
             return len(self._chosen()) > 1
-        if action in ("open", "mark", "value", "turn", "copy"):
+        if action in ("open", "mark", "mark_all", "value", "turn", "copy"):
             return bool(members)
         return True
 
@@ -182,10 +182,18 @@ of the line. s stops the whole sweep, u retries failed runs."""
 
     def action_mark(self) -> None:
         """Mark the run, or all of the line, or take the marks away; and go to the next line."""
-        ids = {one.id for one in self._at_cursor()}
+        self._mark(self._at_cursor())
+        self.action_cursor_down()
+
+    def action_mark_all(self) -> None:
+        """Mark all runs; if they are, take their marks away."""
+        self._mark(self.members or ())
+
+    def _mark(self, members: Sequence[One]) -> None:
+        """Mark these; if all of them are marked, take the marks away."""
+        ids = {one.id for one in members}
         self.marked = self.marked - ids if ids <= self.marked else self.marked | ids
         self._arrange()
-        self.action_cursor_down()
 
     def action_clear(self) -> None:
         """Take all marks away."""
