@@ -187,6 +187,25 @@ def test_what_was_typed_before_the_panel_began_comes_first(monkeypatch, at_once)
     assert driver.heard.typed == ""
 
 
+@pytest.mark.parametrize(("pieces", "keys"), [
+    (["\x1b1"], ["escape", "1"]), (["\x1b", "1"], ["escape", "1"]),
+    (["a\x1b2b"], ["a", "escape", "2", "b"]), (["\x1b\x1b", "3"], ["escape", "escape", "3"]),
+    (["\x1b", "[A"], ["up"]), (["\x1b[1;5C"], ["ctrl+right"]), (["\x1bf"], ["ctrl+right"])])
+def test_an_escape_and_a_digit_right_behind_it_are_two_keys(pieces, keys):
+    parser = driver._Parser()
+    seen = [event for piece in pieces for event in parser.feed(piece)]
+    assert [event.key for event in seen if isinstance(event, Key)] == keys
+
+
+def test_an_escape_that_was_a_key_is_not_one_again(monkeypatch):
+    parser, now = driver._Parser(), [0.0]
+    monkeypatch.setattr("textual._parser.get_time", lambda: now[0])
+    seen = [*parser.feed("\x1b")]
+    now[0] = 1.0
+    seen += [*parser.tick(), *parser.feed("1")]
+    assert [event.key for event in seen if isinstance(event, Key)] == ["escape", "1"]
+
+
 def test_keys_are_passed_on():
     found = Answers(False)
     for typed in ("a", "\x1b", "\x1b[A", "\x1b[1;5C", "\x1b[?", "é"):

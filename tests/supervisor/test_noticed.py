@@ -38,6 +38,13 @@ def test_each_is_told_once_and_the_worst_first(losses):
     assert told[-1].cure == same.cure
 
 
+def test_a_full_disk_is_told_of_the_run():
+    seen = ranks([notices.same_file("m.pt", 2), notices.not_recorded(12.0, 7)],
+                 [notices.not_saved("no space left"), notices.not_recorded(3.0, 1)])
+    assert [(n.code, n.rank) for n in found(seen, losses=True)] == [
+        ("not-saved", 1), ("not-recorded", 0), ("same-file", 0)]
+
+
 def test_another_attempt_begins_with_nothing_told():
     seen = ranks([notices.apart(2, 5, group=False), step(7, float("nan"))])
     assert found(seen, losses=True)

@@ -178,6 +178,8 @@ KEYS: tuple[Key, ...] = (
     Key("sweep.fold", "sweep", "left", "fold(False)", "fold", "Hide the runs of this line"),
     Key("sweep.mark", "sweep", "m,space", "mark", "mark",
         "Mark this run, or all runs of the line, to compare them", footer=True),
+    Key("sweep.mark-all", "sweep", "M", "mark_all", "mark all",
+        "Mark all runs of the sweep, or none if all of them are marked"),
     Key("sweep.compare", "sweep", "c", "compare", "compare",
         "Compare the curves of the marked runs, or of this line's runs", footer=True),
     Key("sweep.value", "sweep", "b", "value", "value",

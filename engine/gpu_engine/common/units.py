@@ -50,7 +50,7 @@ def rate(per_s: float | None) -> str:
     """A rate per second: "12.4k/s", "980/s", "0.52/s"."""
     if not _known(per_s):
         return UNKNOWN
-    return f"{_short(per_s)}/s"
+    return f"{short(per_s)}/s"
 
 
 def pace(samples_per_s: float | None, steps_per_s: float | None) -> str:
@@ -58,10 +58,11 @@ def pace(samples_per_s: float | None, steps_per_s: float | None) -> str:
     per second: "21.3 steps/s"."""
     if _known(samples_per_s) or not _known(steps_per_s):
         return rate(samples_per_s)
-    return f"{_short(steps_per_s)} steps/s"
+    return f"{short(steps_per_s)} steps/s"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """A number in few characters: "12.4k", "980", "0.52"."""
     for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 0.9995 * factor:
             part = value / factor

@@ -13,7 +13,9 @@ from .schema import Warning  # relative: see `writer`
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
 SAME_ORDER, SAME_FILE = "set-epoch", "same-file"
 NONFINITE, DIVERGED = "nonfinite", "diverged"
-ORDER = (NONFINITE, DIVERGED, APART, ONE_DEVICE, UNDIVIDED, SAME_ORDER, SAME_FILE)
+NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
+ORDER = (NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, SAME_ORDER,
+         SAME_FILE)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -30,6 +32,17 @@ def diverged(loss: float, best: float, best_step: int, since: int, step: int) ->
     """The loss is far above its best: see `events.divergence`."""
     return (f"the loss is about {loss:.3g}, far above its best of {best:.3g} around step "
             f"{best_step:,}, and has been for {step - since:,} steps")
+
+
+def not_saved(why: str) -> Warning:
+    """A checkpoint could not be written, for example to a full disk."""
+    return Warning(f"checkpoint not written, earlier ones are intact: {why}", NOT_SAVED)
+
+
+def not_recorded(seconds: float, lost: int) -> Warning:
+    """A rank's events could not be written for a while. `lost`: how many."""
+    return Warning(f"events could not be written for {seconds:.0f} s (is the disk full?); {lost} "
+                   "are missing", NOT_RECORDED)
 
 
 def apart(world: int, steps: int, *, group: bool) -> Warning:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.events import schema
+from gpu_engine.events import notices, schema
 from gpu_engine.runs import checkpoints
 from gpu_engine.spec.best import parse_best
 from gpu_engine.training import checkpoint, checkpoint_state, rng
@@ -189,9 +189,9 @@ class Saver:
         return ""
 
     def _not_written(self, why: str) -> str:
-        text = f"checkpoint not written, earlier ones are intact: {why}"
-        self._recorder.warn(text)
-        return text
+        told = notices.not_saved(why)
+        self._recorder.write(told)
+        return told.message
 
     def _note(self, step: int, found: dict[str, float]) -> None:
         """Put the values of an evaluation into the checkpoint of this step."""

@@ -9,9 +9,10 @@ from gpu_panel.charts.sparkline import bar, sparkline
 
 @pytest.mark.parametrize(("values", "drawn"), [
     ((), "    "), ((1.0,), "▄▄▄▄"), ((2.0, 2.0), "▄▄▄▄"),
-    ((float("nan"),) * 4, "    "), ((0.0, float("nan"), float("inf"), 8.0), "▁  █"),
+    ((float("nan"),) * 4, "××××"), ((0.0, float("nan"), float("inf"), 8.0), "▁××█"),
+    ((8.0, 8.0, 0.0, float("nan"), 4.0, 4.0, 0.0, 0.0), "█×▅▁"),
     ((8.0, 4.0, 2.0, 0.0), "█▅▃▁")])
-def test_a_sparkline_draws_what_is_finite(values, drawn):
+def test_a_sparkline_draws_what_is_finite_and_marks_what_is_not(values, drawn):
     assert sparkline(values, 4) == drawn
 
 

@@ -111,7 +111,7 @@ async def test_the_devices_figures_stand_beside_their_ranks_while_they_are_fresh
         figures = DeviceFigures()
         event = schema.Devices(("1", "0"), utilization=(0.97, 0.5), power=(301.4, None))
         object.__setattr__(event, "t", NOW - 4)
-        figures.fold(None, event, NOW - 100)
+        figures.fold(None, event, 100)
         seen, two = {0: view(0), 1: view(1)}, plan(2, cpu=False)
         table.show(seen, two, now=NOW, live=True, figures=figures)
         await pilot.pause()

@@ -15,7 +15,7 @@ from gpu_engine.events import schema
 from gpu_engine.events.frequent import MemoryLine, PhaseLine, StepLine, Stretch, grouped
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import encode
-from gpu_engine.runs.folder import Run
+from gpu_engine.runs.folder import Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.compare.curve import AXES, LOSS, RunCurve
 from gpu_panel.run.store import RunStore
@@ -107,7 +107,7 @@ def test_many_losses_make_the_curves_of_one_after_the_other(told):
 
 def store() -> RunStore:
     made = RunStore(Run(Path("/nowhere/3f2a")))
-    made._began = T0
+    made.clock.learn(State("running", "3f2a", "toy", T0, T0))
     return made
 
 

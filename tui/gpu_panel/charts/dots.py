@@ -19,7 +19,7 @@ from gpu_panel.charts.braille import Canvas
 from gpu_panel.common import units
 
 _DECADE = 10.0
-"""From this ratio of the greatest to the least x on, the axis is logarithmic."""
+"""From this ratio of the greatest to the least value on, an axis is logarithmic."""
 _NONE, _AXIS, _DOT, _BEST = range(4)
 
 
@@ -95,7 +95,8 @@ class DotsView(Widget):
     def _painted(self, width: int, height: int) -> Canvas:
         canvas = Canvas(width, height)
         ys = [dot.y for dot in self.dots]
-        scale = scale_of([ColumnValues(ys, ys, list(ys), frozenset())], max(height - 1, 1))
+        log = min(ys, default=0.0) > 0 and max(ys) >= _DECADE * min(ys)
+        scale = scale_of([ColumnValues(ys, ys, list(ys), frozenset())], max(height - 1, 1), log=log)
         if scale is None or height < 3:
             text = "no value yet"
             canvas.text(max((width - len(text)) // 2, 0), height // 2, text, _AXIS)

@@ -267,13 +267,17 @@ class CurveDrawing(Widget):
             plot.paint(dots, _LINES + line.index % palette.HUES)
 
     def _gaps(self, columns: ColumnValues) -> frozenset[int]:
-        """The columns to which no line is drawn, as too long before them nothing is known."""
+        """The columns to which no line is drawn, as too long before them nothing is known, or as
+        another attempt begins there."""
         if self.axes.x_gap is None:
             return frozenset()
         x0, x1 = self._range
+        each = len(columns.mean) / max(x1 - x0, 1e-9)
+        begins = [round((m.x - x0) * each) for m in self.marks if m.kind == marking.BEGINS]
+        seams = {column for at in begins for column in (at, at + 1)}
         stride = max((self._finest(line.series).stride for line in self._lines), default=1)
         apart = max(self.axes.x_gap, 2.0 * stride)
-        return gaps(columns, int(apart / max(x1 - x0, 1e-9) * len(columns.mean)) + 1)
+        return gaps(columns, int(apart * each) + 1) | seams
 
     def _mark(self, plot: Canvas, found: tuple[ColumnValues, ...]) -> None:
         for cell in {c // 2 for columns in found for c in columns.bad}:

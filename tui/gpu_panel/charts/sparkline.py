@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import isfinite
 
 _BARS = "▁▂▃▄▅▆▇█"
+_NOT_FINITE = "×"
 
 
 def bar(share: float) -> str:
@@ -14,8 +15,8 @@ def bar(share: float) -> str:
 
 
 def sparkline(values: Iterable[float], width: int) -> str:
-    """The values in `width` cells, scaled from their least to their greatest. Values that are not
-    finite leave a gap; a flat line stays flat instead of being scaled up to noise."""
+    """The values in `width` cells, scaled from their least to their greatest. A value that is not
+    finite is marked, as in a chart; a flat line stays flat instead of being scaled up to noise."""
     points = list(values)
     if not points or width <= 0:
         return " " * width
@@ -23,13 +24,10 @@ def sparkline(values: Iterable[float], width: int) -> str:
     for i in range(width):
         part = points[i * len(points) // width:max((i + 1) * len(points) // width,
                                                    i * len(points) // width + 1)]
-        finite = [v for v in part if isfinite(v)]
-        cells.append(sum(finite) / len(finite) if finite else None)
+        cells.append(sum(part) / len(part) if all(map(isfinite, part)) else None)
     known = [c for c in cells if c is not None]
-    if not known:
-        return " " * width
-    low, high = min(known), max(known)
+    low, high = min(known, default=0.0), max(known, default=0.0)
     span = high - low
     if not isfinite(span) or span <= 1e-9 * max(abs(low), abs(high), 1e-12):
-        return "".join(" " if c is None else "▄" for c in cells)
-    return "".join(" " if c is None else bar((c - low) / span) for c in cells)
+        return "".join(_NOT_FINITE if c is None else "▄" for c in cells)
+    return "".join(_NOT_FINITE if c is None else bar((c - low) / span) for c in cells)

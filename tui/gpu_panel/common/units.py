@@ -10,9 +10,10 @@ from gpu_engine.common.units import (
            pace,
            rate,
            share,
+           short,
            size,
            time_of_day,
 )
 
-__all__ = ["UNKNOWN", "ago", "clock", "count", "gib", "loss", "pace", "rate", "share", "size",
-           "time_of_day"]
+__all__ = ["UNKNOWN", "ago", "clock", "count", "gib", "loss", "pace", "rate", "share", "short",
+           "size", "time_of_day"]

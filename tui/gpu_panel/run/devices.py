@@ -1,5 +1,5 @@
 """The figures of a run's devices, as its supervisors have recorded them: the latest ones, and
-curves over the seconds since the run began."""
+curves over the seconds of the run."""
 
 from __future__ import annotations
 
@@ -33,12 +33,8 @@ class DeviceFigures:
     """Device → (Unix seconds, field → value). A value that is not known has no entry."""
     version: int = 0
 
-    def fold(self, host: str | None, event: schema.Devices, began: float | None) -> None:
-        """Take in one reading. `began`: when the run began, Unix seconds."""
-        since = event.t if began is None else began
-        if event.t < since - 60:  # before a resume, perhaps days ago
-            return
-        second = max(int(event.t - since), 0)
+    def fold(self, host: str | None, event: schema.Devices, second: float | None) -> None:
+        """Take in one reading, of this second of the run."""
         each: dict[str, tuple[float | None, ...] | tuple[int | None, ...]] = {
             UTILIZATION: event.utilization, POWER: event.power, TEMPERATURE: event.temperature,
             USED: event.memory_used}
@@ -53,7 +49,7 @@ class DeviceFigures:
                     series = of_kind.get(key)
                     if series is None:
                         series = of_kind[key] = Series(BUCKETS)
-                    series.add(second, float(value))
+                    series.add(int(second or 0), float(value))
             self.latest[key] = event.t, now
         self.version += 1
 

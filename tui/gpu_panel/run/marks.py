@@ -21,6 +21,7 @@ from gpu_panel.common import units
 
 if TYPE_CHECKING:
     from gpu_engine.events.frequent import StepLine
+    from gpu_panel.run.clock import RunClock
 
 MOST = 500
 """Marks of a kind that are kept: more than a chart has columns."""
@@ -48,7 +49,7 @@ class Moments:
     notes: list[written.Mark] = field(default_factory=list)
     """A person's notes."""
     clock: Series = field(default_factory=Series)
-    """Step → seconds since the run began, as one rank has told."""
+    """Step → second of the run, as one rank has told."""
     _clock_of: int | None = None
 
     def evaluated(self, event: schema.Eval) -> None:
@@ -72,15 +73,14 @@ class Moments:
         if event.attempt > 1:
             self.attempts.setdefault(event.attempt, event.t)
 
-
-    def stepped(self, rank: int, events: Sequence[schema.Step | StepLine], began: float) -> None:
-        """Take in step events of a rank, in their order. `began`: when the run began, Unix
-        seconds."""
+    def stepped(self, rank: int, events: Sequence[schema.Step | StepLine],
+                clock: RunClock) -> None:
+        """Take in step events of a rank, in their order."""
         if self._clock_of is None:
             self._clock_of = rank
         if rank != self._clock_of:
             return
-        steps, seconds = [e.step for e in events], [e.t - began for e in events]
+        steps, seconds = [e.step for e in events], [clock.seconds(e.t) or 0.0 for e in events]
         if rising(steps) and (self.clock.last is None or steps[0] > self.clock.last):
             self.clock.add_rising(steps, seconds)
             return
@@ -90,7 +90,7 @@ class Moments:
             self.clock.add(step, at)
 
     def seconds_at(self, step: int) -> int | None:
-        """About when a step was done, in seconds since the run began; None if that is unknown."""
+        """About when a step was done, in seconds of the run; None if that is unknown."""
         clock = self.clock
         i = min(step // clock.stride - clock.first, len(clock) - 1)
         while i >= 0 and not clock.count[i]:  # not every step is told
@@ -107,31 +107,30 @@ class Moments:
 
 
 def marks(moments: Moments, begins: Mapping[int, int], trainings: Mapping[int, int],
-          began: float | None, *, by_time: bool) -> list[Mark]:
-    """The marks of a chart over steps, or over the seconds since the run began (`began`, Unix
-    seconds). `begins`: attempt → its first step; `trainings`: training → the steps before it."""
+          clock: RunClock, *, by_time: bool) -> list[Mark]:
+    """The marks of a chart over steps, or over the seconds of the run. `begins`: attempt → its
+    first step; `trainings`: training → the steps before it."""
     each = [(moments.checkpoints, CHECKPOINT), (moments.evaluations, EVALUATION)]
     notes = [Mark(x, NOTE, narrow(clean(note.text, written.LONGEST))) for note in moments.notes
-             if (x := _place(moments, note, began, by_time)) is not None]
+             if (x := _place(moments, note, clock, by_time)) is not None]
     if by_time:
-        since = began or 0.0
-        found = [Mark(int(at - since), BEGINS, f"attempt {number} begins")
-                 for number, at in moments.attempts.items() if at >= since]
-        return found + notes + [Mark(int(m.at - since), kind, f"{m.text} at step {m.step:,}")
-                        for of, kind in each for m in of.values() if m.at >= since]
+        found = [Mark(int(clock.seconds(at) or 0), BEGINS, f"attempt {number} begins")
+                 for number, at in moments.attempts.items()]
+        return found + notes + [
+            Mark(int(clock.seconds(m.at) or 0), kind, f"{m.text} at step {m.step:,}")
+            for of, kind in each for m in of.values()]
     found = [Mark(step, BEGINS, f"attempt {number} begins") for number, step in begins.items()]
     found += [Mark(step, BEGINS, f"training {number} begins")
               for number, step in trainings.items()]
     return found + notes + [Mark(m.step, kind, m.text) for of, kind in each for m in of.values()]
 
 
-def _place(moments: Moments, note: written.Mark, began: float | None, by_time: bool,
-           ) -> int | None:
+def _place(moments: Moments, note: written.Mark, clock: RunClock, by_time: bool) -> int | None:
     """The x of a note; None if it has none on this chart."""
-    seconds = None if note.t is None or began is None else note.t - began
+    seconds = None if note.t is None else clock.seconds(note.t)
     if by_time:
         if seconds is not None:
-            return max(int(seconds), 0)
+            return int(seconds)
         return None if note.step is None else moments.seconds_at(note.step)
     if note.step is not None:
         return note.step

@@ -13,7 +13,7 @@ def place_of(store: RunStore, now: float, chart: ChartPane | None) -> chart_anno
     With the text of the note that is there already. None if nothing is known yet."""
     if chart is not None and chart.cross is not None and chart.subject is not None:
         by_time, at = chart.subject.by_time, chart.cross
-        mark = chart_annotations.Mark("", t=at + (store.began or 0.0)) if by_time \
+        mark = chart_annotations.Mark("", t=store.clock.moment(at)) if by_time \
             else chart_annotations.Mark("", step=at)
     else:
         step = store.progress().step

@@ -29,6 +29,7 @@ from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import one_at_a_time
 from gpu_panel.run import losses, recorded, zoom_series
+from gpu_panel.run.clock import RunClock
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.marks import Moments
 from gpu_panel.run.recorded import Recorded
@@ -113,6 +114,8 @@ class RunStore:
         self.devices = DeviceFigures()
         self.recorded = Recorded()
         self.moments = Moments()
+        self.clock = RunClock()
+        """What charts over time are drawn by."""
         self.named: str | None = None
         """The name that the person gave it; None: none but the one that it was started with."""
         self.launchers: list[str] = []
@@ -134,7 +137,6 @@ class RunStore:
         self._tails = DeviceTails(run.path)
         self._notes: list[chart_annotations.Mark] = []
         self._named: str | None = None
-        self._began: float | None = None
         self._changed = asyncio.Event()
         self._digested = False
         self._looked = -math.inf
@@ -224,7 +226,7 @@ class RunStore:
             self._looked = now
             self._take_look(await asyncio.to_thread(self._look))
             for host, reading in await asyncio.to_thread(self._tails.read):
-                self.devices.fold(host, reading, self.began)
+                self.devices.fold(host, reading, self.clock.seconds(reading.t))
                 self._tell()
         fresh = await asyncio.to_thread(self._reader.read, BATCH)
         for begin in range(0, max(len(fresh), 1), AT_ONCE):
@@ -278,6 +280,7 @@ class RunStore:
                 self.left, self.launchers, self.suspended, self.unheard, self.turn):
             self.left, self.launchers, self.suspended, self.unheard, self.turn = others
             self.state, self.plan = seen.state, seen.plan or self.plan
+            self.clock.learn(self.state)
             self._forget_attempt()
             self._tell()
         if any(rank not in self.ranks for rank in seen.ranks):
@@ -310,6 +313,7 @@ class RunStore:
                 elif isinstance(told, schema.Checkpoint):
                     self.moments.saved(told)
                 elif isinstance(told, schema.Start):
+                    self.clock.begun(told.attempt or 1, told.t)
                     self.moments.begun(told)
                     self.recorded.begin(rank)
                     for series in (self.loss, *(o.loss for o in self.others.values())):
@@ -340,22 +344,8 @@ class RunStore:
             self._stepped(rank, (event,))
 
     def _stepped(self, rank: int, events: Sequence[schema.Step | StepLine]) -> None:
-        if (began := self.began) is not None:
-            self.moments.stepped(rank, events, began)
+        self.moments.stepped(rank, events, self.clock)
         self.recorded.stepped(rank, events)
 
     def _memory(self, rank: int, events: Sequence[schema.Memory | MemoryLine]) -> None:
-        began = self.began
-        if began is not None:  # what is before a resume may be of days ago
-            events = [event for event in events if event.t >= began - 60]
-        if events:
-            seconds = [max(int(e.t - began), 0) if began is not None else 0 for e in events]
-            self.memory.add(rank, seconds, events)
-
-    @property
-    def began(self) -> float | None:
-        """When the run began, in unix seconds. Kept from the first look on, so that curves don't
-        shift."""
-        if self._began is None and self.state is not None:
-            self._began = self.state.started or self.state.created
-        return self._began
+        self.memory.add(rank, [int(self.clock.seconds(e.t) or 0) for e in events], events)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual import work
 from textual.binding import BindingType
+from textual.message import Message
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep import words
@@ -35,8 +36,11 @@ class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride
     HELP = """A line for each combination of values, the best first: the best and the last value of
 its completed runs (mean ± sample standard deviation, and their number); ~ marks combinations
 without a completed run. Enter shows the runs of a line, and opens one. b chooses the value to rank
-by, O whether the least or the greatest is best. m marks runs, c compares the marked ones or those
-of the line. s stops the whole sweep, u retries failed runs."""
+by, O whether the least or the greatest is best. m marks runs, M all of them, c compares
+the marked ones or those of the line. s stops the whole sweep, u retries failed runs."""
+
+    class Arranged(Message):
+        """The table shows other figures, or is ranked by another value."""
 
     def __init__(self, store: SweepStore | None = None, *, id: str = NAME) -> None:
         """`store`: that of the sweep, if it is known already."""
@@ -49,7 +53,7 @@ of the line. s stops the whole sweep, u retries failed runs."""
     def anew(self, store: SweepStore | None) -> None:
         """Show what has been read of this sweep."""
         self.store = store
-        self._group: Group | None = None
+        self.group: Group | None = None
         self.members: list[One] | None = None
         """The members as they were read last; None before the first time."""
         self.by = By()
@@ -86,26 +90,27 @@ of the line. s stops the whole sweep, u retries failed runs."""
 
     def _show(self, found: Gathered) -> None:
         self.by = found.by if self.members is None else self.by
-        self._group, self.members = found.group, found.members
+        self.group, self.members = found.group, found.members
         self._arrange()
 
     def _arrange(self) -> None:
         members = self.members or []
         self._points = points(members, self.by)
         self.marked &= {one.id for one in members}
-        if self._group is not None:
-            said = words.summary(self._group.of, members)
-            self.entitle(f"Sweep {self._group.id} {self._group.name} ─ {said}",
+        if self.group is not None:
+            said = words.summary(self.group.of, members)
+            self.entitle(f"Sweep {self.group.id} {self.group.name} ─ {said}",
                          "b value · O least/greatest · y copy" if members else "")
         self.repaint()
         self.refresh_bindings()
+        self.post_message(self.Arranged())
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        if self.members is None or self._group is None:
+        if self.members is None or self.group is None:
             return None, [Row("", ((("Reading the sweep …", "dim"),),))]
         if not self.members:
             return None, [Row("", ((("None of its runs exists any more", "dim"),),))]
-        head, rows = lines.build(self._points, self._group.keys, self.by, width,
+        head, rows = lines.build(self._points, self.group.keys, self.by, width,
                                  unfolded=self._unfolded, marked=self.marked)
         return head, [*rows, *lines.below(self._points, self.by, width)]
 
@@ -122,7 +127,7 @@ of the line. s stops the whole sweep, u retries failed runs."""
             return bool(self.marked)
         if action == "compare":
             return len(self._chosen()) > 1
-        if action in ("open", "mark", "value", "turn", "copy"):
+        if action in ("open", "mark", "mark_all", "value", "turn", "copy"):
             return bool(members)
         return True
 
@@ -150,8 +155,8 @@ of the line. s stops the whole sweep, u retries failed runs."""
         return self._at_cursor()
 
     def _run(self, ident: str) -> Run:
-        assert self._group is not None
-        return next(run for run, _ in self._group.members if run.id == ident)
+        assert self.group is not None
+        return next(run for run, _ in self.group.members if run.id == ident)
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
@@ -182,10 +187,18 @@ of the line. s stops the whole sweep, u retries failed runs."""
 
     def action_mark(self) -> None:
         """Mark the run, or all of the line, or take the marks away; and go to the next line."""
-        ids = {one.id for one in self._at_cursor()}
+        self._mark(self._at_cursor())
+        self.action_cursor_down()
+
+    def action_mark_all(self) -> None:
+        """Mark all runs; if they are, take their marks away."""
+        self._mark(self.members or ())
+
+    def _mark(self, members: Sequence[One]) -> None:
+        """Mark these; if all of them are marked, take the marks away."""
+        ids = {one.id for one in members}
         self.marked = self.marked - ids if ids <= self.marked else self.marked | ids
         self._arrange()
-        self.action_cursor_down()
 
     def action_clear(self) -> None:
         """Take all marks away."""
@@ -213,8 +226,8 @@ of the line. s stops the whole sweep, u retries failed runs."""
 
     def action_copy(self) -> None:
         """Copy the table as Markdown."""
-        if self._group is not None:
-            copy(self.app, "\n".join(lines.markdown(self._points, self._group.keys, self.by)))
+        if self.group is not None:
+            copy(self.app, "\n".join(lines.markdown(self._points, self.group.keys, self.by)))
 
     @work(exit_on_error=False, group="value", exclusive=True)
     async def action_value(self) -> None:
@@ -233,7 +246,7 @@ of the line. s stops the whole sweep, u retries failed runs."""
     async def action_stop(self) -> None:
         """Ask the person, then stop all members."""
         with guard(self.app):
-            if (group := self._group) is None:
+            if (group := self.group) is None:
                 return
             if not await self.app.push_screen_wait(Confirm(
                     f"Stop sweep {group.id}", "The runs that wait leave the queue; those that run "
@@ -250,7 +263,7 @@ of the line. s stops the whole sweep, u retries failed runs."""
     async def action_retry(self) -> None:
         """Ask the person, then put the failed members into the queue again."""
         with guard(self.app):
-            if (group := self._group) is None:
+            if (group := self.group) is None:
                 return
             many = sum(one.kind == FAILED for one in self.members or ())
             if not await self.app.push_screen_wait(Confirm(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable
@@ -23,29 +24,40 @@ SETTLE = 1.0
 """Seconds to wait at the end for an answer of the terminal."""
 _DONE = (events.InputEvent, events.Paste)
 """What a person does."""
+_ESCAPE = "[27u"
+"""What makes of a lone ESC, which may begin anything, the escape key at once (kitty's protocol)."""
+_ESC_DIGIT = re.compile("\x1b(?=[0-9])")
 
 
 class _Parser(textual_private.Parser):
     """Textual's, which gets what was typed before it began, and does not see the terminal's late
-    answer about its background."""
+    answer about its background. An escape and a digit right behind it stay two keys: leaving a
+    field and going to a pane; Textual would make "¡" of escape and 1, as of alt and 1 on a Mac."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._answers = Answers(heard.owed)
         self._typed, heard.typed = heard.typed, ""
+        self._escaped = False
+        """Whether an ESC came last, and no time has passed since."""
 
     def feed(self, data: str) -> Iterable[Message]:
         if data:
             data, self._typed = self._typed + data, ""
         left = self._answers.without(data)
-        return super().feed(left) if left or not data else ()
+        if self._escaped and left[:1].isdecimal():
+            left = _ESCAPE + left
+        self._escaped = left.endswith("\x1b")
+        return super().feed(_ESC_DIGIT.sub("\x1b" + _ESCAPE, left)) if left or not data else ()
 
     def tick(self) -> Iterable[Message]:
         """Called ten times a second, also where nothing is typed."""
         if self._typed:
             typed, self._typed = self._typed, ""
             yield from self.feed(typed)
-        yield from super().tick()
+        for message in super().tick():
+            self._escaped = False
+            yield message
 
 
 textual_private.parse_with(_Parser)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...events import schema
+from ...events import notices
 from ...events.writer import EventWriter, encode
 
 RETRY = 5.0
@@ -35,9 +35,8 @@ class EventsFile:
         try:
             if self._paused_at is not None:
                 # The write that failed may have left half a line: close it first.
-                self._out.write(b"\n", encode(schema.Warning(
-                    f"events could not be written for {now - self._paused_at:.0f} s "
-                    f"(is the disk full?); {self._lost} are missing")))
+                self._out.write(b"\n", encode(notices.not_recorded(
+                    now - self._paused_at, self._lost)))
                 self._paused_at, self._lost = None, 0
             self._out.write(*lines)
         except OSError as err:

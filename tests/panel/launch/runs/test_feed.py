@@ -19,7 +19,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
 from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs import figures
-from gpu_panel.launch.runs.columns import layout
+from gpu_panel.launch.runs.columns import COLUMNS, layout
 from gpu_panel.launch.runs.feed import RunsFeed
 from gpu_panel.launch.runs.line import LossHistory
 from gpu_panel.launch.runs.lines import run_row
@@ -272,12 +272,25 @@ def test_damage_is_not_raised(home):
     assert "completed" in text(line)
 
 
+def test_a_run_that_turned_nan_shows_where(home):
+    make(losses=(3.0,) * 4 + (float("nan"),) * 4, name="nan")
+    (line,), _ = RunsFeed().refresh()
+    assert COLUMNS["curve"].cell(line, 10) == "▄▄▄▄▄▄××××"
+
+
 def test_a_long_history_gets_coarser():
     history = LossHistory()
     for i in range(10_000):
         history.add(float(i))
     assert len(history.points) <= 257
     assert history.points == sorted(history.points)
+
+
+@pytest.mark.parametrize(("step", "shown"), [(300, "300"), (9_999, "9,999"), (123_456, "123k")])
+def test_the_step_of_a_run_whose_end_is_not_known_stands_in_a_narrow_list(home, step, shown):
+    make()
+    (line,), _ = RunsFeed().refresh()
+    assert shown in text(replace(line, step=step, total=None), 76)
 
 
 @pytest.mark.parametrize("width", [72, 76, 90, 100, 116, 156])

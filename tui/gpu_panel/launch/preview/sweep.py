@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 
 from gpu_engine.common.clean import clean
 from gpu_engine.sweep import words
-from gpu_engine.sweep.table import DONE, By, One
-from gpu_panel.charts.dots import Dot, DotsView
-from gpu_panel.common import units
+from gpu_engine.sweep.table import One
+from gpu_panel.charts.dots import DotsView
 from gpu_panel.compare.curves import CurvesPane
 from gpu_panel.compare.store import Compared, CompareStore
 from gpu_panel.launch.preview.page import Page
 from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.sweep.pane import SweepPane
+from gpu_panel.sweep.pictures import against, varied
 from gpu_panel.sweep.screen import EVERY
 from gpu_panel.sweep.store import SweepStore
 
@@ -90,37 +88,14 @@ class SweepPage(Page):
         said = words.summary(last.group.of, last.members)
         self.entitle(Content(f"sweep {last.group.id} {last.group.name} ─ {said}"),
                      "enter whole table · → its runs · s stop all")
-        key = varied(last.group.keys, last.members)
-        if key is not None:
+        for key in varied(last.group.keys, last.members)[:1]:
             self.query_one(DotsView).show(*against(key, last.members, last.by))
 
     def on_resize(self) -> None:
         self.paint()
 
 
-def varied(keys: Sequence[str], members: Sequence[One]) -> str | None:
-    """The key along which the dots are drawn: the one with the most values."""
-    counts = {key: len({one.values.get(key) for one in members}) for key in keys}
-    return max(counts, key=lambda key: counts[key], default=None)
-
-
 def labelled(one: One) -> str:
     """"lr 1e-4": short, as a legend has one line."""
     return clean(" ".join(f"{key} {value}" for key, value in zip(
         words.short(list(one.values)), one.values.values(), strict=True)), 40)
-
-
-def against(key: str, members: Sequence[One], by: By) -> tuple[str, list[Dot]]:
-    """(title, a dot for each member with a value). The best is that of a member that is done, if
-    there is one, as in the table."""
-    known = [(one, value) for one in members if (value := one.best(by)) is not None
-             and value - value == 0]
-    done = [pair for pair in known if pair[0].kind == DONE] or known
-    best = (max if by.largest else min)(done, key=lambda pair: pair[1], default=None)
-    title = f"{words.short([key])[0]} against best {clean(by.name, 30)}"
-    if best is not None:
-        title += f" ─ {units.loss(best[1])} at {clean(best[0].values.get(key, ''), 16)}"
-    return title, [Dot(clean(one.values.get(key, ""), 12), value, one is (best and best[0]),
-                       one.kind != DONE) for one, value in known]
-
-

@@ -66,11 +66,15 @@ def mode_text(line: RunLine) -> str:
 
 
 def _steps(line: RunLine, width: int) -> str:
-    """How far a run has got: "1,240 of 5,862" or "21 %"."""
+    """How far a run has got: "1,240 of 5,862" or "21 %"; where its end is not known, as that of a
+    person's own command: "1,240" or "1.2k"."""
     if line.step is None:
         return "" if line.read else _WAITS
     if width < 10:
-        return units.share(line.step / line.total) if line.total else ""
+        if line.total:
+            return units.share(line.step / line.total)
+        text = units.count(line.step)
+        return text if len(text) <= width else units.short(line.step)
     total = f"{line.total:,}" if line.total else ""
     text = f"{line.step:,}" + (f" of {total}" if total else "")
     return text if len(text) <= width else f"{line.step:,}/{total}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from math import nan
 from typing import TYPE_CHECKING
 
 from gpu_engine.events import hang
@@ -99,15 +98,17 @@ def with_end(line: RunLine, digest: Digest) -> RunLine:
 
 def _evenly(curve: list[tuple[int, float]], points: int = 2 * _PARTS) -> tuple[float, ...]:
     """Means of a curve at evenly spaced steps; where a piece of the file was left out, the mean
-    before it."""
-    last = max((step for step, _ in curve), default=0)
+    before it, and before the first the first: an event may be about many steps."""
+    if not curve:
+        return ()
+    last = max(step for step, _ in curve)
     parts: list[list[float]] = [[] for _ in range(points)]
     for step, loss in curve:
         parts[min(step * points // max(last, 1), points - 1)].append(loss)
-    out: list[float] = []
+    out = [curve[0][1]]
     for part in parts:
-        out.append(sum(part) / len(part) if part else out[-1] if out else nan)
-    return tuple(out)
+        out.append(sum(part) / len(part) if part else out[-1])
+    return tuple(out[1:])
 
 
 def _take(history: LossHistory, told: Told) -> None:

@@ -189,8 +189,8 @@ def _completed(store: RunStore, state: State) -> list[str]:
     parts = [f"{glyph('completed')} completed"]
     if done.step is not None:
         parts.append(f"{done.step:,} steps")
-    if state.started and state.ended:
-        parts.append(f"in {units.clock(state.ended - state.started)}")
+    if (took := state.took(state.ended or 0.0)) is not None:
+        parts.append(f"in {units.clock(took)}")
     line = " ".join(parts)
     if done.loss is not None:
         line += f"{DOT}loss {units.loss(done.loss)}"

@@ -64,10 +64,8 @@ def _how_far(store: RunStore, now: float) -> Content:
     if state is None:
         return Content("reading…")
     parts = []
-    if state.started is not None:
-        last_beat = max((v.beat for v in store.ranks.values() if v.beat is not None), default=now)
-        until = state.ended or (now if state.live else min(last_beat, now))
-        parts.append(units.clock(max(until - state.started, 0.0)))
+    if (took := state.took(now)) is not None:
+        parts.append(units.clock(max(took, 0.0)))
     done = store.progress()
     if done.share is not None and state.state != "completed":
         parts.append(units.share(done.share))

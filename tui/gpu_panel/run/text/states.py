@@ -9,7 +9,7 @@ TONES = {"queued": "dim", "starting": "accent", "running": "accent", "stopping":
          "completed": "good", "stopped": "warn", "failed": "bad", "lost": "bad",
          "unreadable": "warn"}
 """The style of each state in a list, one of `rows.STYLES`."""
-_COLOURS = {"accent": "$text-success", "good": "$text-success", "warn": "$text-warning",
+_COLOURS = {"accent": "$text-primary", "good": "$text-success", "warn": "$text-warning",
             "bad": "$text-error"}
 WARNING = "!"
 """Precedes warnings."""
