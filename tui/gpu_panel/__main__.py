@@ -31,9 +31,12 @@ class _Panel(WithCommand):
               help="Change a key of the preset, for example --set batch.size=512; repeatable.")
 @click.option("--keys", "list_keys", is_flag=True,
               help="List the actions with their keys, for [keys] of settings.toml.")
+@click.option("--readonly", "only_show", is_flag=True,
+              help="Only show: nothing is started, stopped, removed or written.")
 @version_option("gpu-panel")
 @click.pass_context
-def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_keys: bool) -> None:
+def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_keys: bool,
+         only_show: bool) -> None:
     """Pick devices, choose how to train, launch, and watch every rank.
 
     PRESET is a preset's name or a .toml file; without it the form comes back as you left it, the
@@ -43,7 +46,9 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     if not list_keys and (missing := _no_terminal()) is not None:
         raise click.ClickException(f"{missing}; in a script use gpu-engine run")
     from gpu_engine.settings import file
-    from gpu_panel import keys
+    from gpu_panel import keys, readonly
+
+    readonly.on = only_show
 
     settings = file.read()
     keys.use(settings.keys)

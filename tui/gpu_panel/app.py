@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on, work
+from textual import actions, on, work
 from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.driver import Driver
@@ -19,7 +19,7 @@ from textual.timer import Timer, TimerCallback
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.settings.schema import Settings
-from gpu_panel import keys
+from gpu_panel import keys, readonly
 from gpu_panel.alerts.teller import Teller
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record, sentence, show
@@ -131,6 +131,9 @@ class PanelApp(ThemedApp):
                          namespaces: Any = None) -> bool:
         """Run an action and show what goes wrong in it. Every key, click and palette entry comes
         through here."""
+        if readonly.on and self._refused(action, default_namespace, namespaces):
+            self.notify(readonly.SAID, title="Read-only", severity="warning")
+            return True
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except UserError as err:
@@ -138,6 +141,12 @@ class PanelApp(ThemedApp):
         except Exception as err:  # noqa: BLE001  shown with a pointer to the whole traceback
             show(self, err)
         return True
+
+    def _refused(self, action: Any, default: Any, namespaces: Any) -> bool:
+        place, name, given = action if isinstance(action, tuple) else actions.parse(action)
+        node = (namespaces or {}).get(place) or {
+            "app": self, "screen": self.screen, "focused": self.focused}.get(place, default or self)
+        return readonly.refuses(node, (place, name, given))
 
     def action_help(self) -> None:
         from gpu_panel.common.help import HelpScreen

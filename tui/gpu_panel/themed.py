@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpu_engine.common import paths
 from gpu_engine.common.files import write_json
-from gpu_panel import okabe_ito
+from gpu_panel import okabe_ito, readonly
 from gpu_panel.common.textual_private import FailingApp
 from gpu_panel.theme import legible
 
@@ -79,6 +79,8 @@ def read() -> dict[str, object]:
 
 def write(kept: dict[str, object]) -> None:
     """Save `kept` in place of the earlier choices. Raises OSError."""
+    if readonly.on:
+        return
     where = path()
     where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(where, kept)

@@ -9,6 +9,7 @@ from textual.app import App
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean_text
 from gpu_engine.common.files import write_atomic
+from gpu_panel import readonly
 
 
 def copy(app: App[Any], text: str) -> None:
@@ -16,6 +17,9 @@ def copy(app: App[Any], text: str) -> None:
     file, as a terminal never reports whether it has taken it. A notification says so."""
     text = clean_text(text)
     app.copy_to_clipboard(text)
+    if readonly.on:
+        app.notify("Sent to the terminal's clipboard", title="Copied")
+        return
     path = paths.home() / "copied.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

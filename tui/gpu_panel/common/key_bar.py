@@ -14,6 +14,8 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
+from gpu_panel import readonly
+
 
 @dataclass(frozen=True, slots=True)
 class ShownKey:
@@ -70,11 +72,11 @@ class KeyBar(Widget):
         if not self.app.app_focus or not self.is_attached or screen is not self.screen:
             return
         by_action: dict[str, ShownKey] = {}  # an action with several keys shows its first
-        for _, binding, enabled, tooltip in screen.active_bindings.values():
+        for node, binding, enabled, tooltip in screen.active_bindings.values():
             if binding.show:
                 by_action.setdefault(binding.action, ShownKey(
                     binding.key, self.app.get_key_display(binding), binding.description, tooltip,
-                    enabled))
+                    enabled and not readonly.refuses(node, binding.action)))
         self.shown = tuple(by_action.values())
         self._scroll(0)
         self.refresh()

@@ -12,7 +12,7 @@ from textual.events import Compose, Resize, ScreenResume
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
-from gpu_panel import keys
+from gpu_panel import keys, readonly
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.keys import Key, Section
 
@@ -151,7 +151,7 @@ class PaneScreen(Screen[None]):
 
     def _can(self, key: Key) -> bool:
         _, name, parameters = actions.parse(key.action)
-        return bool(self.check_action(name, parameters))
+        return not readonly.refuses(self, key.action) and bool(self.check_action(name, parameters))
 
     # --- actions -------------------------------------------------------------------------------
 

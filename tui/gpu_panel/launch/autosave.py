@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 from textual.timer import Timer
 
+from gpu_panel import readonly
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 
@@ -69,7 +70,7 @@ class Autosave:
 
     def _unwritten(self, draft: Draft) -> dict[str, Any] | None:
         """What is to be written; None if that is in the file, or there is no form yet."""
-        if self._written is None:
+        if self._written is None or readonly.on:
             return None
         from gpu_panel.launch import saved_form
 

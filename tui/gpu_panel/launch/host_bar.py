@@ -14,6 +14,7 @@ from textual.widget import Widget
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.records import Device, HostSample, Inventory
 from gpu_engine.runs import disk_room
+from gpu_panel import readonly
 from gpu_panel.common import units
 from gpu_panel.common.units import UNKNOWN
 
@@ -49,7 +50,8 @@ class HostBar(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        left = ["gpu-panel", self._host, *_machine(self._inventory, self._power)]
+        left = ["gpu-panel read-only" if readonly.on else "gpu-panel", self._host,
+                *_machine(self._inventory, self._power)]
         right = [*_figures(self._sample), *_network(self._sample), self._time]
         full = _disk_style(self._sample)
         wide = self.size.width - 2

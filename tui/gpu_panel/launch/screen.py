@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -59,6 +59,7 @@ class LaunchScreen(PaneScreen):
     """Shows four panes side by side, or one at a time in a narrow terminal."""
 
     SCOPE = "launch"
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"launch", "queue", "torch"})
     PANES = (DevicesPane, DetailPane, FormPane, PlanPane, RunsPane, PreviewPane)
     AUTO_FOCUS = "#devices"
 

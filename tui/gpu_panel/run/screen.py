@@ -57,6 +57,7 @@ class RunScreen(PaneScreen):
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
     AUTO_FOCUS = None
     SCOPE = "run"
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "resume", "note", "export"})
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
 
     def __init__(self, run: Run, *, store: RunStore | None = None,

@@ -26,6 +26,7 @@ from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import chart_annotations, downsampling, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
+from gpu_panel import readonly
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import one_at_a_time
 from gpu_panel.run import losses, recorded, zoom_series
@@ -248,7 +249,7 @@ class RunStore:
     async def _digest(self) -> None:
         """Once a run that has ended was read, have the digest made that a long one may lack, so
         that it opens faster the next time."""
-        if not self._digested:
+        if not self._digested and not readonly.on:
             self._digested = True
             making = await asyncio.to_thread(downsampling.make_missing, self.run.path)
             if making is not None:

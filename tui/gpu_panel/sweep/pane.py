@@ -33,6 +33,7 @@ class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride
     TAB = False
     KEYS = keys.of("sweep")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "retry"})
     HELP = """A line for each combination of values, the best first: the best and the last value of
 its completed runs (mean ± sample standard deviation, and their number); ~ marks combinations
 without a completed run. Enter shows the runs of a line, and opens one. b chooses the value to rank

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gpu_engine.sweep.figures import FiguresOf
 from gpu_engine.sweep.group import Group, default_by, find, read
 from gpu_engine.sweep.table import By, One
+from gpu_panel import readonly
 
 
 class Gathered(NamedTuple):
@@ -34,7 +35,7 @@ class SweepStore:
         group = before.group if before is not None else find(self.sweep)
         if self._figures is None:
             self._figures = FiguresOf(self.sweep)
-        members = read(group, self._figures)
+        members = read(group, self._figures, keep=not readonly.on)
         by = before.by if before is not None else default_by(group, members)
         self.last = Gathered(group, members, by)
         return self.last

@@ -35,6 +35,7 @@ class DetailPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethodO
     TAB = False
     KEYS = keys.of("detail")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"end"})
     HELP = """Everything the driver reports about the device under the table's cursor. The small
 curves show the last five minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
 go to another device; x ends the process under the cursor, if it is your own, and asks first. P

@@ -42,6 +42,7 @@ class FormPane(Vertical, Pane):
     CALLED = "the launch form"
     KEYS = keys.of("form")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"save"})
     HELP = """Type what to train and how. An empty field takes the default that is shown in it.
 Problems are shown below their fields, and you can launch once there are none. Up and down go from
 field to field; left and right choose between options, enter or space shows all of them. While you

@@ -29,6 +29,7 @@ class GpuProcessesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodO
     TAB = False
     KEYS = keys.of("gpu-processes")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"end"})
     HELP = """Every process that is on a GPU of this machine or of a host, with its owner, the run
 and the rank that it is if it is one of yours, its memory on all its GPUs, and its age. x sends a
 signal to one of your own, or to anybody's if you are root, and asks first."""

@@ -60,6 +60,7 @@ class PresetsScreen(ModalScreen[str | None]):
         Binding("escape,q", "close", "close"), Binding("x,delete", "delete", "delete"),
         Binding("r", "rename", "rename"), Binding("d", "duplicate", "duplicate"),
         Binding("e", "describe", "description")]
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"delete", "rename", "duplicate", "describe"})
 
     def __init__(self, renamed: Callable[[str, str], object] = lambda old, new: None) -> None:
         """`renamed`: called with the old and the new name after a preset was renamed."""

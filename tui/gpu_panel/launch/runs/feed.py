@@ -25,6 +25,7 @@ from gpu_engine.runs import job as jobs
 from gpu_engine.runs import notes, waiting
 from gpu_engine.runs import summary as digests
 from gpu_engine.runs.folder import Run, State
+from gpu_panel import readonly
 from gpu_panel.common import errors
 from gpu_panel.launch.runs.figures import LiveRun, with_end
 from gpu_panel.launch.runs.line import RunLine
@@ -130,7 +131,8 @@ class RunsFeed:
         if stamp == self._folder_stamp and now - self._listed_at < _AGAIN:
             return
         self._folder_stamp, self._listed_at = stamp, now
-        take_up_all()
+        if not readonly.on:
+            take_up_all()
         self._runs = {run.id: run for run in runs.each_run()}
         self._kept = {k: v for k, v in self._kept.items() if k in self._runs}
         self._live = {k: v for k, v in self._live.items() if k in self._runs}
@@ -153,7 +155,7 @@ class RunsFeed:
             self._reasons = reasons
             for name, kept in self._waits.items():
                 self._say_why(name, kept)
-        if line:
+        if line and not readonly.on:
             self._have_them_started(line.values())
 
     def _say_why(self, name: str, kept: _Kept) -> None:

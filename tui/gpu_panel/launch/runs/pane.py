@@ -10,7 +10,7 @@ from textual import events, work
 from textual.binding import BindingType
 from textual.message import Message
 
-from gpu_panel import keys
+from gpu_panel import keys, readonly
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
@@ -38,6 +38,8 @@ class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverr
     CALLED = "the runs"
     KEYS = keys.of("runs", "filter")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("runs"))
+    CHANGES: ClassVar[frozenset[str]] = frozenset({
+        "stop", "resume", "remove", "prune", "move", "note", "tags", "export"})
     HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
 the run under the cursor, live or finished; enter shows it on a whole screen. s asks its ranks to
 finish their step, save and end; u resumes a run that has ended; e loads a run's settings into the
@@ -77,7 +79,7 @@ compares them. Esc clears the marks, then the filter."""
     async def _ask_slurm(self) -> None:
         """Have the run folders say what Slurm says, without waiting for it elsewhere. Also while
         another screen is shown, which reads those folders."""
-        if not self._asking:
+        if not self._asking and not readonly.on:
             self._asking = True
             try:
                 with guard(self.app):

@@ -43,6 +43,7 @@ class LogPane(Vertical, RunPane):
 
     NAME = TITLE = "log"
     KEYS = keys.of("log", "find")
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"stacks"})
     HELP = """The output of the ranks, the traceback of the rank that failed first, the output of
 launchers, and the supervisor's log."""
     DEFAULT_CLASSES = ""  # the LogView inside has the frame

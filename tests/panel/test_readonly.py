@@ -1,0 +1,179 @@
+"""`gpu-panel --readonly`: nothing is started, signalled, removed or written, whatever key it is."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from textual.dom import DOMNode
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+import gpu_panel
+from gpu_engine.common import paths
+from gpu_engine.runs import stacks
+from gpu_panel import keys, readonly
+from gpu_panel.run.screen import RunScreen
+
+from ..conftest import slots
+from ..trust.watching import changed, noted, tree
+from .panel_kit import panel, screen_text, until
+from .run_kit import T0, trained
+
+SHOWS = """
+    AboutRun: close
+    AskCount, AskLine, AskName: cancel
+    Choice: move open
+    ChoiceMenu: close select
+    ChooseColumns: accept cancel default tick
+    CompareScreen: back copy
+    Confirm: answer
+    CompareTable: aside
+    FiguresPane: open
+    CurvePicker: cancel move page
+    CurveView: band cross mark whole zoom
+    CurvesPane: axis log_scale smooth value
+    DetailPane: close order other
+    DevicesPane: count_free details move_rank order other_kind sort_ranks tick tick_all
+    DevicesPane: tick_free wait wait_any
+    ExportDialog: cancel
+    FilterInput: keep leave
+    FindInput: leave
+    FormPane: focus_next focus_previous leave page presets
+    GpuProcessesPane: order
+    GpuProcessesScreen: back
+    HelpScreen: close
+    InterpreterLine: open
+    InterpretersScreen: close select
+    LaunchScreen: gpu_processes leave redo undo
+    LaunchTaken: wait
+    LogPane: copy filter find find_next go next_rank source wrap
+    LogScroll: aside first follow last move page wrap
+    LossPane: log_scale smooth
+    Message: close
+    NoteDialog: accept cancel
+    PaneScreen: on_pane pane
+    PanelApp: help quit redraw tell
+    PlanPane: copy processes
+    PresetsScreen: close
+    ProcessesScreen: close
+    QueueDialog: cancel submit
+    RanksPane: choose sort
+    ResumeDialog: cancel resume
+    Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
+    RunScreen: about again back copy_command curve maximize
+    RunsList: clear columns filter order turn
+    RunsPane: again compare fold mark mark_all open
+    SignalDialog: answer other
+    SweepPane: clear compare copy fold mark open turn value
+    SweepScreen: back
+    TagsDialog: cancel
+    TorchScreen: choose close end install
+"""
+"""Actions that change nothing but what is shown, or answer a dialog that only a refused action
+opens."""
+
+
+def classes() -> Iterator[type]:
+    for found in pkgutil.walk_packages(gpu_panel.__path__, "gpu_panel."):
+        module = importlib.import_module(found.name)
+        yield from (one for _, one in inspect.getmembers(module, inspect.isclass)
+                    if one.__module__ == module.__name__)
+
+
+def test_every_action_changes_something_or_is_known_to_only_show():
+    shows = {(name.strip(), action) for line in SHOWS.strip().splitlines()
+             for names, _, actions in [line.partition(":")]
+             for name in names.split(",") for action in actions.split()}
+    there = {(cls.__name__, name.removeprefix("action_")): cls for cls in classes()
+             if issubclass(cls, DOMNode)
+             for name in vars(cls) if name.startswith("action_")}
+    changes = {one for one, cls in there.items() if one[1] in getattr(cls, "CHANGES", ())}
+    assert changes | shows == set(there)
+    assert not changes & shows
+    for cls in classes():
+        named = getattr(cls, "CHANGES", frozenset())
+        assert all(hasattr(cls, f"action_{name}") for name in named), cls
+        assert all(getattr(base, "CHANGES", frozenset()) <= named for base in cls.__bases__), cls
+
+
+@pytest.fixture
+def only_shows(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(readonly, "on", True)
+
+
+_MOVES = {"up", "down", "left", "right", "escape", "tab"}
+
+
+async def _press(pilot: Pilot[None], found: Iterable[keys.Key], where: Widget) -> None:
+    """Press each of these keys with the focus on `where`, and leave what it opens."""
+    app = pilot.app
+    under = len(app.screen_stack)
+    for key in {key.keys.split(",")[0]: None for key in found}:
+        if key not in _MOVES:
+            where.focus()
+            await pilot.press(key)
+            while len(app.screen_stack) > under:
+                assert "Something went wrong" not in screen_text(app)
+                await pilot.press("escape")
+            if len(app.screen_stack) < under:
+                return
+
+
+@pytest.mark.parametrize("on", [True, False])
+async def test_whatever_key_is_pressed_nothing_changes(
+        home: Path, monkeypatch: pytest.MonkeyPatch, on: bool):
+    monkeypatch.setattr(readonly, "on", on)
+    signalled = []
+    monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
+    monkeypatch.setattr(stacks, "request", lambda *given: signalled.append(given))
+    paths.runs_folder().mkdir(parents=True)
+    run = trained(paths.runs_folder())
+    run.state("failed", ended=T0 + 60)
+    run.release()
+    before = tree(home)
+    with noted() as seen:
+        async with panel(slots(2), notifications=True) as (pilot, screen):
+            await until(pilot, lambda: screen.runs.lines)
+            if not on:
+                await pilot.press("ctrl+y")
+            for pane in (screen.devices, screen.runs) if on else ():
+                await _press(pilot, pane.KEYS, pane)
+            await _press(pilot, screen.KEYS if on else (), screen.devices)
+            screen.devices.focus()
+            await pilot.press("home", "space")  # the form is kept as the panel closes
+            screen.runs.open(run.run)
+            await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+            shown = pilot.app.screen
+            assert isinstance(shown, RunScreen)
+            await until(pilot, lambda: shown.store.caught_up)
+            await _press(pilot, shown.KEYS if on else (), shown.pane("loss"))
+    assert not seen.started
+    assert not signalled
+    assert bool(changed(before, tree(home))) is not on
+
+
+async def test_a_refused_key_says_why_and_is_grey(home: Path, only_shows: None):
+    async with panel(slots(2), notifications=True) as (pilot, screen):
+        assert "gpu-panel read-only" in screen_text(pilot.app)
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: "opened with --readonly" in " ".join(
+            screen_text(pilot.app).split()))
+        assert not list(home.glob("runs/*"))
+        offered = [c.title for c in pilot.app.get_system_commands(screen)]
+        assert not any(title.startswith(("launch", "save")) for title in offered)
+        assert any(title.startswith(("freest", "presets")) for title in offered)
+
+
+def test_the_option_says_so(monkeypatch: pytest.MonkeyPatch, home: Path):
+    from gpu_panel import __main__ as opening
+
+    monkeypatch.setattr(readonly, "on", False)
+    opening.main.main(["--readonly", "--keys"], prog_name="gpu-panel")
+    assert readonly.on
+    assert keys.KEYS
