@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import asdict, dataclass, field
 
 from gpu_engine.common import units
 from gpu_engine.events import convert, schema
+
+SPANS = 60
+"""How many `StepTime` events are kept: one to ten minutes."""
 
 
 @dataclass(slots=True)
@@ -82,6 +86,9 @@ class RankView:
     step_times: list[tuple[float, int]] = field(default_factory=list)
     """(Unix seconds, step) of the last step events, oldest first, to work out the rate."""
 
+    spans: deque[schema.StepTime] = field(default_factory=lambda: deque(maxlen=SPANS))
+    """What the time of this attempt's steps went into: its last events, oldest first."""
+
     @property
     def busy(self) -> str:
         """What it is doing, in words: "backward", "checkpoint, 1.2 GiB of 4.0 GiB written"; "" if
@@ -117,9 +124,10 @@ class RankView:
         return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else None
 
     def to_dict(self) -> dict[str, object]:
-        """For scripts: every field except `step_times`, with the error as in its line."""
+        """For scripts: every field except `step_times` and `spans`, with the error as in its
+        line."""
         out = asdict(self)
-        del out["step_times"]
+        del out["step_times"], out["spans"]
         if self.error is not None:
             out["error"] = convert.to_dict(self.error)
         return out
@@ -131,3 +139,4 @@ class RankView:
         self.ended = False
         self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
         self.step_times.clear()
+        self.spans.clear()

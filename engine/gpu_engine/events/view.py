@@ -185,6 +185,7 @@ def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     rank.ended = rank.stepped = False
     rank.training = rank.training_from = rank.training_name = None
     rank.step_times.clear()
+    rank.spans.clear()
     if rank.attempt > run.attempt:
         run._new_attempt(rank.attempt)
 
@@ -240,6 +241,11 @@ def _bad(run: RunView, rank: RankView, event: schema.Step | StepLine) -> None:
     if bad is not None and rank.attempt >= run.attempt \
             and (run.bad_step is None or bad < run.bad_step[0]):
         run.bad_step = (bad, rank.rank)
+
+
+@folds(schema.StepTime)
+def _step_time(run: RunView, rank: RankView, event: schema.StepTime) -> None:
+    rank.spans.append(event)
 
 
 @folds(schema.Memory)
