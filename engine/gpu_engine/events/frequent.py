@@ -1,4 +1,5 @@
-"""The frequent kinds of events, decoded fast and many at a time: steps, memory, heartbeats.
+"""The frequent kinds of events, decoded fast and many at a time: steps, memory, heartbeats, and
+what the steps' time went into.
 
 A long run has millions of such lines. Nearly all of them fit the types below, and a typed decoder
 in C reads them ten times as fast as `convert`. Every other line is left to `convert`, also one with
@@ -65,6 +66,27 @@ class PhaseLine(msgspec.Struct, tag_field="kind", tag="phase", forbid_unknown_fi
     detail: str | None = None
 
 
+class TimeLine(msgspec.Struct, tag_field="kind", tag="step_time", forbid_unknown_fields=True,
+               gc=False, omit_defaults=True):
+    """What the time of some steps went into. Its fields are those of `schema.StepTime`."""
+
+    t: float
+    step: _Whole
+    n: _Whole
+    seconds: float
+    data: float | None = None
+    copy: float | None = None
+    forward: float | None = None
+    backward: float | None = None
+    wait: float | None = None
+    optimizer: float | None = None
+    save: float | None = None
+    eval: float | None = None
+    median: float | None = None
+    workers: _Whole | None = None
+    device: _Whole | None = None
+
+
 @dataclass(slots=True)
 class Stretch:
     """The frequent events of one rank between two others, each kind in the order of the file."""
@@ -75,21 +97,20 @@ class Stretch:
     memory: list[MemoryLine] = field(default_factory=list)
     phases: list[PhaseLine] = field(default_factory=list)
     at_step: int | None = None
-    """The step that the last of all events with one names."""
+    """The step that the last step event or heartbeat with one names."""
+    times: list[TimeLine] = field(default_factory=list)
 
     def __len__(self) -> int:
         """How many events these are."""
-        return len(self.steps) + len(self.memory) + len(self.phases)
+        return len(self.steps) + len(self.memory) + len(self.phases) + len(self.times)
 
 
 Told = Event | Stretch
 """What is read of a rank's file: an event, or many frequent ones at once."""
 
-_decode = msgspec.json.Decoder(StepLine | MemoryLine | PhaseLine).decode
+Frequent = StepLine | MemoryLine | PhaseLine | TimeLine
+_decode = msgspec.json.Decoder(Frequent).decode
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
-
-
-Frequent = StepLine | MemoryLine | PhaseLine
 
 
 def decoded(lines: Sequence[bytes]) -> list[Frequent | None]:
@@ -120,7 +141,8 @@ def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> l
     return [Stretch([one for one in every if type(one) is StepLine], [],
                     [one for one in every if type(one) is MemoryLine],
                     [one for one in every if type(one) is PhaseLine],
-                    next(named, None))] if every else []
+                    next(named, None),
+                    [one for one in every if type(one) is TimeLine])] if every else []
 
 
 def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) -> list[Told]:
@@ -142,6 +164,9 @@ def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) 
             found.append(now)
         if isinstance(one, MemoryLine):
             now.memory.append(one)
+            continue
+        if isinstance(one, TimeLine):
+            now.times.append(one)
             continue
         if isinstance(one, PhaseLine):
             now.phases.append(one)

@@ -163,6 +163,10 @@ class StepTime(Event):
     """1: the parts are seconds on the GPU between events on its stream; else of the process."""
 
 
+PARTS = ("data", "copy", "forward", "backward", "wait", "optimizer", "save", "eval")
+"""The fields of `StepTime` that are parts of its seconds."""
+
+
 @frozen
 class Training(Event):
     """A script starts another training in the same process."""

@@ -102,7 +102,8 @@ class RunView:
             return self.fold(rank, told)
         view = self._of(rank)
         beat = max(max(map(_time_of, events))
-                   for events in (told.steps, told.memory, told.phases) if events)
+                   for events in (told.steps, told.memory, told.phases, told.times)
+                   if events)
         if view.beat is None or beat > view.beat:
             view.beat = beat
         _stretch(self, view, told)
@@ -245,7 +246,7 @@ def _bad(run: RunView, rank: RankView, event: schema.Step | StepLine) -> None:
 
 @folds(schema.StepTime)
 def _step_time(run: RunView, rank: RankView, event: schema.StepTime) -> None:
-    rank.spans.append(event)
+    rank.spent((event,))
 
 
 @folds(schema.Memory)
@@ -333,6 +334,7 @@ def _stretch(run: RunView, rank: RankView, told: Stretch) -> None:
         _has_memory(rank, told.memory[-1])
     for event in told.phases:
         _is_in(rank, event)
+    rank.spent(told.times)
     if told.at_step is not None:
         rank.at_step = told.at_step
 

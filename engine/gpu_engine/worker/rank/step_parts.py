@@ -32,8 +32,6 @@ _PART_OF = {"data": "data", "copy": "copy", "forward": "forward", "backward": "b
             READY: READY, "wait": "wait", "optimizer": "optimizer", "checkpoint": "save",
             "eval": "eval"}
 """The part that a phase of the engine's loop belongs to. Others belong to the rest."""
-PARTS = ("data", "copy", "forward", "backward", "wait", "optimizer", "save", "eval")
-"""The fields of `schema.StepTime` that are parts of its time."""
 _ASIDE = ("save", "eval")
 """Parts that do not count in the time of a single step."""
 
@@ -102,7 +100,7 @@ class StepParts:
         else:  # of some passes it is not seen what was waiting
             sums["backward"] = sums.get("backward", 0.0) + tail
             sums.pop("wait", None)
-        told = {name: round(sums.get(name, 0.0), 5) for name in PARTS
+        told = {name: round(sums.get(name, 0.0), 5) for name in schema.PARTS
                 if name in sums or name in self._known}
         self._clear()
         return schema.StepTime(

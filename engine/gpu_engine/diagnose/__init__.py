@@ -1,0 +1,1 @@
+"""Why a run is slow, and who hangs: pure rules over what the ranks tell."""
