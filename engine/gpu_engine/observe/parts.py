@@ -65,6 +65,9 @@ class ScriptParts(StepParts):
         self.workers = self.loading
         self.here(BACKWARD)
 
+    def _begin_anew(self, kind: str) -> None:
+        self._before, self._open = kind, 0.0
+
     def _spend(self, kind: str, gap: float) -> None:
         if self._kind == SAVES:
             self._add("save", gap)

@@ -117,7 +117,9 @@ class StepParts:
             kind, at = marks.popleft(), marks.popleft()
             marks.popleft()
             gap = self._gap(at, event)
-            if gap is not None:
+            if gap is None:
+                self._begin_anew(kind)
+            else:
                 self._spend(kind, gap)
                 if kind == STEP:
                     self._step(at)
@@ -141,6 +143,9 @@ class StepParts:
         if self._stepped is not None and len(self._durations) < _MOST:
             self._durations.append(max(at - self._stepped - self._aside, 0.0))
         self._stepped, self._aside = at, 0.0
+
+    def _begin_anew(self, kind: str) -> None:
+        """Go on from a mark before which nothing is known."""
 
     def _spend(self, kind: str, gap: float) -> None:
         """Add `gap` seconds, which end with a mark of this `kind`, to the part they belong to."""
