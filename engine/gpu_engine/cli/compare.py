@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -15,19 +16,40 @@ from gpu_engine.common.errors import UserError
 if TYPE_CHECKING:
     from gpu_engine.runs.compare import Row
 
+
+def _percent(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """"5%" or "5" as 0.05."""
+    if value is None:
+        return None
+    try:
+        found = float(value.removesuffix("%")) / 100
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1000:
+        raise click.BadParameter(f"{value!r}: expected a percentage, such as 5%")
+    return found
+
+
 @click.command()
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("--markdown", is_flag=True, help="As a table for a report or an issue.")
-def command(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
+@click.option("--max-step-regression", "limit", metavar="PERCENT", callback=_percent,
+              help="End with 1 if the second run's median step takes longer than the first's by "
+                   "more than this, such as 5%.")
+def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float | None) -> None:
     """Show how RUNS (ids, beginnings of ids, or "last") ended, and in which settings, commits and
     versions they differ."""
+    from gpu_engine.diagnose import regression
     from gpu_engine.events.convert import json_safe
     from gpu_engine.launching.lookup import find
     from gpu_engine.runs import compare, facts, folder
 
     if len(runs) < 2:
         raise click.UsageError("name two runs or more; gpu-engine runs lists them")
+    if limit is not None and len(runs) != 2:
+        raise click.UsageError("--max-step-regression compares two runs: the one before, and the "
+                               "one after")
     found = [find(name) for name in runs]
     if len({run.id for run in found}) < len(found):
         raise UserError(f"{', '.join(runs)}: these name {', '.join(r.id for r in found)}, so one "
@@ -35,15 +57,24 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     told = [facts.read(run) for run in found]
     parts = compare.parts(told)
     settings = parts[1][1]
+    change = None if limit is None else regression.compare(*found)
+    worse = change is not None and limit is not None and change.change > limit
     if as_json:
-        echo(folder.dumps(json_safe({
+        out: dict[str, object] = {
             "runs": [asdict(one) for one in told],
-            "differences": {row.name: list(row.values) for row in settings}})))
-        return
-    for line in compare.markdown(told) if markdown else _table(compare.heads(told), parts):
-        echo(line)
-    if not settings and not markdown:
-        echo("no setting differs")
+            "differences": {row.name: list(row.values) for row in settings}}
+        if change is not None:
+            out["step_time"] = {**asdict(change), "change": change.change, "limit": limit}
+        echo(folder.dumps(json_safe(out)))
+    else:
+        for line in compare.markdown(told) if markdown else _table(compare.heads(told), parts):
+            echo(line)
+        if not settings and not markdown:
+            echo("no setting differs")
+        if change is not None and limit is not None:
+            echo(change.told(limit))
+    if worse:
+        sys.exit(1)
 
 
 def _table(heads: Sequence[str], parts: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:

@@ -28,6 +28,7 @@ _METRICS = 30
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""
     from gpu_engine.cli import watch
+    from gpu_engine.diagnose import steps, told, verdicts
     from gpu_engine.events import hang
     from gpu_engine.launching.lookup import find
     from gpu_engine.notify import journal
@@ -45,6 +46,7 @@ def command(run: str, as_json: bool) -> None:
         echo(_dumps({"state": state.to_dict(), "path": str(found.path),
                            "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
                            "notes": asdict(notes.read(found.path)),
+                           "diagnosis": told.to_dict(follower.ranks.values()),
                            "plan": plan.to_dict() if plan is not None else {}}))
         return
     echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
@@ -75,6 +77,8 @@ def command(run: str, as_json: bool) -> None:
         still = [s for s in still if not s.is_silent]
     for standing in still:
         echo(f"{standing}; gpu-engine stacks {found.id} --rank {standing.rank} says where")
+    for verdict in verdicts.of(list(follower.ranks.values())):
+        echo(f"{verdict.code}: {verdict.text}")
     for line in plan.lines if plan is not None else ():
         echo(clean(line))
     for view in follower.ranks.values():
@@ -90,6 +94,8 @@ def command(run: str, as_json: bool) -> None:
                    f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
                    f"host {units.gib(view.rss)} GiB"
                    + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
+        if (parts := steps.of_last(view)) is not None:
+            echo(f"  {told.line(parts)}")
         if view.error is not None and state.cause is None:  # the run ended well nevertheless
             echo("  " + clean(with_type(view.error.type, view.error.message)))
         for name, value in view.evaluations.items():

@@ -2,9 +2,10 @@
 more in a line. With it a long run is shown without reading all that its ranks wrote.
 
 Each line of the digest is a block: it stands for a part of the events file in which every line is a
-step, a memory event or a heartbeat, and no number is missing or not finite. Whatever else a rank
-tells (starts, values, checkpoints, errors) is in no block and is read from the events file, as is
-every part that no block stands for. So a digest that is missing, cut or damaged costs only time.
+step, a memory event, a heartbeat or a step's parts, and no number is missing or not finite.
+Whatever else a rank tells (starts, values, checkpoints, errors) is in no block and is read from the
+events file, as is every part that no block stands for. So a digest that is missing, cut or damaged
+costs only time.
 
 The supervisor writes it as the run goes on, once there is enough to save time on; the panel writes
 it for runs that have none. The events file stays the truth: a block that does not fit it any more
@@ -34,6 +35,7 @@ from gpu_engine.events.frequent import (
     PhaseLine,
     StepLine,
     Stretch,
+    TimeLine,
     decoded,
 )
 from gpu_engine.events.paths import (
@@ -90,6 +92,8 @@ class Block(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=F
     """The first and the last heartbeat."""
     at_step: int | None = None
     """The step that the last event with one names."""
+    times: tuple[TimeLine, ...] = ()
+    """All that is told of what time went into, which is seldom."""
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -135,7 +139,8 @@ def stretch(blocks: Sequence[Block]) -> Stretch:
     return Stretch([b.step for b in blocks if b.step is not None], [],
                    [line for b in blocks for line in b.memory],
                    [line for b in blocks for line in b.phases],
-                   next((b.at_step for b in reversed(blocks) if b.at_step is not None), None))
+                   next((b.at_step for b in reversed(blocks) if b.at_step is not None), None),
+                   [line for b in blocks for line in b.times])
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -304,6 +309,7 @@ class _Open:
     steps: list[StepLine] = field(default_factory=list)
     memory: list[MemoryLine] = field(default_factory=list)
     phases: list[PhaseLine] = field(default_factory=list)
+    times: list[TimeLine] = field(default_factory=list)
     at_step: int | None = None
     growth: int = field(init=False)
 
@@ -329,6 +335,8 @@ class _Open:
         elif isinstance(told, PhaseLine):
             self.phases.append(told)
             self.at_step = told.step if told.step is not None else self.at_step
+        elif isinstance(told, TimeLine):
+            self.times.append(told)
         else:
             self.memory.append(told)
 
@@ -339,7 +347,7 @@ class _Open:
             into.append(Block(
                 self.begin, self.end, _mark(file, self.begin), self.events, step,
                 _ends(self.memory, [max(self.memory, key=_fullness)] if self.memory else []),
-                _ends(self.phases, []), self.at_step))
+                _ends(self.phases, []), self.at_step, tuple(self.times)))
 
 
 def _plain(told: Frequent, step: int | None) -> bool:

@@ -1,4 +1,5 @@
-"""The frequent kinds of events, decoded fast and many at a time: steps, memory, heartbeats.
+"""The frequent kinds of events, decoded fast and many at a time: steps, memory, heartbeats, and
+what the steps' time went into.
 
 A long run has millions of such lines. Nearly all of them fit the types below, and a typed decoder
 in C reads them ten times as fast as `decode`. Every other line is left to that, also one with a
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from gpu_engine.events.schema import Memory as MemoryLine
     from gpu_engine.events.schema import Phase as PhaseLine
     from gpu_engine.events.schema import Step as StepLine
+    from gpu_engine.events.schema import StepTime as TimeLine
 else:
     StepLine = struct_of(schema.Step, "step", without="others",
                          n=Annotated[int, msgspec.Meta(ge=1, lt=1 << 60)])
     """A step event of the first optimizer."""
     MemoryLine, PhaseLine = struct_of(schema.Memory, "memory"), struct_of(schema.Phase, "phase")
+    TimeLine = struct_of(schema.StepTime, "step_time")
 
 
 @dataclass(slots=True)
@@ -38,20 +41,19 @@ class Stretch:
     memory: list[MemoryLine] = field(default_factory=list)
     phases: list[PhaseLine] = field(default_factory=list)
     at_step: int | None = None
-    """The step that the last of all events with one names."""
+    """The step that the last step event or heartbeat with one names."""
+    times: list[TimeLine] = field(default_factory=list)
 
     def __len__(self) -> int:
         """How many events these are."""
-        return len(self.steps) + len(self.memory) + len(self.phases)
+        return len(self.steps) + len(self.memory) + len(self.phases) + len(self.times)
 
 
 Told = Event | Stretch
 """What is read of a rank's file: an event, or many frequent ones at once."""
 
-_decode = msgspec.json.Decoder(StepLine | MemoryLine | PhaseLine).decode
-
-
-Frequent = StepLine | MemoryLine | PhaseLine
+Frequent = StepLine | MemoryLine | PhaseLine | TimeLine
+_decode = msgspec.json.Decoder(Frequent).decode
 
 
 def decoded(lines: Sequence[bytes]) -> list[Frequent | None]:
@@ -82,7 +84,8 @@ def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> l
     return [Stretch([one for one in every if type(one) is StepLine], [],
                     [one for one in every if type(one) is MemoryLine],
                     [one for one in every if type(one) is PhaseLine],
-                    next(named, None))] if every else []
+                    next(named, None),
+                    [one for one in every if type(one) is TimeLine])] if every else []
 
 
 def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) -> list[Told]:
@@ -104,6 +107,9 @@ def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) 
             found.append(now)
         if isinstance(one, MemoryLine):
             now.memory.append(one)
+            continue
+        if isinstance(one, TimeLine):
+            now.times.append(one)
             continue
         if isinstance(one, PhaseLine):
             now.phases.append(one)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.events import convert, schema
+
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import TimeLine
+
+SPANS = 60
+"""How many `StepTime` events are kept: one to ten minutes."""
+ALWAYS = ("data", "forward", "wait")
+"""Parts that are known of every step once they are known: there are none of the others in most."""
 
 
 @dataclass(slots=True)
@@ -82,6 +93,10 @@ class RankView:
     step_times: list[tuple[float, int]] = field(default_factory=list)
     """(Unix seconds, step) of the last step events, oldest first, to work out the rate."""
 
+    spans: deque[schema.StepTime | TimeLine] = field(default_factory=deque)
+    """What the time of this attempt's steps went into: its last events, oldest first. The first
+    stands for all that were before the others."""
+
     @property
     def busy(self) -> str:
         """What it is doing, in words: "backward", "checkpoint, 1.2 GiB of 4.0 GiB written"; "" if
@@ -117,12 +132,19 @@ class RankView:
         return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else None
 
     def to_dict(self) -> dict[str, object]:
-        """For scripts: every field except `step_times`, with the error as in its line."""
+        """For scripts: every field except `step_times` and `spans`, with the error as in its
+        line."""
         out = asdict(self)
-        del out["step_times"]
+        del out["step_times"], out["spans"]
         if self.error is not None:
             out["error"] = convert.to_dict(self.error)
         return out
+
+    def spent(self, events: Iterable[schema.StepTime | TimeLine]) -> None:
+        """Note what further steps' time went into."""
+        self.spans += events
+        while len(self.spans) > SPANS:
+            self.spans.appendleft(_together(self.spans.popleft(), self.spans.popleft()))
 
     def forget_attempt(self) -> None:
         """Forget how this rank's attempt went, as a new one has begun on other ranks."""
@@ -131,3 +153,20 @@ class RankView:
         self.ended = False
         self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
         self.step_times.clear()
+        self.spans.clear()
+
+
+def _together(one: schema.StepTime | TimeLine, other: schema.StepTime | TimeLine
+              ) -> schema.StepTime:
+    """Two events in a row as one. If it is not yet known of the first what it is of the other, the
+    first is left out, as it would make that unknown."""
+    if any(getattr(one, p) is None and getattr(other, p) is not None for p in ALWAYS):
+        one = schema.StepTime(one.step, 0, 0.0)
+    parts: dict[str, float | None] = {}
+    for name in schema.PARTS:
+        known = [v for v in (getattr(one, name), getattr(other, name)) if v is not None]
+        parts[name] = sum(known) if known else None
+    longest = one if one.n > other.n else other
+    return schema.StepTime(other.step, one.n + other.n, one.seconds + other.seconds,
+                           median=longest.median, workers=other.workers, device=other.device,
+                           **parts)

@@ -130,6 +130,44 @@ class Step(Event):
 
 
 @frozen
+class StepTime(Event):
+    """What the time since the last event of this kind was spent on, in seconds. A part that can't
+    be seen is None. What the parts leave of `seconds` is the rest."""
+
+    kind = "step_time"
+    step: int
+    """Steps so far."""
+    n: int
+    """How many steps these are."""
+    seconds: float
+    """All of the time that is told of here."""
+    data: float | None = None
+    """Waiting for the next batch."""
+    copy: float | None = None
+    """Copying batches to the device."""
+    forward: float | None = None
+    """From the batch to the backward pass."""
+    backward: float | None = None
+    wait: float | None = None
+    """Waiting for other ranks, and exchanging gradients, beyond what overlaps with the backward
+    pass."""
+    optimizer: float | None = None
+    save: float | None = None
+    """Saving, as far as training waits for it; in a person's own script also logging."""
+    eval: float | None = None
+    median: float | None = None
+    """The time of a step in the middle of all of them, without `save` and `eval`."""
+    workers: int | None = None
+    """How many worker processes the loader has that training reads from."""
+    device: int | None = None
+    """1: the parts are seconds on the GPU between events on its stream; else of the process."""
+
+
+PARTS = ("data", "copy", "forward", "backward", "wait", "optimizer", "save", "eval")
+"""The fields of `StepTime` that are parts of its seconds."""
+
+
+@frozen
 class Training(Event):
     """A script starts another training in the same process."""
 

@@ -102,7 +102,8 @@ class RunView:
             return self.fold(rank, told)
         view = self._of(rank)
         beat = max(max(map(_time_of, events))
-                   for events in (told.steps, told.memory, told.phases) if events)
+                   for events in (told.steps, told.memory, told.phases, told.times)
+                   if events)
         if view.beat is None or beat > view.beat:
             view.beat = beat
         _stretch(self, view, told)
@@ -185,6 +186,7 @@ def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     rank.ended = rank.stepped = False
     rank.training = rank.training_from = rank.training_name = None
     rank.step_times.clear()
+    rank.spans.clear()
     if rank.attempt > run.attempt:
         run._new_attempt(rank.attempt)
 
@@ -240,6 +242,11 @@ def _bad(run: RunView, rank: RankView, event: schema.Step) -> None:
     if bad is not None and rank.attempt >= run.attempt \
             and (run.bad_step is None or bad < run.bad_step[0]):
         run.bad_step = (bad, rank.rank)
+
+
+@folds(schema.StepTime)
+def _step_time(run: RunView, rank: RankView, event: schema.StepTime) -> None:
+    rank.spent((event,))
 
 
 @folds(schema.Memory)
@@ -319,6 +326,7 @@ def _stretch(run: RunView, rank: RankView, told: Stretch) -> None:
         _memory(run, rank, told.memory[-1])
     for event in told.phases:
         _phase(run, rank, event)
+    rank.spent(told.times)
     if told.at_step is not None:
         rank.at_step = told.at_step
 

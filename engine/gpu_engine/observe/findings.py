@@ -176,11 +176,16 @@ class Findings:
 
     def _in_step(self) -> bool:
         """Whether the model is DistributedDataParallel's, over all ranks."""
-        ddp = self._wrapper() if self._wrapper is not None else None
-        if not isinstance(ddp, torch.nn.parallel.DistributedDataParallel):
+        ddp = self.ddp()
+        if ddp is None:
             return False
         group: Any = ddp.process_group
         return group.size() == self._world
+
+    def ddp(self) -> Any:
+        """The script's DistributedDataParallel; None if there is none, or another took it in."""
+        found = self._wrapper() if self._wrapper is not None else None
+        return found if isinstance(found, torch.nn.parallel.DistributedDataParallel) else None
 
     def _order(self, loader: _Loader, step: int) -> None:
         """Note another iteration over a loader that trains. Tell if the third one has the order of

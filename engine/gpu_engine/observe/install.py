@@ -34,9 +34,10 @@ from typing import Any
 
 import torch
 
-from . import exit_hooks, frames, identity, loggers, notes
+from . import exit_hooks, frames, identity, loggers, notes, parts
 from .findings import Findings
 from .observer import BACKWARD, Observer
+from .recorder import ScriptRecorder
 
 observer: Observer
 
@@ -78,6 +79,7 @@ def _wrap_backward(undo: _Undo) -> Any:
         before = "" if rec is None else rec.phase
         if rec is not None:
             rec.phase = BACKWARD
+            rec.parts.begin_backward()
         try:
             return original(*args, **kwargs)
         except BaseException as err:
@@ -86,6 +88,7 @@ def _wrap_backward(undo: _Undo) -> Any:
         finally:
             if rec is not None:
                 rec.phase = before
+                rec.parts.here(parts.BACK)
 
     undo.set(torch.autograd, "backward", backward)
     with contextlib.suppress(Exception):  # TorchScript recognises builtins by identity
@@ -290,6 +293,7 @@ def install(*, direct: bool) -> None:
                         after_in_child=lambda: _quietly(observer.in_child))
     atexit.register(lambda: _quietly(observer.finish))
     _quietly(loggers.wrap_all, observer)
+    _quietly(_watch_loaders_and_saves, undo)
     _quietly(_find, undo, direct)
     if direct:
         _quietly(observer.early)
@@ -307,9 +311,17 @@ def _find(undo: _Undo, direct: bool) -> None:
     if several:
         modules = import_module("torch.nn.modules.module")
         modules.register_module_module_registration_hook(_module_registered)
-        loader = import_module("torch.utils.data").DataLoader
-        undo.set(loader, "__iter__", _around_iter(loader.__iter__))
-        undo.set(torch, "save", _around_save(torch.save))
+
+
+def _watch_loaders_and_saves(undo: _Undo) -> None:
+    loader = import_module("torch.utils.data").DataLoader
+    began = parts.watch_loader(loader, undo.set, lambda: _parts_of(observer.rec))
+    undo.set(loader, "__iter__", _around_iter(loader.__iter__, began))
+    undo.set(torch, "save", _around_save(torch.save))
+
+
+def _parts_of(rec: ScriptRecorder | None) -> parts.ScriptParts | None:
+    return None if rec is None else rec.parts
 
 
 def _module_registered(module: Any, name: str, inner: Any) -> None:
@@ -317,7 +329,7 @@ def _module_registered(module: Any, name: str, inner: Any) -> None:
         observer.findings.registered(module, name, inner)
 
 
-def _around_iter(iterate: Any) -> Any:
+def _around_iter(iterate: Any, began: Callable[[Any, Any], None]) -> Any:
     @frames.unseen
     @functools.wraps(iterate)
     def observed_iter(self: Any) -> Any:
@@ -325,10 +337,12 @@ def _around_iter(iterate: Any) -> Any:
         if found is not None:
             found.iterated(self, observer.steps_so_far())
         try:
-            return iterate(self)
+            iteration = iterate(self)
         except BaseException as err:
             frames.leave_out_ours(err)
             raise
+        _quietly(began, self, iteration)
+        return iteration
 
     return observed_iter
 
@@ -337,11 +351,17 @@ def _around_save(save: Any) -> Any:
     @frames.unseen
     @functools.wraps(save)
     def observed_save(*args: Any, **kwargs: Any) -> Any:
+        rec = observer.rec
+        if rec is not None:
+            rec.parts.here(parts.SAVES)
         try:
             result = save(*args, **kwargs)
         except BaseException as err:
             frames.leave_out_ours(err)
             raise
+        finally:
+            if rec is not None:
+                rec.parts.here(parts.SAVED)
         found = observer.findings
         if found is not None:
             found.saved(args[1] if len(args) > 1 else kwargs.get("f"), observer.steps_so_far())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..worker.rank import current
-from . import frames
+from . import frames, parts
 from .observer import Observer
 
 Read = Callable[..., Any]
@@ -130,11 +130,17 @@ def _around(observer: Observer, method: Any, read: Read) -> Any:
                 values = numbers(read(*args, **kwargs))
             except Exception:  # noqa: BLE001 - wrong arguments: the method itself will raise
                 values = None
+        rec = observer.rec
+        if rec is not None:
+            rec.parts.here(parts.SAVES)
         try:
             result = method(self, *args, **kwargs)
         except BaseException as err:
             frames.leave_out_ours(err)
             raise
+        finally:
+            if rec is not None:
+                rec.parts.here(parts.SAVED)
         if values:
             try:
                 _record(observer, values)

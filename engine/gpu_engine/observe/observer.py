@@ -21,7 +21,8 @@ from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import current
 from ..worker.rank.error_event import error_event
-from . import frames, identity, notes, torch_private
+from ..worker.rank.last_gradient import LastGradient
+from . import frames, identity, notes, parts, torch_private
 from .by_hand import ByHand
 from .findings import Findings
 from .identity import Identity
@@ -70,6 +71,8 @@ class Observer:
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
+        self.last_gradient: LastGradient | None = None
+        """None: no step has been seen."""
         self.findings: Findings | None = None
         """None: this process is not looked at in that way."""
         self.names: set[str] = set()
@@ -106,6 +109,7 @@ class Observer:
         cuda = tensor.device.index if isinstance(tensor, torch.Tensor) and tensor.is_cuda else None
         devices = identity.device_labels(who, cuda)
         rec.device = cuda if len(devices) == 1 else None
+        rec.parts.thread = threading.get_ident()
         if rec is not early:
             rec.write(identity.start_event(who, devices, process))
         self.rec, self._rank = rec, who.rank
@@ -170,6 +174,7 @@ class Observer:
             if here.steps == 1:
                 here.closed = False
                 self.rec.phase = OPTIMIZER
+                self.rec.parts.here(parts.OPTIMIZER)
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
@@ -190,11 +195,16 @@ class Observer:
             if not self.losses.unscaled and _found_inf(optimizer):
                 rec.skipped += 1
                 rec.drop(loss)
+                rec.parts.here(parts.STEPPED)
                 return
             stepped = self.optimizers.stepped(optimizer, loss)
             if stepped is None:
+                rec.parts.here(parts.STEPPED)
                 return
             mine = stepped.optimizer
+            rec.parts.here(parts.STEPPED if mine.number else parts.STEP)
+            if self.last_gradient is None:
+                self._await_last_gradient(rec)
             lr = optimizer.param_groups[0].get("lr")
             norm = self._norm_of(optimizer) if self._norm else None
             rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
@@ -202,14 +212,20 @@ class Observer:
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
-    def evaluated(self, parts: int, result: Any) -> None:
+    def evaluated(self, before: int, result: Any) -> None:
         """Called when the first evaluation of a step's closure has returned `result`. There were
-        `parts` losses before it."""
+        `before` losses before it."""
         if self.here.steps != 1 or self.rec is None:
             return
         self.here.closed = True
-        if len(self.losses) == parts and isinstance(result, (torch.Tensor, float)):
+        if len(self.losses) == before and isinstance(result, (torch.Tensor, float)):
             self.losses.add(torch.as_tensor(result), None)  # the closure called no backward()
+
+    def _await_last_gradient(self, rec: ScriptRecorder) -> None:
+        """Watch for the last gradient of each pass, if the model is DistributedDataParallel's."""
+        ddp = None if self.findings is None else self.findings.ddp()
+        self.last_gradient = LastGradient(
+            () if ddp is None else ddp.parameters(), lambda: rec.parts.mark(parts.READY))
 
     def steps_so_far(self) -> int:
         """About how many steps this rank has made; 0 before the first."""
@@ -294,7 +310,7 @@ class Observer:
         rec, self.rec = self.rec, None
         current.recorder = None
         self.tried = self.off = False
-        self.findings = None
+        self.findings = self.last_gradient = None
         self.losses = Losses()
         self.optimizers = Optimizers()
         self._by_hand = ByHand()

@@ -23,6 +23,7 @@ from . import notes
 from .findings import Findings
 from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
+from .parts import ScriptParts
 from .rank_lock import Claim
 from .step_events import LateEvent, Logged, Step, StepEvents, Values
 from .writer_thread import WriterThread
@@ -48,6 +49,8 @@ class ScriptRecorder:
         self.queue: deque[Any] = deque()
         """Steps and values to be recorded, in the form that `step_events` describes."""
         self.findings: Findings | None = None
+        self.parts = ScriptParts()
+        """What the time of the steps is spent on."""
         self._losses = losses
         self._writer = RecordWriter(path, self, lambda text: notes.note(text, run))
         self._claim = Claim(path)
@@ -172,6 +175,9 @@ class ScriptRecorder:
             lines += map(encode, self.findings.look(self.step_now, self.gpus,
                                                     losses=self._events.has_losses,
                                                     over=self._closing))
+        times = self.parts.event(self.step_now, over=self._closing)
+        if times is not None:
+            lines.append(encode(times))
         return [] if self._given_up else lines
 
     def heartbeat(self, phase: str, since: float) -> schema.Phase:

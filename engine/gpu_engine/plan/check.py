@@ -83,10 +83,10 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
                                 f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "
                                 "that lr was chosen for"))
     if spec.task.command is None:
-        for parse, value in ((parse_best, spec.train.best),
-                             (parse_steps, spec.train.skip_steps)):
+        for parse in (lambda: parse_best(spec.train.best),
+                      lambda: parse_steps(spec.train.skip_steps)):
             try:
-                parse(value)
+                parse()
             except SpecError as err:
                 problems += err.problems
     source = inventory.source_of(devices[0]) if devices else inventory.source

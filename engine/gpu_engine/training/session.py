@@ -28,9 +28,11 @@ from gpu_engine.training.task import Task, has_default_collate
 from gpu_engine.training.waiting_data import WaitingData
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.job import Job
+from gpu_engine.worker.rank.last_gradient import LastGradient
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
+from gpu_engine.worker.rank.step_parts import READY
 
 
 class Session:
@@ -64,6 +66,7 @@ class Session:
         group.meet()  # so far one rank may have taken much longer, to download or index files
         recorder.phase = "init"
         self.strategy = strategy_of(job.mode)(self.task, raw, job, self.precision)
+        LastGradient(self.strategy.averaged_in_backward(), lambda: recorder.parts.mark(READY))
         self.optimizer = _optimizer(self.task, raw, job)
         # Made after the optimizer: Adam makes its state beside the weights when it steps.
         self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
@@ -206,7 +209,7 @@ class Session:
 
     def _data(self, data: Any) -> tuple[Any, EpochSampler | None]:
         job, who = self.job, self.job.who
-        workers = job.spec.train.workers
+        workers = self.recorder.parts.workers = job.spec.train.workers
         if isinstance(data, IterableDataset):
             if job.spec.train.steps is None and job.spec.train.epochs is None:
                 raise UserError("train.steps: an iterable dataset has no length, so say how many "

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
-from gpu_engine.events.frequent import MemoryLine, PhaseLine, StepLine, Stretch, grouped
+from gpu_engine.events.frequent import (
+    MemoryLine,
+    PhaseLine,
+    StepLine,
+    Stretch,
+    TimeLine,
+    grouped,
+)
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import encode
 from gpu_engine.runs.folder import Run, State
@@ -184,12 +191,15 @@ words = st.sampled_from(
      str(1 << 60), str((1 << 60) - 1), "1" * 30, "1" * 400, "-" + "1" * 30, "[[1]]"])
 
 
-@given(st.sampled_from(["step", "memory", "phase"]), st.lists(st.tuples(st.sampled_from(
-    ["t", "step", "n", "lr", "skipped", "loss", "losses", "loss_min", "rss", "gpu_peak", "phase",
-     "since", "done", "detail", "x", "kind"]), words), max_size=5), st.booleans())
+@given(st.sampled_from(["step", "memory", "phase", "step_time"]), st.lists(st.tuples(
+    st.sampled_from(["t", "step", "n", "lr", "skipped", "loss", "losses", "loss_min", "rss",
+                     "gpu_peak", "phase",
+                     "since", "done", "detail", "seconds", "wait", "workers", "x", "kind"]),
+    words), max_size=5), st.booleans())
 def test_what_is_decoded_fast_is_what_the_plain_parser_finds(kind, fields, known):
     """Also of lines that are no events, or have a field twice."""
-    own = '"t":1,' + {"step": '"step":4,', "memory": "", "phase": '"phase":"data",'}[kind]
+    own = '"t":1,' + {"step": '"step":4,', "memory": "", "phase": '"phase":"data",',
+                      "step_time": '"step":4,"n":2,"seconds":1.5,'}[kind]
     line = ("{" + (own if known else "") + f'"kind":"{kind}"'
             + "".join(f',"{name}":{word}' for name, word in fields) + "}").encode()
     plain = Tail(Path("/nowhere"))
@@ -198,7 +208,8 @@ def test_what_is_decoded_fast_is_what_the_plain_parser_finds(kind, fields, known
         assert repr(found) == repr([event] if event is not None else [])
         return
     assert event is not None
-    (one,) = found[0].steps + found[0].memory + found[0].phases
+    (one,) = (found[0].steps + found[0].memory + found[0].phases
+              + found[0].times)
     assert {name: repr(getattr(one, name)) for name in one.__struct_fields__} == {
         name: repr(getattr(event, name)) for name in one.__struct_fields__}
 
@@ -208,7 +219,7 @@ def test_the_fast_lines_have_every_field_of_their_events():
     from dataclasses import fields
 
     for line, kind in ((StepLine, schema.Step), (MemoryLine, schema.Memory),
-                       (PhaseLine, schema.Phase)):
+                       (PhaseLine, schema.Phase), (TimeLine, schema.StepTime)):
         assert set(line.__struct_fields__) == {f.name for f in fields(kind)} - {"others"}
     common = [event_lines.line("step", {"step": 9, "lr": None, "skipped": 0, "n": 2, "loss": 1.0,
                                         "losses": [1.0, "NaN"]}),

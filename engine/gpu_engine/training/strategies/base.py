@@ -69,6 +69,11 @@ class Strategy(ABC):
         not combine its gradients. Called after that pass."""
         return
 
+    def averaged_in_backward(self) -> Iterable[nn.Parameter]:
+        """The parameters whose gradients the backward pass averages over ranks, so that it ends
+        when the other ranks have theirs; none, if it does not wait for other ranks."""
+        return ()
+
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The Euclidean norm of all gradients together, shape (). All ranks call it together."""
         return total_norm([p.grad for p in parameters if p.grad is not None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -56,6 +57,10 @@ class Distributed(Strategy):
             self._first_pass = False
             return nullcontext()
         return self._ddp.no_sync()
+
+    def averaged_in_backward(self) -> Iterable[nn.Parameter]:
+        """All that DDP averages."""
+        return self.raw.parameters() if self.job.who.world_size > 1 else ()
 
     def check(self) -> None:
         """DDP averages only the gradients that were required when it was made."""

@@ -65,6 +65,7 @@ class Group:
         self.last_step = None if store is None or self.meetings is None else LastStep(
             who.rank, who.world_size, store, self.meetings)
         self._store = store
+        self._rec: Recorder | None = None
 
     def beside(self) -> Beside | None:
         """What the thread beside the training says to the other ranks and hears from them, over a
@@ -81,15 +82,23 @@ class Group:
     def meet(self) -> None:
         """Wait until all ranks have called this, however long one is busy: see `meeting`. Raises
         PeerLost."""
-        if self.meetings is not None:
-            self.meetings.meet()
+        if self.meetings is None:
+            return
+        parts = self._rec.parts if self._rec is not None and self._rec.training else None
+        before = "" if parts is None else parts.last
+        if parts is not None:
+            parts.mark("wait")
+        self.meetings.meet()
+        if parts is not None:
+            parts.mark(before)
 
     def broadcast_patiently(self, text: str) -> str:
         """Rank 0's text, on every rank, however long rank 0 takes. Raises PeerLost."""
         return text if self.meetings is None else self.meetings.broadcast(text)
 
     def report_waits_to(self, rec: Recorder) -> None:
-        """Have `rec` record which ranks this one waits for."""
+        """Have `rec` record which ranks this one waits for, and for how long."""
+        self._rec = rec
         if self.meetings is not None:
             self.meetings.report_wait = lambda text: setattr(rec, "detail", text)
 

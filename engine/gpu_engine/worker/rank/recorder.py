@@ -23,6 +23,7 @@ from ...events.writer import encode
 from . import values as numbers
 from .progress_line import ProgressLine
 from .record_writer import RecordWriter
+from .step_parts import STEP, StepParts
 
 if TYPE_CHECKING:
     import torch
@@ -73,11 +74,13 @@ class Recorder:
 
     def __init__(self, path: Path, *, echo: bool = False) -> None:
         """Append to `path`. `echo`: also print a line of progress now and then. Raises OSError."""
-        self.phase = "init"
-        self.step_now = 0
-        self.total_steps: int | None = None
+        self.parts = StepParts()
+        """What the time of the steps is spent on, from when `training` is true."""
         self.training = False
         """Whether the training loop has begun; before that, there is nothing to save."""
+        self._phase = "init"
+        self.step_now = 0
+        self.total_steps: int | None = None
         self.skipped = 0
         self.nonfinite: tuple[int, float] | None = None
         """The first step whose loss was not a finite number, and that loss."""
@@ -98,6 +101,17 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     # --- what the main thread calls ---------------------------------------------------------
+
+    @property
+    def phase(self) -> str:
+        """What the rank is doing now."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._phase = phase
+        if self.training:
+            self.parts.mark(phase)
 
     def begin(self) -> None:
         """Start the thread that writes."""
@@ -127,11 +141,15 @@ class Recorder:
         if value is not None and value - value != 0.0:  # NaN or infinite
             self._not_finite(step, value)
         self._queue.append((step, epoch, value, slot, lr, examples, wait, time.monotonic()))
+        if self.training:
+            self.parts.mark(STEP)
 
     def mark(self) -> None:
         """Note that training goes on now, so that the time since the last step is not counted in
         the rates."""
         self._queue.append(_Mark(time.monotonic()))
+        if self.training:
+            self.parts.mark("")
 
     def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step. Tensors are read later, in the other thread."""
@@ -214,6 +232,9 @@ class Recorder:
             self._queue.popleft()
         if steps:
             lines.append(self._line_of(steps))
+        times = self.parts.event(self.step_now, over=self._done.is_set())
+        if times is not None:
+            lines.append(encode(times))
         return lines
 
     def _arrived(self, item: _Step, loss: float) -> _Step:

@@ -1,0 +1,122 @@
+"""Where the time of a run's steps went, rank by rank. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from gpu_engine.common.frozen import frozen
+from gpu_engine.events import schema
+from gpu_engine.events.rank_view import ALWAYS, RankView
+
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import TimeLine
+
+    Span = schema.StepTime | TimeLine
+
+REST = "rest"
+NAMES = {"data": "data", "copy": "copies", "forward": "forward", "backward": "backward",
+         "wait": "others", "optimizer": "optimizer", "save": "saving", "eval": "evaluation",
+         REST: "rest"}
+"""Each part as it is called on a screen."""
+LAST = 30.0
+"""Seconds that "the last steps" took, at least if there are so many."""
+
+
+@frozen(slots=True)
+class Parts:
+    """What the time of some steps of one rank went into."""
+
+    rank: int
+    steps: int
+    seconds: float
+    """All of their time."""
+    parts: dict[str, float | None]
+    """Seconds by part; None: not known. The rest is what the known ones leave."""
+    median: float | None
+    """Seconds of a step in the middle, without saving and evaluation."""
+    workers: int | None
+    """The worker processes of the loader that training reads from."""
+    on_device: bool
+    """Whether these are seconds of the GPU and not of the process."""
+
+    def share(self, name: str) -> float | None:
+        """The share of the time that this part has, 0 to 1."""
+        value = self.parts[name]
+        return None if value is None or not self.seconds else value / self.seconds
+
+    def a_step(self, name: str) -> float | None:
+        """Seconds of this part in a step."""
+        value = self.parts[name]
+        return None if value is None or not self.steps else value / self.steps
+
+    @property
+    def training(self) -> float:
+        """Seconds without saving and evaluation."""
+        return self.seconds - (self.parts["save"] or 0.0) - (self.parts["eval"] or 0.0)
+
+    def to_dict(self) -> dict[str, object]:
+        """For scripts: seconds and shares."""
+        return {"steps": self.steps, "seconds": round(self.seconds, 4), "median": self.median,
+                "clock": "device" if self.on_device else "process",
+                "parts": {name: None if value is None else round(value, 4)
+                          for name, value in self.parts.items()},
+                "shares": {name: None if (share := self.share(name)) is None else round(share, 4)
+                           for name in self.parts}}
+
+
+def usable(view: RankView) -> list[Span]:
+    """The spans that can be added up: with figures that can be true, and after the first ones, in
+    which something is not seen yet that is seen later."""
+    found = [s for s in view.spans if _true(s)]
+    last = next((s for s in reversed(found) if s.n), None)
+    if last is None:
+        return []
+    known = [name for name in ALWAYS if getattr(last, name) is not None]
+    return [s for s in found if not s.n or all(getattr(s, name) is not None for name in known)]
+
+
+def together(rank: int, spans: Sequence[Span]) -> Parts | None:
+    """Spans as one; None if there is no step in them."""
+    steps, seconds = sum(s.n for s in spans), sum(s.seconds for s in spans)
+    if not steps or not seconds:
+        return None
+    parts: dict[str, float | None] = {}
+    for name in schema.PARTS:
+        known = [value for s in spans if (value := getattr(s, name)) is not None]
+        parts[name] = sum(known) if known else None
+    parts[REST] = max(seconds - sum(v for v in parts.values() if v is not None), 0.0)
+    last = next(s for s in reversed(spans) if s.n)
+    return Parts(rank, steps, seconds, parts, median_of(spans), last.workers, bool(last.device))
+
+
+def median_of(spans: Iterable[Span]) -> float | None:
+    """The median of the spans' medians, each for as many steps as it stands for."""
+    each = sorted((s.median, s.n) for s in spans if s.median is not None)
+    half = sum(n for _, n in each) / 2
+    for value, n in each:
+        half -= n
+        if half <= 0:
+            return value
+    return None
+
+
+def of_run(view: RankView) -> Parts | None:
+    """All that is known of a rank's attempt."""
+    return together(view.rank, usable(view))
+
+
+def of_last(view: RankView) -> Parts | None:
+    """The last steps of a rank."""
+    chosen: list[Span] = []
+    for span in reversed(usable(view)):
+        chosen.insert(0, span)
+        if sum(s.seconds for s in chosen) >= LAST and any(s.n for s in chosen):
+            break
+    return together(view.rank, chosen)
+
+
+def _true(span: Span) -> bool:
+    values = (span.seconds, *(getattr(span, name) for name in schema.PARTS), span.median)
+    return all(v is None or (isfinite(v) and v >= 0) for v in values) and span.seconds < 1e9

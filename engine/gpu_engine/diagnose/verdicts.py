@@ -1,0 +1,170 @@
+"""Why a run is slow, in a sentence, where the figures carry it. Pure: figures in, verdicts out.
+
+Each rule is one function with its thresholds beside it; `docs/diagnosis.md` tells them with their
+sources. A rule that lacks a figure, or has too few steps, says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from statistics import median, median_high
+from typing import TYPE_CHECKING
+
+from gpu_engine.common.frozen import frozen
+from gpu_engine.diagnose import steps
+from gpu_engine.diagnose.steps import NAMES, REST, Parts
+from gpu_engine.events.rank_view import RankView
+
+if TYPE_CHECKING:
+    from gpu_engine.diagnose.steps import Span
+
+STEPS, SECONDS = 50, 4.0
+"""Fewer steps, or less time, than that carry no verdict."""
+DATA, WORTH = 0.2, 0.002
+"""Input-bound: the share of training that each rank waits for data, and seconds of it in a step."""
+BEHIND, LEAST, EXPLAINED, QUARTERS = 0.1, 0.001, 0.8, 4
+"""Straggler: how much longer than it the others wait, as a share of a step and in seconds; how much
+of that a part of its own explains; in how many parts of the time it has to be the same rank."""
+SAVING, TIMES = 0.05, 3
+"""Saving: its share of all time; in how many spans it was seen."""
+OWN_PARTS = ("data", "copy", "forward", "backward", "optimizer", REST)
+
+
+@frozen(slots=True)
+class Verdict:
+    """One thing that makes a run slow."""
+
+    code: str
+    """One word, the same in every version."""
+    text: str
+    """One line for a person: what is slow and what would help."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the text rests on; seconds and shares."""
+    rank: int | None = None
+    """The rank that it is about; None: all."""
+
+
+@frozen(slots=True)
+class RankTimes:
+    """What the rules know of one rank."""
+
+    rank: int
+    spans: tuple[Span, ...]
+    """Those that can be added up, oldest first."""
+    whole: Parts
+
+
+def of(views: Sequence[RankView]) -> list[Verdict]:
+    """The verdicts on a run whose ranks have these views."""
+    ranks = []
+    for view in views:
+        spans = tuple(steps.usable(view))
+        whole = steps.together(view.rank, spans)
+        if view.process is None:
+            if whole is None:
+                return []
+            ranks.append(RankTimes(view.rank, spans, whole))
+    enough = ranks and all(r.whole.steps >= STEPS and r.whole.seconds >= SECONDS for r in ranks)
+    return [v for rule in RULES if (v := rule(ranks)) is not None] if enough else []
+
+
+def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
+    """Every rank waits for its data. If one alone does, the others wait for it: a straggler."""
+    waits = [(r.whole.parts["data"], r.whole) for r in ranks]
+    if any(seconds is None for seconds, _ in waits):
+        return None
+    shares = [(seconds or 0.0) / max(whole.training, 1e-9) for seconds, whole in waits]
+    a_step = [(seconds or 0.0) / whole.steps for seconds, whole in waits]
+    if min(shares) < DATA or min(a_step) < WORTH:
+        return None
+    workers = ranks[0].whole.workers
+    cure = {None: "let more workers read ahead, or make reading an example cheaper",
+            0: "no worker reads ahead: give the loader some (num_workers, train.workers)"}.get(
+        workers, f"its {workers} workers are too slow: more of them, persistent_workers, or less "
+                 "work for each example")
+    return Verdict(
+        "input-bound", f"waiting for data takes {median(shares):.0%} of the training, "
+        f"{ms(median(a_step))} a step: {cure}",
+        {"share": round(median(shares), 4), "seconds_a_step": round(median(a_step), 6)})
+
+
+def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
+    """One rank comes last to every exchange of gradients: it waits least, and the others for it."""
+    if len(ranks) < 2 or any(r.whole.parts["wait"] is None for r in ranks):
+        return None
+    last = _comes_last([r.whole for r in ranks])
+    if last is None:
+        return None
+    culprit, gap = last
+    for quarter in range(QUARTERS):
+        each = [steps.together(r.rank, _quarter(r.spans, quarter)) for r in ranks]
+        there = [parts for parts in each if parts is not None]
+        found = _comes_last(there) if len(there) == len(each) else None
+        if found is None or found[0] != culprit:
+            return None
+    own = next(r.whole for r in ranks if r.rank == culprit)
+    others = [r.whole for r in ranks if r.rank != culprit]
+    more = {name: (own.a_step(name) or 0.0) - median(o.a_step(name) or 0.0 for o in others)
+            for name in OWN_PARTS}
+    cause, seconds = max(more.items(), key=lambda item: item[1])
+    if seconds < EXPLAINED * gap:
+        return None
+    return Verdict(
+        "straggler", f"rank {culprit} makes the others wait {ms(gap)} in each step of "
+        f"{ms(own.seconds / own.steps)}: its {NAMES[cause]} takes {ms(seconds)} longer than "
+        "theirs", {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit)
+
+
+def _comes_last(each: Sequence[Parts]) -> tuple[int, float] | None:
+    """(the rank that waits least, how many seconds longer in a step the others wait)."""
+    waits = {parts.rank: parts.a_step("wait") for parts in each}
+    known = {rank: wait for rank, wait in waits.items() if wait is not None}
+    if len(known) < len(each):
+        return None
+    culprit = min(known, key=lambda rank: known[rank])
+    gap = median_high([wait for rank, wait in known.items() if rank != culprit]) - known[culprit]
+    a_step = median(parts.training / parts.steps for parts in each)
+    return (culprit, gap) if gap >= max(BEHIND * a_step, LEAST) else None
+
+
+def _quarter(spans: Sequence[Span], number: int) -> Sequence[Span]:
+    cut = [len(spans) * i // QUARTERS for i in range(QUARTERS + 1)]
+    return spans[cut[number]:cut[number + 1]]
+
+
+def saving(ranks: Sequence[RankTimes]) -> Verdict | None:
+    """Training often waits for a checkpoint to be written."""
+    found = max(ranks, key=lambda r: r.whole.share("save") or 0.0)
+    share, spent = found.whole.share("save") or 0.0, found.whole.parts["save"]
+    times = sum((span.save or 0.0) > 0.02 * span.seconds for span in found.spans)
+    if share < SAVING or times < TIMES:
+        return None
+    return Verdict(
+        "saving", f"saving and logging take {share:.0%} of the time: save less often "
+        "(train.checkpoint_every), or while training goes on (train.checkpoint_async)",
+        {"share": round(share, 4), "seconds": round(spent or 0.0, 3)},
+        found.rank if len(ranks) > 1 else None)
+
+
+def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
+    """Evaluations take longer than the training between them."""
+    found = min(ranks, key=lambda r: r.whole.parts["eval"] or 0.0).whole
+    spent = found.parts["eval"] or 0.0
+    times = sum((span.eval or 0.0) > 0.0 for span in ranks[0].spans)
+    if spent <= found.training or times < TIMES:
+        return None
+    return Verdict(
+        "evaluation", f"evaluations take {spent / found.seconds:.0%} of the time, more than the "
+        "training itself: evaluate less often (train.eval_every), or on fewer examples",
+        {"share": round(spent / found.seconds, 4), "seconds": round(spent, 3)})
+
+
+RULES: tuple[Callable[[Sequence[RankTimes]], Verdict | None], ...] = (
+    straggler, input_bound, evaluating, saving)
+"""In the order in which they are told."""
+
+
+def ms(seconds: float) -> str:
+    """"13.8 ms", "2.5 s"."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

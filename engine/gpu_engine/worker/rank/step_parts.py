@@ -1,0 +1,194 @@
+"""Where the time of a rank's steps goes: waiting for data, forward, backward and so on.
+
+The thread that trains notes the moment at which something begins or ends, which takes a fraction of
+a microsecond. The thread that writes works out what the time between two such marks was spent on.
+What can't be seen is unknown, not 0.
+
+If the process uses CUDA, each mark has an event on the current stream too, and the seconds are the
+device's between two of them. The events are asked whether they are over, never waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from ...events import schema
+
+_EVERY, _SELDOM, _GROWTH = 1.0, 10.0, 60
+"""Seconds between two events: 1 in the first minute, then a sixtieth of the time so far, up to
+10."""
+_MOST = 60_000
+"""Marks that are kept while the thread that writes hangs; further ones are lost."""
+_POOL = 512
+"""CUDA events in use at a time. With fewer, marks on a device that is far behind are lost."""
+
+READY, STEP = "ready", "step"
+"""The last gradient of a backward pass is there; an optimizer step is complete."""
+_PART_OF = {"data": "data", "copy": "copy", "forward": "forward", "backward": "backward",
+            READY: READY, "wait": "wait", "optimizer": "optimizer", "checkpoint": "save",
+            "eval": "eval"}
+"""The part that a phase of the engine's loop belongs to. Others belong to the rest."""
+_ASIDE = ("save", "eval")
+"""Parts that do not count in the time of a single step."""
+
+
+class StepParts:
+    """Sums up the parts of the steps of the engine's own loop. Each mark begins a phase."""
+
+    loads = True
+    """Whether it is seen how long training waits for data."""
+
+    def __init__(self, known: tuple[str, ...] = ("data", "forward", "backward", "optimizer",
+                                                 "save", "eval")) -> None:
+        """`known`: the parts that are 0 and not unknown if there were none of them."""
+        self.workers: int | None = None
+        """The workers of the loader that training reads from, if known."""
+        self.last = ""
+        """The mark noted last."""
+        self._marks: deque[Any] = deque()
+        """Kind, time and CUDA event of each mark in turn: no object is made for a mark."""
+        self._known = set(known)
+        self._kind = ""
+        """The mark before the one that is being added up."""
+        self._at: float | None = None
+        self._event: Any = None
+        self._device: _DeviceClock | None = None
+        self._aside = 0.0
+        """Seconds since the last step that are not part of a step."""
+        self._stepped: float | None = None
+        self._began: float | None = None
+        """When the first mark was added up."""
+        self._due = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._n = self._passes = self._ready = 0
+        self._durations: list[float] = []
+
+    def mark(self, kind: str) -> None:
+        """Note that `kind` begins now."""
+        self.last = kind
+        if len(self._marks) < _MOST:
+            device = self._device
+            self._marks.extend((kind, time.perf_counter(),
+                                None if device is None else device.record()))
+
+    def event(self, step: int, *, over: bool = False) -> schema.StepTime | None:
+        """What the steps since the last event were spent on, if it is time for one. `step`: steps
+        so far; `over`: no more will come. Called in one thread at a time."""
+        self._add_up()
+        now = time.monotonic()
+        if self._began is None:
+            if self._at is None:
+                return None
+            self._began, self._due = now, now + _EVERY
+        if not (over or now >= self._due) or not (self._n or self._sums.keys() - {"other"}):
+            return None
+        self._due = now + min(max(_EVERY, (now - self._began) / _GROWTH), _SELDOM)
+        if self._device is None:
+            self._device = _DeviceClock.of_process()
+        sums, n, durations = self._sums, self._n, sorted(self._durations)
+        seconds = sum(sums.values())
+        tail = sums.pop(READY, 0.0)
+        if self._ready and self._ready == self._passes:
+            sums["wait"] = sums.get("wait", 0.0) + tail
+        else:  # of some passes it is not seen what was waiting
+            sums["backward"] = sums.get("backward", 0.0) + tail
+            sums.pop("wait", None)
+        told = {name: round(sums.get(name, 0.0), 5) for name in schema.PARTS
+                if name in sums or name in self._known}
+        self._clear()
+        return schema.StepTime(
+            step, n, round(seconds, 5), median=round(durations[len(durations) // 2], 7)
+            if durations else None, device=1 if self._event is not None else None,
+            workers=self.workers, **told)
+
+    def _add_up(self) -> None:
+        marks = self._marks
+        while marks:
+            event = marks[2]
+            if event is not None and not event.query():
+                break
+            kind, at = marks.popleft(), marks.popleft()
+            marks.popleft()
+            gap = self._gap(at, event)
+            if gap is None:
+                self._begin_anew(kind)
+            else:
+                self._spend(kind, gap)
+                if kind == STEP:
+                    self._step(at)
+            self._kind = kind
+
+    def _gap(self, at: float, event: Any) -> float | None:
+        """Seconds since the mark before; None if there is none, or the device's are not known."""
+        (before, self._at), (first, self._event) = (self._at, at), (self._event, event)
+        if before is None:
+            return None
+        if self._device is None or (event is None and first is None):
+            return at - before
+        seconds = self._device.seconds(first, event) if first is not None and event is not None \
+            else None
+        if first is not None:
+            self._device.free.append(first)
+        return seconds
+
+    def _step(self, at: float) -> None:
+        self._n += 1
+        if self._stepped is not None and len(self._durations) < _MOST:
+            self._durations.append(max(at - self._stepped - self._aside, 0.0))
+        self._stepped, self._aside = at, 0.0
+
+    def _begin_anew(self, kind: str) -> None:
+        """Go on from a mark before which nothing is known."""
+
+    def _spend(self, kind: str, gap: float) -> None:
+        """Add `gap` seconds, which end with a mark of this `kind`, to the part they belong to."""
+        before = self._kind
+        self._add("backward" if kind == READY else _PART_OF.get(before, "other"), gap)
+        if before == "backward":
+            self._passes += 1
+        if kind == READY and before != READY:
+            self._ready += 1
+
+    def _add(self, part: str, gap: float) -> None:
+        self._sums[part] = self._sums.get(part, 0.0) + gap
+        if part in _ASIDE:
+            self._aside += gap
+
+
+class _DeviceClock:
+    """A pool of CUDA events."""
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self.free: deque[Any] = deque(cuda.Event(enable_timing=True) for _ in range(_POOL))
+        """Those that are not in use."""
+
+    @classmethod
+    def of_process(cls) -> _DeviceClock | None:
+        """A clock, if this process uses CUDA by now."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        return cls(cuda) if cuda is not None and cuda.is_initialized() else None
+
+    def record(self) -> Any:
+        """An event at this place in the current stream; None if there is none to be had, or the
+        stream is being captured into a graph."""
+        with contextlib.suppress(Exception):  # never the training's problem
+            if self.free and not self._cuda.is_current_stream_capturing():
+                event = self.free.popleft()
+                event.record()
+                return event
+        return None
+
+    def seconds(self, first: Any, last: Any) -> float | None:
+        """The device's time between two events that are over; None if they don't compare, as
+        those of two devices."""
+        with contextlib.suppress(Exception):
+            return max(first.elapsed_time(last), 0.0) / 1000
+        return None

@@ -1,0 +1,130 @@
+"""The rules on made figures: each speaks on its fault, and on nothing near it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_engine.diagnose import steps, told, verdicts
+from gpu_engine.events import schema
+from gpu_engine.events.rank_view import SPANS, RankView
+
+HEALTHY = {"data": 0.02, "forward": 0.3, "backward": 0.4, "optimizer": 0.2, "save": 0.0,
+           "eval": 0.0}
+
+
+def rank(number: int = 0, spans: int = 8, n: int = 100, **parts: float | None) -> RankView:
+    """A rank with spans of a second, whose parts are HEALTHY's but for those given."""
+    view = RankView(number)
+    for at in range(1, spans + 1):
+        view.spent([schema.StepTime(at * n, n, 1.0, median=1 / n, workers=0,
+                                    **{**HEALTHY, **parts})])
+    return view
+
+
+def codes(*views: RankView) -> list[str]:
+    return [v.code for v in verdicts.of(views)]
+
+
+def test_a_healthy_run_has_none():
+    assert codes(rank()) == []
+    assert codes(rank(0, wait=0.05), rank(1, wait=0.06)) == []
+    assert codes() == []
+    assert codes(RankView(0)) == []
+
+
+@pytest.mark.parametrize(("data", "n", "there"), [
+    (0.5, 100, True), (0.21, 100, True), (0.19, 100, False), (0.5, 300, False), (None, 100, False)])
+def test_input_bound(data, n, there):
+    assert codes(rank(n=n, forward=0.1, data=data)) == ["input-bound"] * there
+
+
+def test_it_is_silent_with_too_few_steps_or_too_little_time():
+    assert codes(rank(spans=3, data=0.5)) == []
+    assert codes(rank(n=5, data=0.5)) == []
+    assert codes(rank(n=10, data=0.5)) == ["input-bound"]
+
+
+def test_a_rank_that_is_not_heard_of_yet_leaves_all_unsaid():
+    assert codes(rank(0, data=0.5), RankView(1)) == []
+
+
+@pytest.mark.parametrize("cause", ["data", "forward", "backward", "optimizer"])
+def test_a_straggler_waits_least_and_is_named_with_its_part(cause):
+    others = [rank(number, wait=0.5, forward=0.1, backward=0.1, optimizer=0.1)
+              for number in (0, 2, 3)]
+    slow = {"forward": 0.1, "backward": 0.1, "optimizer": 0.1, "wait": 0.03}
+    slow[cause] = slow.get(cause, 0.02) + 0.45
+    (found,) = verdicts.of([others[0], rank(1, **slow), *others[1:]])
+    assert (found.code, found.rank) == ("straggler", 1)
+    assert steps.NAMES[cause] in found.text
+    assert found.figures[f"{cause}_a_step"] == pytest.approx(0.0045)
+
+
+def test_no_straggler_where_the_wait_has_no_cause_of_its_own():
+    """As on a slow link, or where two parts have a hand in it."""
+    assert codes(rank(0, wait=0.5, forward=0.1), rank(1, wait=0.1, forward=0.1)) == []
+    assert codes(rank(0, wait=0.5, forward=0.1, backward=0.1),
+                 rank(1, wait=0.0, forward=0.35, backward=0.35)) == []
+
+
+def test_no_straggler_where_a_wait_is_not_known():
+    assert codes(rank(0, wait=0.6, forward=0.1), rank(1, wait=None, forward=0.6)) == []
+
+
+def test_no_straggler_if_it_is_another_rank_by_turns():
+    views = [RankView(0), RankView(1)]
+    for at in range(1, 9):
+        late = at % 4 < 2
+        for number, view in enumerate(views):
+            mine = late == bool(number)
+            view.spent([schema.StepTime(at * 100, 100, 1.0, **{
+                **HEALTHY, "forward": 0.6 if mine else 0.1, "wait": 0.0 if mine else 0.5})])
+    assert codes(*views) == []
+
+
+def test_saving_counts_where_it_is_often():
+    assert codes(rank(save=0.06)) == ["saving"]
+    assert codes(rank(save=0.04)) == []
+    once = rank()
+    once.spent([schema.StepTime(900, 10, 5.0, **{**HEALTHY, "save": 4.0})])
+    assert codes(once) == []  # one long save, as at the end
+
+
+def test_evaluations_that_take_longer_than_training():
+    assert codes(rank(eval=0.6, forward=0.1, backward=0.1, optimizer=0.1)) == ["evaluation"]
+    assert codes(rank(eval=0.4, forward=0.1, backward=0.1, optimizer=0.1)) == []
+
+
+def test_the_spans_of_a_long_run_are_added_up():
+    view = rank(spans=500, n=10)
+    assert len(view.spans) == SPANS
+    run, last = steps.of_run(view), steps.of_last(view)
+    assert (run.steps, run.seconds) == (5000, pytest.approx(500))
+    assert run.parts["forward"] == pytest.approx(150)
+    assert last.seconds == 30
+    assert run.parts["rest"] == pytest.approx(500 * 0.08)
+
+
+def test_figures_that_cannot_be_true_are_left_out():
+    view = rank(data=0.5)
+    for odd in (float("nan"), float("inf"), -1.0, 1e300):
+        view.spent([schema.StepTime(1, 10, odd, **HEALTHY)])
+    assert steps.of_run(view).seconds == 8
+
+
+def test_what_is_not_known_is_told_as_that():
+    parts = steps.of_run(rank(wait=None, copy=None))
+    assert parts.share("wait") is None
+    assert parts.to_dict()["parts"]["wait"] is None
+    assert "others" not in told.line(parts)
+    assert told.line(parts) == ("10 ms a step: data 2%, forward 30%, backward 40%, optimizer 20%, "
+                                "rest 8%")
+
+
+def test_the_first_steps_do_not_make_a_part_unknown():
+    view = RankView(0)
+    view.spent([schema.StepTime(5, 5, 1.0, data=0.1, forward=0.1, backward=0.8)])
+    for at in range(1, 5):
+        view.spent([schema.StepTime(5 + at * 100, 100, 1.0, **HEALTHY, wait=0.05)])
+    assert steps.of_run(view).steps == 400
+    assert steps.of_run(view).parts["wait"] == pytest.approx(0.2)

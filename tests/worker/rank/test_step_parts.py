@@ -1,0 +1,253 @@
+"""Where a step's time goes: marks in, sums out, with a clock that the test turns."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+
+import pytest
+import torch
+
+from gpu_engine.events import schema
+from gpu_engine.observe import parts as script
+from gpu_engine.observe.parts import ScriptParts
+from gpu_engine.worker.rank import step_parts
+from gpu_engine.worker.rank.last_gradient import LastGradient
+from gpu_engine.worker.rank.step_parts import READY, STEP, StepParts
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds, which the test turns on."""
+    now = [100.0]
+    monkeypatch.setattr(step_parts.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(step_parts.time, "monotonic", lambda: now[0])
+    return now
+
+
+def told(parts: StepParts, clock: list[float], *marks: tuple[str, float], times: int = 1
+         ) -> schema.StepTime:
+    """The event after these marks, each with the seconds until the next."""
+    for _ in range(times):
+        for kind, seconds in marks:
+            parts.mark(kind)
+            clock[0] += seconds
+    parts.mark("")
+    event = parts.event(7, over=True)
+    assert event is not None
+    return event
+
+
+def known(event: schema.StepTime) -> dict[str, float]:
+    return {name: value for name in schema.PARTS if (value := getattr(event, name)) is not None}
+
+
+def test_each_phase_of_the_loop_has_its_part_and_a_pause_is_the_rest(clock):
+    event = told(StepParts(), clock, ("data", 1), ("forward", 2), ("backward", 4),
+                 ("optimizer", 8), (STEP, 16), ("checkpoint", 32), ("eval", 64), times=2)
+    assert (event.step, event.n, event.seconds) == (7, 2, 254)
+    assert known(event) == {"data": 2, "forward": 4, "backward": 8, "optimizer": 16, "save": 64,
+                            "eval": 128}
+    assert event.median == 31  # without saving and evaluation
+
+
+def test_after_the_last_gradient_a_pass_waits_for_others(clock):
+    step = (("data", 1), ("forward", 1), ("backward", 2), (READY, 4), (READY, 8), ("optimizer", 1),
+            (STEP, 0))
+    event = told(StepParts(), clock, *step, times=3)
+    assert (event.backward, event.wait) == (18, 24)
+
+
+def test_if_that_is_not_seen_of_each_pass_it_is_not_known(clock):
+    parts = StepParts()
+    seen = (("forward", 1), ("backward", 2), (READY, 4), ("optimizer", 0), (STEP, 0))
+    for kind, seconds in seen:
+        parts.mark(kind)
+        clock[0] += seconds
+    event = told(parts, clock, ("forward", 1), ("backward", 6), ("optimizer", 0), (STEP, 0))
+    assert (event.backward, event.wait) == (12, None)
+
+
+def test_events_become_seldom(clock):
+    parts, at = StepParts(), []
+    for _ in range(20_000):
+        parts.mark("forward")
+        clock[0] += 0.25
+        parts.mark(STEP)
+        if parts.event(1) is not None:
+            at.append(clock[0] - 100)
+    gaps = [b - a for a, b in pairwise(at)]
+    assert gaps[:3] == [1, 1, 1]
+    assert set(gaps[-20:]) == {10}
+    assert sorted(gaps) == gaps
+
+
+def test_marks_that_nobody_reads_take_bounded_memory(clock):
+    parts = StepParts()
+    for _ in range(step_parts._MOST):
+        parts.mark("data")
+    assert len(parts._marks) <= step_parts._MOST + 3
+
+
+# --- a script -------------------------------------------------------------------------------------
+
+ASKS, AGAIN, BATCH, NONE = script.ASKS, script.ASKS_AGAIN, script.BATCH, script.NO_BATCH
+BACKWARD, BACK, OPTIMIZER = script.BACKWARD, script.BACK, script.OPTIMIZER
+SAVES, SAVED = script.SAVES, script.SAVED
+
+
+def test_a_scripts_loop_is_told_by_what_follows_what(clock):
+    event = told(ScriptParts(), clock, (ASKS, 1), (BATCH, 2), (BACKWARD, 4), (BACK, 8),
+                 (OPTIMIZER, 16), (STEP, 32), (SAVES, 64), (SAVED, 128), times=2)
+    assert known(event) == {"data": 2, "forward": 4, "backward": 8, "optimizer": 48, "save": 128}
+    assert event.seconds == 510
+
+
+def test_batches_without_a_backward_pass_are_an_evaluations(clock):
+    train = ((ASKS, 1), (BATCH, 2), (BACKWARD, 1), (BACK, 1), (OPTIMIZER, 1), (STEP, 0))
+    event = told(ScriptParts(), clock, *train, (ASKS, 10), (BATCH, 20), (AGAIN, 10), (BATCH, 20),
+                 (AGAIN, 10), (NONE, 0), *train)
+    assert event.eval == 10 + 20 + 10 + 20 + 10
+    assert event.data == 2
+
+
+def test_a_batch_that_is_only_looked_at_is_no_evaluation(clock):
+    event = told(ScriptParts(), clock, (ASKS, 1), (BATCH, 30), (ASKS, 1), (BATCH, 2), (BACKWARD, 1),
+                 (BACK, 1), (OPTIMIZER, 1), (STEP, 0))
+    assert (event.eval, event.data, event.forward) == (None, 1, 2)
+
+
+def test_without_a_loader_the_forward_pass_is_unknown_and_not_nothing(clock):
+    event = told(ScriptParts(), clock, (BACKWARD, 1), (BACK, 0), (OPTIMIZER, 1), (STEP, 5),
+                 (BACKWARD, 1), (BACK, 0), (OPTIMIZER, 1), (STEP, 0))
+    assert known(event) == {"backward": 2, "optimizer": 2}
+
+
+def test_accumulation_closures_and_second_optimizers_are_forward_passes(clock):
+    event = told(ScriptParts(), clock, (ASKS, 1), (BATCH, 2), (BACKWARD, 4), (BACK, 8),
+                 (BACKWARD, 4), (BACK, 16), (OPTIMIZER, 32), (BACKWARD, 4), (BACK, 64), (STEP, 128),
+                 (BACKWARD, 4), (BACK, 0), (OPTIMIZER, 0), (script.STEPPED, 0))
+    assert event.forward == 2 + 8 + 32 + 128
+    assert (event.backward, event.optimizer, event.n) == (16, 16 + 64, 1)
+
+
+# --- the device's clock ---------------------------------------------------------------------------
+
+
+class Event:
+    """An event of a stream that is a second behind each call."""
+
+    made = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        Event.made += 1
+        self.at: float | None = None
+        self.over = False
+
+    def query(self) -> bool:
+        return self.over
+
+    def elapsed_time(self, other: Event) -> float:
+        assert self.over
+        assert other.over
+        assert self.at is not None
+        assert other.at is not None
+        return (other.at - self.at) * 1000
+
+
+class Cuda:
+    """torch.cuda, as far as it is used."""
+
+    def __init__(self) -> None:
+        self.capturing, self.now = False, 0.0
+        self.recorded: list[Event] = []
+
+    def Event(self, enable_timing: bool) -> Event:
+        event = Event(enable_timing)
+
+        def record() -> None:
+            event.at, event.over = self.now, False
+            self.recorded.append(event)
+        event.record = record
+        return event
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+
+def test_a_gpus_seconds_are_those_between_its_events_and_nothing_waits(clock):
+    cuda, parts = Cuda(), StepParts()
+    parts._device = step_parts._DeviceClock(cuda)
+    for kind, seconds in ("data", 1), ("forward", 2), ("backward", 4), ("optimizer", 8), (STEP, 0):
+        parts.mark(kind)
+        cuda.now += seconds
+    assert parts.event(1, over=True) is None  # the device is not so far
+    for event in cuda.recorded[:3]:
+        event.over = True
+    event = parts.event(1, over=True)
+    assert known(event) == {"data": 1, "forward": 2, "backward": 0, "optimizer": 0, "save": 0,
+                            "eval": 0}
+    assert event.device == 1
+    for one in cuda.recorded:
+        one.over = True
+    event = parts.event(1, over=True)
+    assert (event.backward, event.optimizer, event.n) == (4, 8, 1)
+    assert len(parts._device.free) == step_parts._POOL - 1  # all but the last
+
+
+def test_what_a_graph_is_captured_in_has_no_events_and_is_left_out(clock):
+    cuda, parts = Cuda(), StepParts()
+    parts._device = step_parts._DeviceClock(cuda)
+    for kind in "data", "forward", "backward", "optimizer", STEP:
+        cuda.capturing = kind == "backward"
+        parts.mark(kind)
+        cuda.now += 1
+    for one in cuda.recorded:
+        one.over = True
+    event = parts.event(1, over=True)
+    assert (event.data, event.forward, event.backward, event.optimizer) == (1, 0, 0, 1)
+    assert len(parts._device.free) == step_parts._POOL - 1
+
+
+def test_when_the_pool_is_empty_marks_are_lost_and_come_back(clock):
+    cuda, parts = Cuda(), StepParts()
+    parts._device = step_parts._DeviceClock(cuda)
+    parts._device.free = deque(list(parts._device.free)[:3])
+    for _ in range(3):
+        for kind in "forward", STEP:
+            parts.mark(kind)
+            cuda.now += 1
+    for one in cuda.recorded:
+        one.over = True
+    event = parts.event(1, over=True)
+    assert (event.forward, event.n) == (1, 2)
+    assert len(parts._device.free) == 3
+
+
+# --- the last gradient ----------------------------------------------------------------------------
+
+
+def test_only_the_last_gradients_parameter_keeps_a_hook():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    model[1].bias.requires_grad_(False)
+    came: list[None] = []
+    LastGradient(model.parameters(), lambda: came.append(None))
+    each = []
+    for _ in range(9):
+        came.clear()
+        model(torch.ones(2, 3)).sum().backward()
+        each.append(len(came))
+    assert each[:3] == [5, 5, 5]
+    assert each[-3:] == [1, 1, 1]
+
+
+def test_passes_that_end_otherwise_tell_nothing():
+    one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    came: list[None] = []
+    LastGradient([*one.parameters(), *two.parameters()], lambda: came.append(None))
+    for at in range(6):
+        a, b = (one, two) if at % 2 else (two, one)
+        a(b(torch.ones(2, 3))).sum().backward()
+    came.clear()
+    two(one(torch.ones(2, 3))).sum().backward()
+    assert not came
