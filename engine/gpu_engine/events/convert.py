@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from .schema import KINDS, Event, Other, rename_reserved  # relative: see `writer`
+from .schema import KINDS, Collective, Event, Other, rename_reserved  # relative: see `writer`
 
 _T = TypeVar("_T")
 
@@ -126,21 +126,31 @@ def _numbers(value: object) -> tuple[float, ...]:
     return _each(_number)(value)
 
 
-def _others(value: object) -> dict[int, Other]:
-    if type(value) is not dict or not all(k.isascii() and k.isdigit() for k in value):
-        raise BadEvent(f"not optimizers by their numbers: {value!r:.40}")
-    shape = _shape_of(Other)
-    return {_whole(int(k)): _read(Other, shape, v, lambda name: None) for k, v in value.items()}
+def _by_number(cls: type) -> _Check:
+    def checked(value: object) -> dict[int, Any]:
+        if type(value) is not dict or not all(k.isascii() and k.isdigit() for k in value):
+            raise BadEvent(f"not by their numbers: {value!r:.40}")
+        shape = _shape_of(cls)
+        return {_whole(int(k)): _read(cls, shape, v, lambda name: None) for k, v in value.items()}
+
+    return checked
+
+
+def _flag(value: object) -> bool:
+    if type(value) is bool:
+        return value
+    raise BadEvent(f"not true or false: {value!r:.40}")
 
 
 _CHECKS: dict[str, _Check] = {
-    "int": _whole, "int | None": _whole_or_none,
+    "bool": _flag, "int": _whole, "int | None": _whole_or_none,
     "float": _number, "float | None": _or_none(_number),
     "str": _text, "str | None": _or_none(_text),
     "tuple[str, ...]": _each(_text), "tuple[float, ...]": _numbers,
     "tuple[int | None, ...]": _each(_whole_or_none),
     "tuple[float | None, ...]": _each(_or_none(_number)),
-    "Mapping[int, Other] | None": _or_none(_others),
+    "Mapping[int, Other] | None": _or_none(_by_number(Other)),
+    "Mapping[int, Collective] | None": _or_none(_by_number(Collective)),
 }
 """The check for each annotation, which is a text: Python 3.9 can't evaluate `int | None`."""
 _AS_IT_IS = {"float": float, "float | None": float, "str": str, "str | None": str}
