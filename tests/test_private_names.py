@@ -9,9 +9,9 @@ import pytest
 from .private_names import Finder
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTED = {"_exit", "_fields", "_getframe", "_replace", "_thread", "_values"}
-"""Names with an underscore that are documented all the same: os._exit, those of named tuples,
-sys._getframe, the module _thread, the values of a sparse tensor."""
+DOCUMENTED = {"_current_frames", "_exit", "_fields", "_getframe", "_replace", "_thread", "_values"}
+"""Names with an underscore that are documented all the same: sys._current_frames, os._exit, those
+of named tuples, sys._getframe, the module _thread, the values of a sparse tensor."""
 OURS = {"_compared"}
 """Put on a class by `common/frozen.py`."""
 

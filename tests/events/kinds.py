@@ -17,6 +17,9 @@ names = st.text(min_size=1, max_size=6).filter(
 others = st.dictionaries(st.integers(1, 9), st.builds(
     schema.Other, name=st.none() | texts, step=whole, n=whole, loss=st.none() | numbers,
     losses=st.lists(numbers, max_size=3).map(tuple), loss_last=st.none() | numbers), min_size=1)
+collectives = st.dictionaries(st.integers(0, 9), st.builds(
+    schema.Collective, group=texts, number=whole, operation=texts, size=texts, began=numbers,
+    done=st.booleans(), point=st.booleans()), min_size=1)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int": whole, "int | None": st.none() | whole, "float": numbers,
     "float | None": st.none() | numbers, "str": texts, "str | None": st.none() | texts,
@@ -25,6 +28,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "tuple[float | None, ...]": st.lists(st.none() | numbers, max_size=3).map(tuple),
     "tuple[int | None, ...]": st.lists(st.none() | whole, max_size=3).map(tuple),
     "Mapping[int, Other] | None": st.none() | others,
+    "Mapping[int, Collective] | None": st.none() | collectives, "bool": st.booleans(),
     "Named": st.dictionaries(names, st.none() | numbers, max_size=3),
 }
 

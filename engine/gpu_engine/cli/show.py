@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -28,8 +28,7 @@ _METRICS = 30
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""
     from gpu_engine.cli import watch
-    from gpu_engine.diagnose import steps, told, verdicts
-    from gpu_engine.events import hang
+    from gpu_engine.diagnose import hangs, steps, told, verdicts
     from gpu_engine.launching.lookup import find
     from gpu_engine.notify import journal
     from gpu_engine.runs import disk_room, job, leftovers, notes
@@ -41,12 +40,17 @@ def command(run: str, as_json: bool) -> None:
         pass
     state, p = follower.state, follower.progress()
     plan = found.plan()
+    hang = hangs.found(follower.ranks.values(), time.time(), unheard=state.unheard) \
+        if state.live else None
+    if hang is not None and hang.silent and (unheard := disk_room.silence(found.path)):
+        hang = replace(hang, text=unheard, where=())
     if as_json:
         ranks = [view.to_dict() for view in follower.ranks.values()]
         echo(_dumps({"state": state.to_dict(), "path": str(found.path),
                            "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
                            "notes": asdict(notes.read(found.path)),
                            "diagnosis": told.to_dict(follower.ranks.values()),
+                           "hang": None if hang is None else asdict(hang),
                            "plan": plan.to_dict() if plan is not None else {}}))
         return
     echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
@@ -70,13 +74,11 @@ def command(run: str, as_json: bool) -> None:
         echo(clean(text))
     for text in _processes(state):
         echo(text)
-    still = hang.stalled(follower.ranks.values(), time.time(), unheard=state.unheard) \
-        if state.live else []
-    if any(s.is_silent for s in still) and (unheard := disk_room.silence(found.path)):
-        echo(clean(unheard))
-        still = [s for s in still if not s.is_silent]
-    for standing in still:
-        echo(f"{standing}; gpu-engine stacks {found.id} --rank {standing.rank} says where")
+    if hang is not None:
+        echo(clean(hang.text))
+        for line in hang.where:
+            echo(f"  {clean(line)}")
+        echo(f"gpu-engine stacks {found.id} --rank {hang.rank} says more")
     for verdict in verdicts.of(list(follower.ranks.values())):
         echo(f"{verdict.code}: {verdict.text}")
     for line in plan.lines if plan is not None else ():

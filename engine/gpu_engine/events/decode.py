@@ -14,18 +14,20 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from gpu_engine.events.schema import KINDS, Event, Other
+from gpu_engine.events.schema import KINDS, Collective, Event, Other
 
 _Whole: Any = Annotated[int, msgspec.Meta(ge=0, lt=1 << 60)]
 ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding and checking raise."""
 _TYPES: dict[str, Any] = {
-    "int": _Whole, "int | None": _Whole | None, "float": float, "float | None": float | None,
+    "bool": bool, "int": _Whole, "int | None": _Whole | None, "float": float, "float | None": float | None,
     "str": str, "str | None": str | None,
     "tuple[str, ...]": tuple[str, ...], "tuple[float, ...]": tuple[float, ...],
     "tuple[int | None, ...]": tuple[_Whole | None, ...],
     "tuple[float | None, ...]": tuple[float | None, ...]}
 """The type for each annotation, which is a text: Python 3.9 can't evaluate `int | None`."""
+_BY_NUMBER = {"Mapping[int, Other] | None": Other, "Mapping[int, Collective] | None": Collective}
+"""Annotations of records by their numbers."""
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -60,9 +62,10 @@ def from_dict(data: object, unknown: Callable[[str], None] = lambda name: None) 
         raise BadEvent(str(err)) from None
     if not math.isfinite(found["t"]):
         raise BadEvent("not a time")
-    if found.get("others"):
-        found["others"] = {number: Other(**msgspec.structs.asdict(one))
-                           for number, one in found["others"].items()}
+    for name, of in shape.records.items():
+        if found[name]:
+            found[name] = {number: of(**msgspec.structs.asdict(one))
+                           for number, one in found[name].items()}
     if shape.named:
         found[shape.named] = named
     event = object.__new__(cls)  # `t` is no argument of the class
@@ -90,6 +93,8 @@ class Shape(NamedTuple):
     """Those of its fields."""
     numbers: frozenset[str]
     """Fields with numbers, which are words where they are not finite."""
+    records: dict[str, type]
+    """Fields with records by their numbers, and the class of these."""
     named: str
     """The field of type `Named`, whose values stand beside the other fields; "": there is none."""
 
@@ -98,11 +103,10 @@ def with_words(data: dict[str, Any], shape: Shape) -> dict[str, Any]:
     """`data` with the words for numbers that are not finite replaced by these."""
     found = {name: _number(value) if name in shape.numbers else value
              for name, value in data.items()}
-    others = found.get("others")
-    if isinstance(others, dict):
-        of = shape_of(Other)
-        found["others"] = {number: with_words(one, of) if isinstance(one, dict) else one
-                           for number, one in others.items()}
+    for name, of in shape.records.items():
+        if isinstance(found.get(name), dict):
+            found[name] = {number: with_words(one, shape_of(of)) if isinstance(one, dict) else one
+                           for number, one in found[name].items()}
     return found
 
 
@@ -133,7 +137,8 @@ def struct_of(cls: type, tag: str | None = None, without: str = "", **types: Any
                              tag_field="kind" if tag else None, forbid_unknown_fields=bool(tag))
 
 
-_TYPES["Mapping[int, Other] | None"] = dict[_Whole, struct_of(Other)] | None
+for _kind, _of in _BY_NUMBER.items():
+    _TYPES[_kind] = dict[_Whole, struct_of(_of)] | None
 
 
 @cache
@@ -142,4 +147,5 @@ def shape_of(cls: type) -> Shape:
     kinds = {one.name: str(one.type) for one in fields(cls)}
     named = next((name for name, kind in kinds.items() if kind == "Named"), "")
     return Shape(struct_of(cls), frozenset(kinds.keys() - {named}),
-                 frozenset(n for n, kind in kinds.items() if "float" in kind and n != "t"), named)
+                 frozenset(n for n, kind in kinds.items() if "float" in kind and n != "t"),
+                 {n: _BY_NUMBER[kind] for n, kind in kinds.items() if kind in _BY_NUMBER}, named)

@@ -80,6 +80,8 @@ class RankView:
     warnings: list[str] = field(default_factory=list)
     error: schema.Error | None = None
     """The first of this attempt."""
+    stands: schema.Stands | None = None
+    """Where it is, if it has made no step for a while."""
     ended: bool = False
     """Whether it has written its end event."""
     outcome: str | None = None
@@ -138,6 +140,8 @@ class RankView:
         del out["step_times"], out["spans"]
         if self.error is not None:
             out["error"] = convert.to_dict(self.error)
+        if self.stands is not None:
+            out["stands"] = convert.to_dict(self.stands)
         return out
 
     def spent(self, events: Iterable[schema.StepTime | TimeLine]) -> None:
@@ -148,7 +152,7 @@ class RankView:
 
     def forget_attempt(self) -> None:
         """Forget how this rank's attempt went, as a new one has begun on other ranks."""
-        self.error = self.outcome = self.phase = self.phase_since = self.beat = None
+        self.error = self.outcome = self.phase = self.phase_since = self.beat = self.stands = None
         self.pid = self.samples_per_s = self.data_wait = self.rss = None
         self.ended = False
         self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []

@@ -265,6 +265,47 @@ class Phase(Event):
 
 
 @frozen
+class Collective:
+    """One collective operation that a rank has begun, as torch's flight recorder has it."""
+
+    group: str
+    """The name of the process group, the same on all its ranks; "0" for that of all ranks."""
+    number: int
+    """Counted within the group. Ranks meet in operations of the same number."""
+    operation: str
+    """all_reduce, broadcast, …"""
+    size: str
+    """What goes in: "18696 float", "4×8 bfloat16, 3 int"; "" for a barrier."""
+    began: float
+    """When this rank called it, Unix seconds."""
+    done: bool
+    """Whether it has ended on this rank."""
+    point: bool = False
+    """Whether it is a send or receive between two ranks, which are counted apart."""
+
+
+@frozen
+class Stands(Event):
+    """The rank has made no step for ten seconds: where it is. Written again when that has changed,
+    and seldom while it only works on."""
+
+    kind = "stands"
+    step: int | None
+    phase: str
+    since: float
+    """When its step or phase last changed, Unix seconds."""
+    works: bool
+    """Whether its process and those below it have used the processor or the disk in the seconds
+    before."""
+    place: str | None
+    """The innermost line that is not a library's: "train.py:40 in main"."""
+    stack: tuple[str, ...] = ()
+    """All of the main thread, innermost first."""
+    collectives: Mapping[int, Collective] | None = None
+    """The last ones that it has begun, oldest first."""
+
+
+@frozen
 class Warning(Event):
     """Something that a person should know about, though training goes on."""
 

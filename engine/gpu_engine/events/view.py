@@ -182,7 +182,7 @@ def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     rank.node, rank.local_rank = event.node, event.local_rank
     rank.devices = list(event.device)
     rank.as_rank, rank.process = event.as_rank, event.process
-    rank.error = rank.outcome = rank.written = None
+    rank.error = rank.outcome = rank.written = rank.stands = None
     rank.ended = rank.stepped = False
     rank.training = rank.training_from = rank.training_name = None
     rank.step_times.clear()
@@ -228,7 +228,7 @@ def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
 def _stepped(run: RunView, rank: RankView, events: Sequence[schema.Step]) -> None:
     """What steps of the first optimizer change, one or several events in a row."""
     first, last = events[0], events[-1]
-    rank.step, rank.epoch = last.step, last.epoch
+    rank.step, rank.epoch, rank.stands = last.step, last.epoch, None
     rank.loss, rank.lr = last_loss(last), last.lr
     rank.samples_per_s, rank.data_wait = last.samples_per_s, last.data_wait
     rank.step_times += [(event.t, event.step) for event in events[-_TIMES:]]
@@ -289,6 +289,11 @@ def _phase(run: RunView, rank: RankView, event: schema.Phase) -> None:
     if (event.done, event.detail) != (rank.written, rank.detail):
         rank.progressed = event.t
     rank.written, rank.to_write, rank.detail = event.done, event.total, event.detail
+
+
+@folds(schema.Stands)
+def _stands(run: RunView, rank: RankView, event: schema.Stands) -> None:
+    rank.stands = event
 
 
 @folds(schema.Warning)

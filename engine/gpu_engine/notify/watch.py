@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from gpu_engine.events import hang
+from gpu_engine.diagnose import hangs
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import Progress, RunView
@@ -87,14 +87,14 @@ class Figures:
         began = state.attempts[-1].started if state.attempts else state.started or state.created
         stepped = [v for v in self.view.ranks.values()
                    if v.step_times and v.step_times[-1][0] >= began]
-        still = hang.stalled(stepped, time.time(), at_least=STANDING, unheard=state.unheard)
-        if not still and state.unheard:
-            silent = hang.stalled(stepped, time.time(), at_least=STANDING)
+        still = hangs.found(stepped, time.time(), at_least=STANDING, unheard=state.unheard)
+        if still is None and state.unheard:
+            silent = hangs.found(stepped, time.time(), at_least=STANDING)
             return state.reason if silent else None
-        if not still:
+        if still is None:
             return None
-        full = disk_room.silence(self.run.path) if still[0].is_silent else None
-        return full or "; ".join(filter(None, (hang.describe(still), state.reason)))
+        full = disk_room.silence(self.run.path) if still.silent else None
+        return full or "; ".join(filter(None, (still.text, state.reason)))
 
 
 class RunWatch:

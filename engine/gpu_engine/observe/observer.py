@@ -289,6 +289,7 @@ class Observer:
         """Record the uncaught error that ends the script; None if there is none."""
         if self.rec is not None and err is not None and err is not self._error:
             self._error = err
+            self.rec.write_failure(err)
             self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step()))
 
     def before_fork(self) -> None:

@@ -123,6 +123,11 @@ class ScriptRecorder:
         if not self._given_up and not self._writer.write(event, timeout=_PATIENCE):
             self.queue.append(LateEvent(event))
 
+    def write_failure(self, err: BaseException) -> None:
+        """Write where a rank that `err` ends was, if it is one of a group."""
+        if not self._given_up:
+            self._writer.write_failure(err.__traceback__, timeout=_PATIENCE)
+
     def write_memory(self) -> None:
         """Write the memory at the end of a rank that was over before its first heartbeat."""
         if not self._given_up:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from gpu_engine.diagnose import hangs
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Cause, RankProcess, Run
@@ -18,6 +20,8 @@ from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
 ALONE = "a rank was stopped by a signal to it alone"
+_OTHER_SIZE = "Received data size doesn't match expected size"
+"""Said by gloo (transport/tcp/pair.cc) when it ends a process."""
 LINGER = 30.0
 """Seconds that the other ranks get to complete once the process of one has ended well."""
 
@@ -128,7 +132,22 @@ class Attempt:
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
                             disk=disk_room.of(run.path))
+        if cause is not None and (more := self._who_did_not_come(failures)):
+            cause = replace(cause, message=f"{more}.\n{cause.message}")
         return "failed", cause.line if cause is not None else None, cause
+
+    def _who_did_not_come(self, failures: Sequence[Failure]) -> str | None:
+        """If ranks failed only as a connection broke or time was up: who did not come to the
+        collective operation that they were in, or came with another; None if that is not known."""
+        views = [s.view for s in self.events.values()]
+        odd = next((f for f in failures if _OTHER_SIZE in f.log_tail), None)
+        if odd is not None:
+            return hangs.another_size(views, odd.rank)
+        if not all(f.in_wake for f in failures):
+            return None
+        told = hangs.behind(views, min(f.when for f in failures),
+                            {f.rank for f in failures if f.error is not None})
+        return None if told is None else told.text
 
     def _failed_later(self, left: LeftRunning, run: Run, plan: LaunchPlan) -> list[Failure]:
         """The failures of what trained, or was about to, after its command had ended well; if

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_engine.common import procs
+from gpu_engine.diagnose import hangs
 from gpu_engine.events import hang
 from gpu_engine.runs import stacks
 from gpu_engine.runs.folder import Cause, Run
@@ -81,7 +82,9 @@ class Watch:
                 self._watch(sign, events[sign.rank].view.pid, now)
             if not any(s.still > self.timeout and self._stands(s, now) for s in signs):
                 return None
-            self.text, self.rank = hang.describe(signs), hang.furthest_behind(signs).rank
+            told = hangs.behind([seen.view for seen in events.values()], time.time())
+            self.text = hang.describe(signs) if told is None else told.text
+            self.rank = hang.furthest_behind(signs).rank if told is None else told.rank
             self._asked, self._since = self._request_stacks(events), now
             return None
         if now - self._since < _PATIENCE and not self._complete():

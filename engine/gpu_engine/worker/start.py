@@ -183,6 +183,7 @@ def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> st
 
         err = blame(err, group.failures)
     event = error_event(err, rec.phase, rec.step_now, traced=not isinstance(err, UserError))
+    rec.write_failure(err)
     rec.write(event)
     what = f"{event.type}: {event.message}"
     sys.stderr.write((event.traceback or what) + "\n")

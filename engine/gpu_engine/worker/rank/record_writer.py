@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from ...events import schema
 from ...events.writer import encode
 from . import captures, memory
 from .events_file import EventsFile
+from .standing import StandingStill
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +66,7 @@ class RecordWriter:
         self._phase_since = (source.phase, time.time())
         self._heartbeat_due = 0.0
         self._last_fault = ""
+        self._still = StandingStill()
 
     def write(self, event: schema.Event, *, timeout: float = -1) -> bool:
         """Write an event at once, after everything that came before it. Returns False, with
@@ -88,6 +91,15 @@ class RecordWriter:
         if self._heartbeat_due:
             return True
         return self.write(memory.in_use(self._source.gpus()), timeout=timeout)
+
+    def write_failure(self, trace: TracebackType | None, *, timeout: float = -1) -> None:
+        """Write where a rank that fails at `trace` was, if it is one of a group."""
+        def write() -> None:
+            stands = self._still.failed(self._source.step_now, self._source.phase, trace)
+            if stands is not None:
+                self.write(stands, timeout=timeout)
+
+        self.guard(write)
 
     def tick(self) -> None:
         """Write the source's new events, and once a second the heartbeat and the memory. The
@@ -132,3 +144,7 @@ class RecordWriter:
         self._file.write(
             encode(self._source.heartbeat(phase, round(since, 3))),
             encode(memory.in_use(self._source.gpus())))
+        stands = self._still.look(self._source.step_now, phase)
+        if stands is not None:
+            self._file.write(encode(stands))
+

@@ -165,6 +165,10 @@ class Recorder:
         """Write an event at once, after everything that came before it."""
         self._writer.write(event)
 
+    def write_failure(self, err: BaseException) -> None:
+        """Write where a rank that `err` ends was, if it is one of a group."""
+        self._writer.write_failure(err.__traceback__)
+
     def warn(self, text: str) -> None:
         """Write a warning at once: something that a person should know and that is not fatal."""
         self._writer.write(schema.Warning(text))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpu_engine.events import hang
+from gpu_engine.diagnose import hangs
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.reader import sample
 from gpu_engine.events.schema import Event, Schedule, Start, Step, Training
@@ -65,10 +65,11 @@ class LiveRun:
                        devices=_devices(plan) if here else ())
         if follower.behind:
             return line
-        if line.state == "running" and (still := hang.stalled(
-                follower.ranks.values(), time.time(), unheard=follower.state.unheard)):
-            unheard = disk_room.silence(line.run.path) if still[0].is_silent else None
-            return replace(line, still=unheard or hang.describe(still))
+        if line.state == "running" and (still := hangs.found(
+                follower.ranks.values(), time.time(), unheard=follower.state.unheard)) \
+                and not still.works:
+            unheard = disk_room.silence(line.run.path) if still.silent else None
+            return replace(line, still=unheard or still.text)
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
                        seconds_left=now.seconds_left)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
-from gpu_engine.events import hang, notices
+from gpu_engine.events import notices
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.queue.order import Wants
 from gpu_engine.runs.state import Notice, State
@@ -16,7 +16,7 @@ from gpu_panel.common import units
 from gpu_panel.run.snapshot import Turn
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.headline import DOT
-from gpu_panel.run.text.ranks import missing, name_ranks, standing_still
+from gpu_panel.run.text.ranks import missing, name_ranks, why_still
 from gpu_panel.run.text.states import WARNING, glyph
 
 SHOWN_FOR = 120.0
@@ -129,15 +129,17 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
         return [f"waiting for {whom} · {since} since "
                 + ("it started" if begun else "the launch"), *lines, *notes], \
             "warning" if lines or notes else "plain"
-    still = standing_still(store, now)
-    if still:
+    still = why_still(store, now)
+    if still is not None:
         stopped = next(iter(store.suspended.items()), None)
-        if stopped is None and store.unheard and still[0].is_silent:
+        if stopped is None and store.unheard and still.silent:
             return [f"{WARNING} {clean(store.unheard, 300)}", *lines, *notes], "warning"
         notes.insert(0, "  d shows where" if stopped is None else
                      f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} "
                      "continues it")
-        return [f"{WARNING} {clean(hang.describe(still), 300)}", *notes, *lines], "warning"
+        mark = "" if still.works else f"{WARNING} "
+        return [f"{mark}{clean(still.text, 500)}", *notes, *lines], \
+            "plain" if still.works and not lines else "warning"
     notes = [*lines, *notes]
     notes += [f"{WARNING} {clean(w, 300)}" for w in store.warnings()[-1:]]
     return notes, "warning" if notes else "plain"

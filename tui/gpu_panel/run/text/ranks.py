@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpu_engine.common.clean import clean
+from gpu_engine.diagnose import hangs
 from gpu_engine.events import hang
 from gpu_engine.events.hang import SILENT
 from gpu_engine.events.rank_view import RankView
@@ -118,6 +119,16 @@ def standing_still(store: RunStore, now: float) -> list[hang.Standstill]:
     if state is None or state.state != "running":
         return []
     return stalled({r: v for r, v in store.ranks.items() if r not in state.unheard}, now)
+
+
+def why_still(store: RunStore, now: float) -> hangs.Hang | None:
+    """Why the ranks of a running run make no step; None while they do."""
+    state = store.state
+    if state is None or state.state != "running":
+        return None
+    soon = any(is_silent(v, now) for v in store.ranks.values())
+    return hangs.found(store.ranks.values(), now, at_least=SILENT if soon else hangs.SOON,
+                       unheard=state.unheard)
 
 
 def missing(ranks: Mapping[int, RankView]) -> list[int]:

@@ -1,0 +1,208 @@
+"""Who hangs: in which collective operation each rank waits, who did not come to it, and where that
+one is. Pure: made from what the ranks themselves have said (`events.schema.Stands`).
+
+Only a rank that neither works nor waits is said to stand still. One that works may validate,
+compile or save for as long as it likes, or loop for ever: nobody can tell these apart from outside,
+so its line of code is named and nothing more is claimed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpu_engine.common import units
+from gpu_engine.common.frozen import frozen
+from gpu_engine.events import hang
+from gpu_engine.events.schema import Collective
+
+if TYPE_CHECKING:
+    from gpu_engine.events.rank_view import RankView
+
+SOON = 20.0
+"""Seconds after which a rank that has said where it is counts as waiting. It says so after ten."""
+_LONG = 30.0
+"""The same for one that has said nothing, though it lives."""
+_EVERYBODY = "0"
+"""The name of the group of all ranks."""
+_ALIKE = ("all_reduce", "broadcast")
+"""The operations to which all ranks bring the same size."""
+_IN_LIBRARY = (
+    ("torch/utils/data/", "waiting for its DataLoader"), ("torch/_dynamo/", "compiling"),
+    ("torch/_inductor/", "compiling"), ("torch/serialization.py", "saving or loading"),
+    ("torch/distributed/checkpoint/", "saving or loading"))
+"""What a rank does in calls of a library, by the path of the innermost that is known."""
+
+
+@frozen(slots=True)
+class Hang:
+    """Why ranks make no step."""
+
+    text: str
+    """One sentence."""
+    rank: int
+    """The one to look at first."""
+    works: bool
+    """Whether that one works: then it may be a long validation as well, and is no alarm."""
+    silent: bool = False
+    """Whether it is told only because nothing comes from it any more: its disk may be full."""
+    where: tuple[str, ...] = ()
+    """A line for each rank that has said where it is: "rank 1: train.py:40 in main, works"."""
+
+
+def found(views: Iterable[RankView], now: float, *, at_least: float = SOON,
+          unheard: Collection[int] = ()) -> Hang | None:
+    """Why ranks have made no step for `at_least` seconds, and for five of their own steps; None if
+    all go on. Those that nothing is heard of (`unheard`) are left out. `now`: Unix seconds."""
+    views = [v for v in views if v.rank not in unheard]
+    still = hang.stalled(views, now, at_least=at_least)
+    if not any(s.still > _LONG or s.is_silent or _of(views, s.rank).stands is not None
+               for s in still):
+        still = []
+    # Before the first step data may be prepared for any time, but not behind a collective.
+    early = [v for v in views if not v.step_times and v.outcome is None and v.beat is not None
+             and (one := _waits(v)) is not None and now - one.began > at_least]
+    if not still and not early:
+        return None
+    return behind(views, now) or (_without_operations(views, still, now) if still else None)
+
+
+def behind(views: Sequence[RankView], now: float, failed: Collection[int] = ()) -> Hang | None:
+    """Who did not come to the operation in which others wait, or in which they have `failed` as the
+    connection broke or time was up; None if none waits. `now`: Unix seconds."""
+    waiting = {v.rank: one for v in views if (one := _waits(v, v.rank in failed)) is not None}
+    if not waiting:
+        return None
+    oldest = min(waiting.values(), key=lambda one: one.began)
+    same = {rank: one for rank, one in waiting.items()
+            if (one.group, one.number, one.point) == (oldest.group, oldest.number, oldest.point)}
+    absent = [v for v in views if v.rank not in same and _is_missed(v, oldest)]
+    where = tuple(f"rank {v.rank}: {_at(v)}, {_does(v, now)}" for v in views
+                  if v.stands is not None)
+    by_sort: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank, one in same.items():
+        # The root of a gather or scatter rightly brings another size.
+        by_sort[one.operation, one.size if one.operation in _ALIKE else ""].append(rank)
+    if len(by_sort) > 1:
+        sides = sorted(by_sort.values(), key=len)
+        text = ", ".join(f"{_ranks(side)} in {_name(same[side[0]])} at {_at(_of(views, side[0]))}"
+                         for side in sides)
+        return Hang(f"ranks wait for each other in different operations: {text}. Is one of them "
+                    'under "if rank == 0:", or skipped where an exception was caught?',
+                    sides[0][0], False, where=where)
+    since = units.clock(max(now - oldest.began, 0.0))
+    first = _of(views, min(same, key=lambda rank: same[rank].began))
+    waits = f"{_ranks(same)} {'waits' if len(same) == 1 else 'wait'}"
+    op = f"{_name(oldest)} at {_at(first)} since {since}"
+    if not absent:
+        why = "" if oldest.point else ", and all have come: look at the network and the GPUs " \
+            "(gpu-engine check)"
+        return Hang(f"{waits} in {op}{why}", first.rank, False, where=where)
+    absent.sort(key=lambda v: (_works(v), v.rank))
+    told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
+    more = f"; and {len(absent) - 3} more" if len(absent) > 3 else ""
+    return Hang(f"{waits} for {_ranks([v.rank for v in absent])} in {op}; {told}{more}",
+                absent[0].rank, all(map(_works, absent)), where=where)
+
+
+def another_size(views: Iterable[RankView], aborted: int) -> str:
+    """Why gloo has ended the process of the rank `aborted` when it got more bytes than it asked
+    for. That one can't say any more where it was; the others can, as they failed after it."""
+    others = ", ".join(f"rank {v.rank} in {_name(one)} at {_at(v)}" for v in views
+                       if v.rank != aborted and (one := _waits(v, v.error is not None)) is not None)
+    return f"rank {aborted} was in a collective operation of another size than the others" + (
+        f" ({others})" if others else "") + ': is it called under "if rank == …:"?'
+
+
+def _without_operations(views: Sequence[RankView], still: Sequence[hang.Standstill], now: float,
+                        ) -> Hang:
+    """No collective operation is known: who stands still, and where."""
+    told = [v for s in still if (v := _of(views, s.rank)).stands is not None]
+    if not told or still[0].is_silent:
+        return Hang(hang.describe(still), still[0].rank, False, silent=still[0].is_silent)
+    told.sort(key=_works)
+    longest = units.clock(max(s.still for s in still))
+    by_place: dict[str, list[int]] = defaultdict(list)
+    for view in told:
+        by_place[f"{_does(view, now)}{_and_where(view)}"].append(view.rank)
+    text = "; ".join(f"{_ranks(ranks)} {what}" for what, ranks in list(by_place.items())[:3])
+    return Hang(f"no step for {longest}: {text}", told[0].rank, all(map(_works, told)),
+                where=tuple(f"rank {v.rank}: {_at(v)}, {_does(v, now)}" for v in told))
+
+
+# --- of one rank ------------------------------------------------------------------------------
+
+def _of(views: Iterable[RankView], rank: int) -> RankView:
+    return next(v for v in views if v.rank == rank)
+
+
+def _begun(view: RankView) -> Mapping[int, Collective]:
+    return (view.stands and view.stands.collectives) or {}
+
+
+def _waits(view: RankView, failed: bool = False) -> Collective | None:
+    """The operation that it waits in: of those that have not ended, the one begun first. The one in
+    which it has `failed` may count as ended."""
+    begun = list(_begun(view).values())
+    return next((one for one in begun if not one.done), begun[-1] if failed and begun else None)
+
+
+def _is_missed(view: RankView, one: Collective) -> bool:
+    """Whether it has not begun the operation that others are in, though it belongs there."""
+    if view.process is not None:
+        return False
+    numbers = [c.number for c in _begun(view).values()
+               if c.group == one.group and c.point == one.point]
+    return one.number > max(numbers) if numbers else one.group == _EVERYBODY and not one.point
+
+
+def _works(view: RankView) -> bool:
+    """Whether it works, or goes on with its steps."""
+    if view.ended or view.outcome is not None or view.error is not None:
+        return False
+    return view.stands is None or (view.stands.works and _waits(view) is None)
+
+
+def _does(view: RankView, now: float) -> str:
+    """What one rank does, without its name: "stands still", "has ended after step 29"."""
+    stands = view.stands
+    if view.error is not None or view.outcome == "failed":
+        return "has failed"
+    if view.ended or view.outcome is not None:
+        return f"has ended after step {view.at_step or 0:,}"
+    if view.beat is None or now - view.beat > hang.SILENT:
+        since = "" if view.beat is None else f" since {units.clock(now - view.beat)}"
+        return f"gives no sign of life{since}"
+    if stands is None:
+        return f"has got to step {view.at_step or 0:,}"
+    one = _waits(view)
+    if one is not None:
+        return f"waits in {_name(one)}"
+    library = next((words for line in stands.stack for path, words in _IN_LIBRARY
+                    if path in line), None)
+    return ("works" if stands.works else "stands still") + (f", {library}," if library else "")
+
+
+def _at(view: RankView) -> str:
+    """The line where it is."""
+    stands = view.stands
+    return (stands and (stands.place or next(iter(stands.stack), None))) or "an unknown line"
+
+
+def _and_where(view: RankView) -> str:
+    if view.stands is None or view.error is not None or view.ended:
+        return ""
+    return f" at {_at(view)}"
+
+
+def _name(one: Collective) -> str:
+    size = f" ({one.size})" if one.size else ""
+    group = "" if one.group == _EVERYBODY else f" of group {one.group}"
+    return f"{one.operation} #{one.number}{group}{size}"
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    if len(ranks) > 8:
+        return f"{len(ranks)} ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} " + ", ".join(map(str, sorted(ranks)))

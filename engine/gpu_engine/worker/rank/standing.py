@@ -1,0 +1,191 @@
+"""Where a rank is when it makes no step for a while: its stack, whether it works, and the
+collective operations that it has begun last. While steps go on, nothing is asked or written.
+
+The rank says it itself, in the thread that writes its events. So it needs neither ptrace nor a
+signal, arrives from other machines like any event, and is still there when the run has ended. A
+rank whose interpreter does not run, as it was suspended or native code keeps the GIL, says nothing;
+its heartbeat stops as well then, by which it is known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from ...common import procs
+from ...events import schema
+
+AFTER = 10.0
+"""Seconds without a step, or a change of phase, after which a rank says where it is."""
+_EVERY = 5.0
+"""Seconds between two looks."""
+_AT_MOST_EVERY = 60.0
+"""The time between two events doubles up to this many seconds, as in a long validation, unless the
+rank begins or ends to work."""
+_BUSY = 0.05
+"""The share of one core from which on a rank works. One that waits in gloo, or for a worker of its
+loader that does not answer, uses less than a hundredth."""
+_WRITES = 1 << 20
+"""Bytes read or written in a second from which on it works: a save to a slow disk."""
+_FRAMES, _RECENT = 24, 32
+_TICKS = os.sysconf("SC_CLK_TCK")
+_OURS = f"{Path(__file__).parents[2]}/"
+_LIBRARIES = tuple({f"{sysconfig.get_path(name)}/"
+                    for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+class StandingStill:
+    """Watches the main thread of this rank, from another one."""
+
+    def __init__(self) -> None:
+        self._main = threading.main_thread().ident
+        self._place: object = None
+        self._since = time.time()
+        self._said: schema.Stands | None = None
+        self._look_at = self._tell_at = self._pause = 0.0
+        self._before = (0.0, (0.0, 0))
+        """(monotonic seconds, `_amount`) of the last look."""
+
+    def look(self, step: int, phase: str) -> schema.Stands | None:
+        """What there is to say of a rank after `step` steps, in this phase; None while it makes
+        steps, and where nothing is new. Call it once a second."""
+        now = time.monotonic()
+        if (step, phase) != self._place:
+            self._place, self._since, self._said = (step, phase), time.time(), None
+            self._look_at, self._tell_at, self._pause = now + AFTER - _EVERY, now + AFTER, _EVERY
+        if phase == "done" or now < self._look_at:
+            return None
+        self._look_at = now + _EVERY
+        works = self._works(now)
+        if now < self._tell_at and (self._said is None or works == self._said.works):
+            return None
+        self._tell_at = now + self._pause
+        self._pause = min(2 * self._pause, _AT_MOST_EVERY)
+        said, self._said = self._said, self._event(
+            step, phase, _frames(sys._current_frames().get(self._main or 0)), works)
+        same = said is not None and (said.works, said.stack, said.collectives) == (
+            works, self._said.stack, self._said.collectives)
+        return None if same else self._said
+
+    def failed(self, step: int, phase: str, trace: TracebackType | None) -> schema.Stands | None:
+        """The same of a rank that fails at `trace`; None if it is in no group of ranks."""
+        frames = []
+        while trace is not None:
+            frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno,
+                           trace.tb_frame.f_code.co_name))
+            trace = trace.tb_next
+        event = self._event(step, phase, frames[::-1], True)
+        return event if event.collectives else None
+
+    def _event(self, step: int, phase: str, stack: list[tuple[str, int, str]], works: bool,
+               ) -> schema.Stands:
+        stack = [f for f in stack if not f[0].startswith((_OURS, "<gpu-panel"))] or stack
+        own = next((f for f in stack if not f[0].startswith((*_LIBRARIES, "<"))), None)
+        return schema.Stands(step, phase, round(self._since, 3), works, own and _line(*own),
+                             tuple(_line(*f) for f in stack[:_FRAMES]), collectives() or None)
+
+    def _works(self, now: float) -> bool:
+        """Whether this process and its children have used the processor or the disk since the last
+        look."""
+        (then, before), used = self._before, self._amount()
+        self._before = now, used
+        passed = max(now - then, 1e-3)
+        return used[0] - before[0] > _BUSY * passed or used[1] - before[1] > _WRITES * passed
+
+    @staticmethod
+    def _amount() -> tuple[float, int]:
+        """(seconds of processor time, bytes read and written) of this process and its children,
+        which load its data or compile for it."""
+        return time.process_time() + _below(os.getpid()), _moved_bytes()
+
+
+def _below(pid: int, depth: int = 3) -> float:
+    """Seconds of processor time of the living processes below `pid`; 0 where that is not told."""
+    total = 0.0
+    for child in _children(pid):
+        total += (procs.cpu_ticks(child) or 0) / _TICKS
+        if depth:
+            total += _below(child, depth - 1)
+    return total
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            yield from map(int, (task / "children").read_text().split())
+    except OSError:  # it has ended; or not Linux
+        return
+
+
+def _moved_bytes() -> int:
+    try:
+        fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+        return int(fields["rchar"]) + int(fields["wchar"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    """(file, line, function) of a thread's frames, innermost first."""
+    found = []
+    while frame is not None:
+        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found
+
+
+def _line(file: str, line: int, function: str) -> str:
+    """ "folder/train.py:40 in main": a path from where packages are or the script runs, or its last
+    three parts."""
+    here, installed = f"{Path.cwd()}/", file.rpartition("-packages/")
+    short = file[len(here):] if file.startswith(here) else "/".join(Path(file).parts[-3:])
+    return f"{installed[2] if installed[1] else short}:{line} in {function}"
+
+
+# --- torch's flight recorder ------------------------------------------------------------------
+
+def collectives() -> dict[int, schema.Collective]:
+    """The last collective operations that this process has begun, in the order of their beginning.
+    Empty where torch records none: before 2.9 only NCCL's, and those only from 2.5 on."""
+    found: list[schema.Collective] = []
+    for dump in _dumps():
+        found += map(_collective, dump.get("entries", ())[-_RECENT:])
+    found.sort(key=lambda one: one.began)
+    return dict(enumerate(found[-_RECENT:]))
+
+
+def _dumps() -> Iterator[dict[str, Any]]:
+    """What the recorders of torch have, gloo's and NCCL's. There is no public way to ask: torch
+    writes a file, as pickle, and only when NCCL has timed out. It costs nothing until it is asked,
+    and 30 to 60 ms then. Where it is gone, waiting ranks are told by their stacks alone."""
+    torch = sys.modules.get("torch._C._distributed_c10d")
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(torch, name, None)
+        try:
+            if dump is not None:
+                yield json.loads(dump())
+        except Exception:  # noqa: BLE001  another torch, whose answer is another
+            continue
+
+
+def _collective(entry: dict[str, Any]) -> schema.Collective:
+    """One entry of the recorder. gloo's states are "scheduled" for ever, so `retired` tells whether
+    it has ended; NCCL's are retired a moment after they are "completed"."""
+    point = bool(entry.get("is_p2p"))
+    sizes, types = entry.get("input_sizes") or (), entry.get("input_dtypes") or ()
+    size = ", ".join(f"{'×'.join(map(str, shape)) or 1} {str(kind).lower()}"
+                     for shape, kind in zip(sizes, types))
+    return schema.Collective(
+        str((entry.get("process_group") or ("?",))[0]),
+        int(entry.get("p2p_seq_id" if point else "collective_seq_id") or 0),
+        str(entry.get("profiling_name", "?")).partition(":")[2], size[:100],
+        round(int(entry.get("time_created_ns") or 0) / 1e9, 3),
+        bool(entry.get("retired")) or entry.get("state") == "completed", point)

@@ -1,0 +1,103 @@
+"""Two ranks over gloo, with one of the faults by which ranks wait for each other, or with none."""
+
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+fault = sys.argv[1]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", timeout=timedelta(seconds=float((sys.argv[2:] or [600])[0])))
+rank = dist.get_rank()
+torch.manual_seed(0)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x, both=True):
+        return self.a(x).mean() + (self.b(x).mean() if both else 0)
+
+
+model = nn.parallel.DistributedDataParallel(Model(), bucket_cap_mb=0.001)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+
+def step(both=True):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64), both).backward()
+    optimizer.step()
+
+
+def spin():
+    while True:
+        time.monotonic()
+
+
+def checkpoint():
+    if rank == 0:
+        dist.barrier()
+
+
+def evaluate():
+    for _ in range(10**9):
+        model.module(torch.randn(64, 64))
+
+
+def save():
+    with open(f"slow-{rank}", "wb") as file:
+        for _ in range(10**4):
+            file.seek(0)
+            file.write(bytes(1 << 20))
+            time.sleep(0.1)
+
+
+class Deadlock(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        if i == 39 and rank == 1:
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+        return torch.zeros(1)
+
+
+for i in range(20):
+    step()
+if fault == "loader":
+    for _ in DataLoader(Deadlock(), num_workers=1):
+        step()
+if fault == "size" and rank == 0:
+    dist.all_reduce(torch.ones(3))
+if fault == "barrier":
+    checkpoint()
+if fault == "loop" and rank == 1:
+    spin()
+if fault == "evaluation" and rank == 0:
+    evaluate()
+if fault == "save" and rank == 0:
+    save()
+if fault == "sleep" and rank == 1:
+    time.sleep(3600)
+if fault == "left" and rank == 1:
+    sys.exit()
+if fault == "caught":
+    try:
+        if rank == 1:
+            raise ValueError("of a single batch")
+        step()
+    except ValueError:
+        pass
+for i in range(20):
+    step(both=fault != "unused" or rank == 0)
+if fault == "caught" and rank == 1:
+    dist.destroy_process_group()
