@@ -74,7 +74,7 @@ async def test_an_open_quote_is_said_to_be_one(typed: str, said: str):
         screen.query_one("#f-task-command", Input).value = typed
         await until(pilot, lambda: any(said in line for line in problems_below(screen)))
         assert screen.query_one("#launch", Button).disabled
-        assert said in str(screen.query_one("#verdict", Static).content)
+        assert said in str(screen.query_one("#plan-text", Static).content)
         assert screen.query_one("#f-task-command", Input).value == typed
 
 

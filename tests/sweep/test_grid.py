@@ -129,6 +129,28 @@ def test_keys_that_exclude_each_other_and_too_many_members():
         TASK, "batch.size=1..40+1", "train.steps=1..13+1", repeat=2)
 
 
+@pytest.mark.parametrize(("command", "key", "after"), [
+    ("t.py --lr 0.1 --x", "lr", "t.py --lr 1e-3 --x"),
+    ("t.py --lr=0.1 --lr=0.2", "lr", "t.py --lr=0.1 --lr=1e-3"),
+    ("t.py optim.a=1 lr=0.1", "lr", "t.py optim.a=1 lr=1e-3"),
+    ("t.py --learning-rate 0.1", "learning_rate", "t.py --learning-rate 1e-3"),
+    ("t.py -w a=b", "w", "t.py -w 1e-3"),
+    ("t.py --lr {{x}} --w {w}", "lr", "t.py --lr 1e-3 --w {w}"),
+])
+def test_an_option_of_a_command_varies_by_its_name(command, key, after):
+    one, other = members(own(*command.split()), f"{key}=1e-3,{{y}}")
+    assert one.spec.task.command == after.split()
+    assert other.spec.task.command == after.replace("1e-3", "{{y}}").split()
+    assert one.values == {key: "1e-3"}
+
+
+def test_what_is_no_option_of_the_command_is_not_varied_by_its_name():
+    for command in ("t.py lr 0.1", "t.py --lr", "t.py --lrs 0.1", "t.py --lr {lr}"):
+        assert "lr: {lr} is gpu-panel's own placeholder: vary train.lr" in refused(
+            own(*command.split()), "lr=1,2")
+    assert "train.lr: has no effect" in refused(own("t.py", "--lr", "0.1"), "train.lr=1,2")
+
+
 def test_a_command_gets_its_own_words_and_must_be_told_every_key():
     spec = own("python", "t.py", "--w={width}", "{{width}}", "{lr}")
     found = members(spec, "width=64,{x}", "train.lr=1e-3")
@@ -146,5 +168,6 @@ def test_a_command_gets_its_own_words_and_must_be_told_every_key():
     assert "Write a word of your own, as {width}, into the command" in said
     assert "{lr} is gpu-panel's own placeholder: vary train.lr" in refused(
         own("x", "{lr}"), "lr=1,2")
-    assert "write {width} where its value belongs" in refused(own("x"), "width=1,2")
+    assert "have it say --width VALUE, or write {width} where the value belongs" in refused(
+        own("x"), "width=1,2")
     assert len(members(own("x", "{seed}"), repeat=3)) == 3

@@ -47,7 +47,8 @@ async def test_first_light_on_a_laptop(size):
         await golden(f"laptop-{size[0]}", pilot, screen)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.usefixtures("folded")
+@pytest.mark.parametrize("size", [*SIZES, (120, 36)], ids=str)
 async def test_a_shared_machine(size):
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, size=size) as (pilot, screen):
@@ -55,6 +56,7 @@ async def test_a_shared_machine(size):
         await golden(f"shared-{size[0]}", pilot, screen)
 
 
+@pytest.mark.usefixtures("folded")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_several_machines(size, monkeypatch):
     ages = {"away": 75.0, "seen": 0.4, "read only": 2.0}
@@ -85,6 +87,7 @@ def _room_is_shared(screen) -> bool:
         screen._top_rows in (None, screen.top.outer_size.height))
 
 
+@pytest.mark.usefixtures("folded")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
     now = time.time()

@@ -155,3 +155,15 @@ async def test_devices_and_form_have_the_rows_they_need():
 ])
 def test_rows_of_devices_and_form(height, wanted, rows):
     assert room.top(height, wanted) == rows
+
+
+@pytest.mark.parametrize(("height", "devices", "reading", "rows"), [
+    (48, 10, False, 10),  # few devices: the runs have all that is left
+    (48, 35, False, 28),  # many devices: 13 rows stay for the runs
+    (48, 35, True, 16),
+    (36, 11, True, 11),  # eight devices on a line each
+    (36, 30, True, 11),
+    (24, 30, True, 9),
+])
+def test_rows_of_devices_while_the_form_is_folded(height, devices, reading, rows):
+    assert room.top(height, Wanted(devices, 0, 5, 300), reading=reading) == rows

@@ -19,7 +19,7 @@ from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queue.ask import first_wish
 from gpu_panel.launch.queue.dialog import QueueDialog
-from gpu_panel.launch.queue.wish import Wish, Wrong, field_of
+from gpu_panel.launch.queue.wish import Wish, Wrong, field_of, to_vary
 from gpu_panel.run.screen import RunScreen
 
 from ...conftest import gpus, slots
@@ -160,6 +160,38 @@ def test_what_the_dialog_proposes():
     assert first_wish(draft) == Wish(any=False, count="2")
     draft.share()  # by a question of Launch
     assert draft.spec_to_wait().devices.share is False
+
+
+async def test_an_option_of_an_own_command_varies_after_a_few_keys(home, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    held = lease.acquire(paths.leases_folder(), slots(1).devices, "3f2a")
+    with held:
+        async with panel(slots(1), command=("true", "--lr", "0.1", "--n", "7"),
+                         sets=("devices.ids=cpu:0",)) as (pilot, screen):
+            await pilot.press("V")
+            await until(pilot, lambda: isinstance(pilot.app.screen, QueueDialog))
+            assert pilot.app.screen.query_one("#q-vary", Input).value == "lr="
+            await pilot.press("full_stop", "1", "comma", "full_stop", "3", "enter")
+            await until(pilot, lambda: screen.runs.waiting == 2)
+            await until(pilot, lambda: screen.runs.sweep_at_cursor is not None)
+    from gpu_engine.queue import change
+
+    line = change.line()
+    assert [w.run.plan().spec.task.command for w in line] == [
+        ["true", "--lr", v, "--n", "7"] for v in (".1", ".3")]
+    for one in line:
+        one.run.stop()
+
+
+@pytest.mark.parametrize(("spec", "said"), [
+    ({"task": {"use": "a:B"}}, "train.lr="),
+    ({"task": {"command": ["x", "{lr}", "--n", "1"]}}, "train.lr="),
+    ({"task": {"command": ["x", "--learning-rate=1e-3", "--n", "1"]}}, "learning-rate="),
+    ({"task": {"command": ["x", "--n", "1", "--name", "y"]}}, "n="),
+    ({"task": {"command": ["x", "y"]}}, ""),
+])
+def test_what_is_proposed_to_vary(spec, said):
+    assert to_vary(from_dict(spec)) == said
 
 
 async def test_a_sweep_from_the_form(home, monkeypatch, tmp_path):

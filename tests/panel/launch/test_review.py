@@ -21,9 +21,8 @@ async def test_a_launch_on_a_full_disk_is_refused_by_name(home, monkeypatch):
     async with panel(slots(1)) as (pilot, screen):
         monkeypatch.setattr("gpu_engine.runs.disk_room.LEAST", 1 << 62)
         await pilot.press("ctrl+l")
-        await until(pilot, lambda: screen.query_one("#verdict").display)
-        assert screen.query_one("#launch", Button).disabled
-        assert "no space left in" in str(screen.query_one("#verdict", Static).content)
+        await until(pilot, lambda: screen.query_one("#launch", Button).disabled)
+        assert "no space left in" in str(screen.query_one("#plan-text", Static).content)
         assert any(f"no space left in {home}/runs" in p for p in problems_below(screen))
         assert runs.all_runs() == []
         monkeypatch.undo()

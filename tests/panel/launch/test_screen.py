@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Input
 
 from gpu_engine.devices.records import Sample
 from gpu_engine.spec import presets
@@ -104,8 +104,6 @@ async def test_a_global_size_that_does_not_divide():
         assert screen.query_one("#f-batch-size").has_class("-invalid")
         button = screen.query_one("#launch", Button)
         assert button.disabled
-        why = "Batch: a global batch must divide by 2 replicas; 32 or 34 would"
-        assert str(screen.query_one("#verdict", Static).content) == why
         assert "✗ batch.size = 33" in plan_text(screen)
         assert "gpu-engine run" not in plan_text(screen)
         screen.query_one("#devices").focus()
@@ -114,7 +112,7 @@ async def test_a_global_size_that_does_not_divide():
                     and screen.focused.id == "f-batch-size")
         await type_into(pilot, screen, "f-batch-size", "34")
         assert problems_below(screen) == []
-        assert not screen.query_one("#verdict").display
+        assert not button.disabled
         assert "34 global = 17 per slot" in plan_text(screen)
 
 

@@ -116,7 +116,8 @@ class FlowRow(Container):
         return Content("\n").join(lines)
 
     def show_letters(self, letters: Mapping[Widget, str]) -> None:
-        """Show a letter before each of these fields that is one of ours; none: take them away."""
+        """Show a letter in the label of each of these fields that is one of ours, or before it;
+        none: take them away."""
         self._letters = letters
         self.adapt_labels()
 
@@ -132,12 +133,18 @@ class FlowRow(Container):
         found = [_Text(0, 0, self.head, "$text-muted strike" if untold and all(untold)
                        else "$text-muted")]
         for field in self.fields:
-            place = places.get(field.widget)
-            if place is not None and field.widget in self._letters:
-                found.append(_Text(place.x - field.before - 1, place.y,
-                                   self._letters[field.widget], "bold reverse $text-accent"))
-            if place is not None and field.label:
-                out = field.widget.has_class("-untold")
-                found.append(_Text(place.x - field.before, place.y, field.label,
-                                   "$text-muted strike" if out else "$text-muted"))
+            if (place := places.get(field.widget)) is None:
+                continue
+            x, y, label = place.x - field.before, place.y, field.label
+            style = "$text-muted strike" if field.widget.has_class("-untold") else "$text-muted"
+            letter = self._letters.get(field.widget, "")
+            at = label.lower().find(letter) if letter else -1
+            if at > 0:
+                found.append(_Text(x, y, label[:at], style))
+            if letter:  # within the label, or else before it
+                x += cell_len(label[:at]) if at >= 0 else -1
+                found.append(_Text(x, y, letter, "bold reverse $text-accent"))
+                x += 1
+            if label[at + 1:]:
+                found.append(_Text(x, y, label[at + 1:], style))
         return tuple(found)

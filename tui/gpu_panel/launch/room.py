@@ -42,7 +42,8 @@ def top(height: int, wanted: Wanted, *, reading: bool = False) -> int:
     `reading`: whether the person is among the runs."""
     left = height - 2 - wanted.plan  # without the first line and the keys
     if not wanted.form:
-        return min(wanted.devices, max(LEAST, left - (READING if reading else READING // 2)))
+        most = max(left - READING, left * 2 // 5) if reading else left - READING // 2
+        return min(wanted.devices, max(LEAST, most))
     few = max(4, min(wanted.runs, FEW_RUNS))
     usual = max(LEAST, min(USUAL, left - few - 2), min(wanted.devices, left - few),
                 min(wanted.form, left - (4 if height >= TALL else few)))

@@ -24,12 +24,3 @@ async def test_warnings_stand_before_the_ranks(monkeypatch: pytest.MonkeyPatch):
         assert preview.border_title == "What will run ─ ! 1 warning"
         said = " ".join(shown(screen.query_one("#plan-text")).split())
         assert said.index("loginctl enable-linger") < said.index("rank 0")
-
-
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=str)
-async def test_the_environment_is_on_the_screen(size):
-    async with panel(gpus(2), size=size) as (pilot, screen):
-        await pilot.press("3")
-        await settled(pilot, screen)
-        assert "env CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1" \
-            in shown(screen.query_one("#plan-text"))

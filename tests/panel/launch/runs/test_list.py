@@ -101,6 +101,20 @@ async def test_runs_are_found_by_typing_and_put_in_order():
         assert table.keys == [worse.id, good.id, bad.id]
 
 
+async def test_one_key_shows_the_best_run_from_anywhere():
+    ended("early", loss=0.5, age=100.0)
+    best = ended("best", loss=0.25, age=50.0)
+    ended("nan", loss=float("nan"), age=20.0)
+    ended("late", loss=1.0)
+    async with panel(slots(1)) as (pilot, screen):
+        await until(pilot, lambda: screen.runs.lines and not screen.runs._unread)
+        await pilot.press("b")
+        await until(pilot, lambda: screen.runs.has_focus and screen.runs.line_at_cursor
+                    and screen.runs.line_at_cursor.id == best.id)
+        await pilot.press("b")
+        await until(pilot, lambda: screen.runs.line_at_cursor.name == "late")
+
+
 async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
     first, second = ended("one", age=5), ended("two", age=10)
     live, lock = create_run("long", "", PLAN)
