@@ -53,7 +53,7 @@ launchers, and the supervisor's log."""
         height: 1fr;
         min-height: 5;
         LogView { height: 1fr; }
-        FindInput { display: none; border: none; height: 1; padding: 0 1; background: $boost; }
+        FindInput { display: none; border: none; height: 1; padding: 0 1; }
     }
     """
 
