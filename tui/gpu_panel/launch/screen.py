@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
+from textual.containers import Container, Horizontal, Vertical
 from textual.events import DescendantFocus, Resize, ScreenResume
 from textual.timer import Timer
 from textual.widgets import Collapsible
@@ -26,7 +26,9 @@ from gpu_panel.launch import room
 from gpu_panel.launch.autosave import Autosave
 from gpu_panel.launch.busy_devices import BusyDevice, busy_devices, sharing_would_help
 from gpu_panel.launch.detail.pane import DetailPane
+from gpu_panel.launch.devices import lines
 from gpu_panel.launch.devices.pane import DevicesPane
+from gpu_panel.launch.devices.strip import DeviceStrip
 from gpu_panel.launch.devices.ticks import named_in
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.host_bar import HostBar
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
+_TABS = 56
+"""Cells for the tabs and their marks."""
 APART = 0.3
 """Seconds between the paintings of different parts within a second."""
 
@@ -83,6 +87,7 @@ class LaunchScreen(PaneScreen):
                                  and not assignments)
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
+        self.strip = DeviceStrip()
         self.top = Container(id="top")
         self.devices = DevicesPane(source)
         self.detail = DetailPane(source)
@@ -102,7 +107,9 @@ class LaunchScreen(PaneScreen):
 
     def compose(self) -> ComposeResult:
         yield self.host
-        yield self.bar
+        with Horizontal(id="tabs"):
+            yield self.bar
+            yield self.strip
         with self.top:
             yield self.devices
             yield self.form
@@ -196,6 +203,8 @@ class LaunchScreen(PaneScreen):
 
     def _look(self) -> None:
         self.devices.look()
+        if self.has_class("-narrow"):
+            self.strip.show(lines.strip(self.devices.table()), self.size.width - _TABS)
         self.runs.look()
         self._share_room()
 
@@ -605,7 +614,7 @@ class LaunchScreen(PaneScreen):
         only one pane is shown, a focused list keeps the focus."""
         if self.focused is self.devices:
             self._close_detail()
-        if not (self.bar.display and self.has_class("-narrow")):
+        if not self.has_class("-narrow"):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
