@@ -614,7 +614,7 @@ class LaunchScreen(PaneScreen):
         only one pane is shown, a focused list keeps the focus."""
         if self.focused is self.devices:
             self._close_detail()
-        if not self.has_class("-narrow"):
+        if not (self.bar.display and self.has_class("-narrow")):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
