@@ -43,8 +43,22 @@ def test_text_colours_of_every_theme(name: str) -> None:
     for word in ("success", "warning", "error", "primary"):
         assert contrast(Color.parse(out[f"text-{word}"]),
                         Color.parse(out[f"{word}-muted"])) >= 4.5
+    for ground in ("background", "surface"):  # a field looks like one, and can be read
+        assert contrast(Color.parse(out["field"]), Color.parse(out[ground])) >= theme.FIELD
+    assert contrast(Color.parse(out["field"]), Color.parse(out["foreground"])) >= 4.5
     muted, plain = (contrast(Color.parse(out[n]), grounds[0]) for n in ("text-muted", "foreground"))
     assert muted <= plain  # secondary text is never brighter
+
+
+@pytest.mark.parametrize("name", [*THEMES, "ansi-dark"])
+async def test_a_field_looks_like_one(name: str) -> None:
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler) as (pilot, screen):
+        await change_theme(pilot, name)
+        field = screen.query_one("#f-batch-size", Input)
+        style, around = field.rich_style, screen.query_one("#form").rich_style
+        assert style.underline or style.bgcolor != around.bgcolor
+        assert bool(style.underline) == name.startswith("ansi")
 
 
 async def change_theme(pilot: Pilot[None], name: str) -> None:

@@ -253,6 +253,8 @@ KEYS: tuple[Key, ...] = (
         "Move the crosshair to the evaluation, checkpoint, attempt or note before"),
     Key("chart.band", "chart", "b", "band", "band",
         "Draw a line for every rank, or their range and mean"),
+    Key("chart.range", "chart", "v", "range", "range",
+        "Cut off values far outside, such as a spike, or show all of them"),
     Key("loss.log-scale", "loss", "l", "log_scale", "log scale",
         "Draw the first chart on a logarithmic or a linear scale", everywhere=True),
     Key("loss.smooth", "loss", "m", "smooth", "smooth", "Smooth the first chart: off, 0.6 or 0.9",

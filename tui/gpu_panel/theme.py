@@ -16,6 +16,8 @@ from textual.color import BLACK, WHITE, Color
 
 LEAST = 4.5
 """The contrast that WCAG 2.2 demands of text (1.4.3, AA)."""
+FIELD = 1.15
+"""That of the ground of a field with what is around it: visible, and quiet."""
 GRAPHIC = 3.0
 """The contrast that it demands of lines and marks (1.4.11)."""
 _MARGIN = 0.1
@@ -27,7 +29,8 @@ def legible(given: Mapping[str, str], *, dark: bool, ansi: bool) -> dict[str, st
     """CSS variables that replace or extend those of a theme (`given`). Ours are:
 
     `cursor`, `cursor-blurred`: background of the row under the cursor; `cursor-style`: its text
-    style. `faint`: lines that are not text. `frame`, `frame-focus`: borders.
+    style. `field`, `field-style`: the same of a field to type in. `faint`: lines that are not text.
+    `frame`, `frame-focus`: borders.
     """
     return _of_terminal(dark) if ansi else _of_theme(given, dark)
 
@@ -52,11 +55,12 @@ def _of_theme(given: Mapping[str, str], dark: bool) -> dict[str, str]:
     cursor = background.blend(apart(primary, (background,), far, GRAPHIC), 0.18)
     blurred = background.blend(ink, 0.1)
     boost = Color.parse(given["boost"])
-    grounds = (background, surface, panel, cursor, blurred, background + boost, surface + boost,
-               _opaque(given.get("surface-active", given["surface"])))
+    field = apart(background, (background, surface), ink, FIELD)
+    grounds = (background, surface, panel, cursor, blurred, field, background + boost,
+               surface + boost, _opaque(given.get("surface-active", given["surface"])))
     fills = {f"{name}-muted": background.blend(_opaque(given[name]), 0.18) for name in _NAMES}
     ink = apart(ink, (*grounds, *fills.values()), far, LEAST)
-    out = {"foreground": ink, "cursor": cursor, "cursor-blurred": blurred,
+    out = {"foreground": ink, "field": field, "cursor": cursor, "cursor-blurred": blurred,
            "faint": apart(background.blend(ink, 0.3), (background, surface), far, GRAPHIC),
            "frame": background.blend(ink, 0.35),
            "text-muted": apart(background.blend(ink, 0.6), (*grounds, *fills.values()), far,
@@ -75,14 +79,15 @@ def _of_theme(given: Mapping[str, str], dark: bool) -> dict[str, str]:
             "footer-description-foreground": ink, "footer-description-background": panel,
             "button-foreground": ink,
             "input-selection-background": cursor, "input-selection-foreground": ink}
-    return {name: color.hex for name, color in out.items()} | {"cursor-style": "none"}
+    return {name: color.hex for name, color in out.items()} \
+        | {"cursor-style": "none", "field-style": "none"}
 
 
 def _of_terminal(dark: bool) -> dict[str, str]:
     """Variables in the terminal's own sixteen colours. How they look is unknown, so these are the
     ones that contrast with a dark or a light background in nearly every terminal, without fills,
-    and with the cursor's row reversed. (In xterm, green on white has 2.1 : 1 and blue on black
-    2.2 : 1.)"""
+    with the cursor's row reversed and fields underlined. (In xterm, green on white has 2.1 : 1 and
+    blue on black 2.2 : 1.)"""
     primary, warning, error, success = (
         ("ansi_cyan", "ansi_yellow", "ansi_bright_red", "ansi_green") if dark else
         ("ansi_blue", "ansi_magenta", "ansi_red", "ansi_blue"))
@@ -94,7 +99,8 @@ def _of_terminal(dark: bool) -> dict[str, str]:
     out |= {f"{name}-muted": plain for name in named}
     return out | {
         "text-muted": plain, "text-disabled": plain, "cursor": plain, "cursor-blurred": plain,
-        "cursor-style": "reverse", "faint": plain, "frame": plain, "frame-focus": primary,
+        "cursor-style": "reverse", "field": plain, "field-style": "underline",
+        "faint": plain, "frame": plain, "frame-focus": primary,
         "footer-key-foreground": primary,
         "block-cursor-background": plain, "block-cursor-foreground": plain,
         "block-cursor-text-style": "reverse", "input-selection-background": plain,

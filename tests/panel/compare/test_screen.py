@@ -136,6 +136,17 @@ async def test_golden_of_two_runs_side_by_side(size):
         assert "| train.lr | 0.01 | 0.1 |" in lines
 
 
+@pytest.mark.parametrize("size", [(120, 36), (160, 48)])
+async def test_the_curves_have_the_rows_that_the_tables_do_not_need(size):
+    runs = [written("digits-a"), written("digits-b", lr=0.1, ranks=1)]
+    async with Mini(runs).run_test(size=size) as pilot:
+        screen = await read(pilot)
+        curves = screen.query_one(CurvesPane)
+        for table in (screen.query_one(FiguresPane), screen.query_one(DifferencesPane)):
+            await until(pilot, lambda table=table: table.outer_size.height == table.rows_wanted)
+        assert curves.outer_size.height > size[1] / 2
+
+
 async def test_over_steps_time_and_examples_and_another_value():
     wide, narrow = runs = [written("digits-a"), written("digits-b", ranks=1)]
     async with Mini(runs).run_test(size=(120, 36)) as pilot:

@@ -91,3 +91,18 @@ async def test_a_script_without_figures_gets_its_log_large(tmp_path: Path, size)
             await pilot.press("1")
             await shown(pilot)
             assert "loss ─ " in terminal(app)
+
+
+async def test_the_charts_have_the_rows_that_the_log_does_not_need(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    run.run.log(0).write_text("one line\n")
+    app = Mini(run.run, at=50.5)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settled(pilot)
+        log, loss = app.run_screen.pane("log"), app.run_screen.pane("loss")
+        await until(pilot, lambda: log.outer_size.height == 6)
+        assert loss.outer_size.height > 28
+        run.log(0, b"another line\n" * 100)
+        await settled(pilot)
+        await until(pilot, lambda: log.outer_size.height > 12)
+        assert loss.outer_size.height > log.outer_size.height  # figures are what this is for

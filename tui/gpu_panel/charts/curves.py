@@ -20,6 +20,7 @@ from textual.events import (
     MouseScrollUp,
     MouseUp,
 )
+from textual.strip import Strip
 
 from gpu_engine.common.series import Series
 from gpu_panel import keys
@@ -77,11 +78,22 @@ class CurveView(CurveDrawing, can_focus=True):
         self.border_subtitle = self.modes()
         self.refresh()
 
+    def frame(self, width: int, height: int) -> list[Strip]:
+        before = self.is_cut
+        strips = super().frame(width, height)
+        if self.is_cut != before:
+            self.call_later(self._say_modes)
+        return strips
+
+    def _say_modes(self) -> None:
+        self.border_subtitle = self.modes()
+
     def modes(self) -> str:
         """How the chart is drawn, for the border: "log · smooth 0.6"."""
         found = ["log"] if self.log_scale else []
         found += [f"smooth {self.smooth}"] if self.smooth else []
         found += ["zoomed"] if self._window else []
+        found += ["outliers cut (v)"] if self.is_cut else []
         found += ["band"] if self._as_band() else []
         return " · ".join(found)
 
@@ -100,6 +112,11 @@ class CurveView(CurveDrawing, can_focus=True):
     def action_band(self) -> None:
         """Switch between a line for each rank, and their range and mean."""
         self.banded = not self._as_band()
+        self.redraw()
+
+    def action_range(self) -> None:
+        """Switch between all values and those that are not far outside."""
+        self.robust = not self.robust
         self.redraw()
 
     def action_whole(self) -> None:

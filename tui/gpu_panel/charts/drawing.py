@@ -119,6 +119,10 @@ class CurveDrawing(Widget):
         series are reduced once and not twice."""
         self.log_scale = False
         self.smooth = 0.0
+        self.robust = False
+        """Whether values far outside may be cut off, and are marked."""
+        self.is_cut = False
+        """Whether some are, as it was drawn last."""
         self.banded: bool | None = None
         """Whether the range is drawn instead of the lines; None: decided by the number of
         ranks."""
@@ -170,7 +174,7 @@ class CurveDrawing(Widget):
         above = 1 if high >= _LEGEND_FROM and len(entries) > 1 else 0
         plot_high = high - below - above
         scale = scale_of([*found, *([over_all] if over_all else [])], plot_high * 4,
-                         log=self.log_scale, zero=self.axes.zero,
+                         log=self.log_scale, zero=self.axes.zero, robust=self.robust,
                          upto=[level.value for level in self.levels])
         bad = {c for columns in (*found, over_all) if columns for c in columns.bad}
         if scale is None:
@@ -190,6 +194,11 @@ class CurveDrawing(Widget):
         if over_all is not None:
             self._paint_band(plot, over_all, scale)
         self._paint_lines(plot, shown, found, scale)
+        self.is_cut = False
+        for line, columns in zip(shown, found, strict=True):
+            self._mark_cut(plot, columns, scale, _LINES + line.index % palette.HUES)
+        if over_all is not None:
+            self._mark_cut(plot, over_all, scale, _MEAN)
         self._mark(plot, (*found, *([over_all] if over_all else [])))
         marking.paint(plot, self.marks, x0, x1, _CROSS)
         self._paint_selection(plot, x0, x1)
@@ -278,6 +287,17 @@ class CurveDrawing(Widget):
         stride = max((self._finest(line.series).stride for line in self._lines), default=1)
         apart = max(self.axes.x_gap, 2.0 * stride)
         return gaps(columns, int(apart * each) + 1) | seams
+
+    def _mark_cut(self, plot: Canvas, columns: ColumnValues, scale: Scale, style: int) -> None:
+        """Mark where a line goes on above or below what is shown."""
+        if scale.log or not self.robust:
+            return
+        for row, sign, cells in (
+                (0, "▲", {x // 2 for x, v in enumerate(columns.hi) if v > scale.y1}),
+                (plot.height - 1, "▼", {x // 2 for x, v in enumerate(columns.lo) if v < scale.y0})):
+            self.is_cut = self.is_cut or bool(cells)
+            for cell in cells:
+                plot.text(cell, row, sign, style)
 
     def _mark(self, plot: Canvas, found: tuple[ColumnValues, ...]) -> None:
         for cell in {c // 2 for columns in found for c in columns.bad}:

@@ -1,4 +1,4 @@
-"""The strokes that tell ranks apart: eight hues derived from the theme, then other dashes."""
+"""The strokes that tell ranks apart: eight hues that suit the theme, then other dashes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from gpu_panel import okabe_ito
 from gpu_panel.theme import GRAPHIC, apart, contrast
 
 HUES = 8
-_TURN = (0.0, 0.42, 0.80, 0.17, 0.62, 0.92, 0.29, 0.53)
-"""Rotations of the theme's primary hue, in turns; consecutive ones are far apart."""
-_ON_DARK = ("cyan", "yellow", "magenta", "green", "bright_red", "bright_blue", "white",
-            "bright_cyan")
-_ON_LIGHT = ("blue", "red", "magenta", "green", "cyan", "black", "bright_magenta", "bright_red")
+_RING = (75, 190, 290, 115, 220, 325, 155, 255)
+"""Hues in degrees, far from those beside them. Red and amber are not among them: they are for
+trouble."""
+_SATURATION = 0.6
+_ON_DARK = ("cyan", "magenta", "green", "bright_blue", "white", "bright_magenta", "bright_cyan",
+            "bright_green")
+_ON_LIGHT = ("blue", "magenta", "green", "black", "cyan", "bright_magenta", "bright_blue",
+             "bright_black")
 
 
 def strokes(app: App[object]) -> list[Style]:
-    """Eight line styles that suit the theme; the first has its primary colour."""
+    """Eight line styles that suit the theme; the first is the nearest to its primary colour."""
     terminals = [Style(color=n) for n in (_ON_DARK if app.current_theme.dark else _ON_LIGHT)]
     try:
         primary = Color.parse(app.theme_variables.get("primary", ""))
@@ -27,16 +30,16 @@ def strokes(app: App[object]) -> list[Style]:
         return terminals
     if primary.ansi is not None or app.native_ansi_color:
         return terminals
-    hue, saturation, _ = primary.hsl
+    near = [abs((hue / 360 - primary.hsl.h + 0.5) % 1.0 - 0.5) for hue in _RING]
+    first = near.index(min(near))
     light = background.brightness > 0.5
     far = BLACK if light else WHITE
     if _is_for_colour_blind(app):
         every = [apart(Color.parse(c), (background,), far, GRAPHIC) for c in okabe_ito.LINES]
         return [Style(color=c.rich_color) for c in (*every, far)]
     found = []
-    for turn in _TURN:
-        colour = Color.from_hsl((hue + turn) % 1.0, max(saturation, 0.6) * 0.85,
-                                0.36 if light else 0.66)
+    for hue in (*_RING[first:], *_RING[:first]):
+        colour = Color.from_hsl(hue / 360, _SATURATION, 0.36 if light else 0.66)
         colour = apart(colour, (background,), far, GRAPHIC)
         found.append(Style(color=colour.rich_color))
     return found

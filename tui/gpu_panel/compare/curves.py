@@ -39,11 +39,13 @@ class CurvesPane(CurveView, ComparePane):
     HELP = """One line for each run, the mean of its first ranks; the run under the cursor of the
 table is on top. x draws them over steps, over the time since each run began (without the time
 between its attempts), or over the examples seen. c chooses another value: evaluations, what a
-script logs, learning rate, speed, gradient norm."""
+script logs, learning rate, speed, gradient norm. ▲ and ▼ mark where values far outside are cut off;
+v shows them."""
     DEFAULT_CSS = "CurvesPane { height: 1fr; min-height: 8; }"
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(Axes(empty="reading …"), id=id)
+        self.robust = True
         self.axis = "step"
         """One of `curve.AXES`."""
         self._painted: object = None

@@ -27,7 +27,7 @@ class DifferencesPane(CompareTable):
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """The settings in which the runs differ, and after them the commit, versions, devices
 and machine, as far as they differ too. Everything that is not listed is the same."""
-    DEFAULT_CSS = "DifferencesPane { height: 1fr; min-height: 5; }"
+    DEFAULT_CSS = "DifferencesPane { height: auto; min-height: 3; }"
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.store is None or any(one.state is None for one in self.store.runs):

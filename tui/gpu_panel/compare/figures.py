@@ -26,7 +26,7 @@ class FiguresPane(CompareTable):
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """How each run ended, or how far it is: its last loss (the mean of the ranks), its last
 evaluation, the time of its attempts, its speed and the most memory that it took."""
-    DEFAULT_CSS = "FiguresPane { height: auto; max-height: 40%; min-height: 5; }"
+    DEFAULT_CSS = "FiguresPane { height: auto; min-height: 3; }"
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.store is None:
@@ -55,9 +55,6 @@ evaluation, the time of its attempts, its speed and the most memory that it took
             rows.append(Row(one.id, (tuple(parts),)))
         self.entitle("runs" + (" ─ ← →: more columns" if self.hidden or self.first else ""))
         return tuple(head), rows
-
-    def get_content_height(self, container: object, viewport: object, width: int) -> int:
-        return 1 + (len(self.store.runs) if self.store is not None else 2)
 
     def watch_cursor(self, old: int, new: int) -> None:
         super().watch_cursor(old, new)

@@ -80,6 +80,16 @@ class CompareScreen(PaneScreen):
         self._painted = now
         for pane in self._panes():
             pane.paint(self.store, self._chosen)
+        self._share_room()
+
+    def _share_room(self) -> None:
+        """Leave the chart what the tables do not need, at least half of the screen."""
+        if self.has_class("-tabs"):
+            return
+        half, figures = self.size.height // 2, self.query_one(FiguresPane)
+        differences = self.query_one(DifferencesPane)
+        few = min(figures.rows_wanted, max(half - differences.rows_wanted, half * 3 // 5))
+        figures.styles.max_height, differences.styles.max_height = few, half - few
 
     def _panes(self) -> Iterator[ComparePane]:
         for pane in self.PANES:
@@ -98,6 +108,9 @@ class CompareScreen(PaneScreen):
     def _arrange(self) -> None:
         tabs = self.size.width < WIDE[0] or self.size.height < WIDE[1]
         self.set_class(tabs, "-tabs")
+        for pane in self._panes():
+            pane.styles.max_height = None
+        self._share_room()
         for pane in self._panes():
             pane.set_class(tabs and self._front != pane.NAME, "-behind")
         self.query_one(PaneBar).active = self._front

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
+from textual.containers import Container, Horizontal, Vertical
 from textual.events import DescendantFocus, Resize, ScreenResume
 from textual.timer import Timer
 from textual.widgets import Collapsible
@@ -28,7 +28,9 @@ from gpu_panel.launch import room
 from gpu_panel.launch.autosave import Autosave
 from gpu_panel.launch.busy_devices import BusyDevice, busy_devices, sharing_would_help
 from gpu_panel.launch.detail.pane import DetailPane
+from gpu_panel.launch.devices import lines
 from gpu_panel.launch.devices.pane import DevicesPane
+from gpu_panel.launch.devices.strip import DeviceStrip
 from gpu_panel.launch.devices.ticks import named_in
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.host_bar import HostBar
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 WHOLE, FOLDED = "whole", "folded"
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
+_TABS = 56
+"""Cells for the tabs and their marks."""
 APART = 0.3
 """Seconds between the paintings of different parts within a second."""
 
@@ -90,6 +94,7 @@ class LaunchScreen(PaneScreen):
                                  and not assignments)
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
+        self.strip = DeviceStrip()
         self.top = Container(id="top")
         self.devices = DevicesPane(source)
         self.detail = DetailPane(source)
@@ -109,7 +114,9 @@ class LaunchScreen(PaneScreen):
 
     def compose(self) -> ComposeResult:
         yield self.host
-        yield self.bar
+        with Horizontal(id="tabs"):
+            yield self.bar
+            yield self.strip
         with self.top:
             yield self.devices
             yield self.form
@@ -208,6 +215,8 @@ class LaunchScreen(PaneScreen):
 
     def _look(self) -> None:
         self.devices.look()
+        if self.has_class("-narrow"):
+            self.strip.show(lines.strip(self.devices.table()), self.size.width - _TABS)
         self.runs.look()
         self._share_room()
 

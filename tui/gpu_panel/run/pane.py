@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +37,14 @@ class RunPane(Pane):
 
         pane: RunPane
         rank: int
+
+        def pass_on(self, panes: Iterable[RunPane]) -> int:
+            """Tell the others of these panes, and nobody else. Returns the rank."""
+            self.stop()
+            for pane in panes:
+                if pane is not self.pane:
+                    pane.rank_chosen(self.rank)
+            return self.rank
 
     def on_mount(self) -> None:
         """The title in the frame, until `paint` says more there."""

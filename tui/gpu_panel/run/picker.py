@@ -58,7 +58,7 @@ class CurvePicker(ModalScreen[str | None]):
         Binding("pagedown", "page(1)", "page down", priority=True),
     ]
     DEFAULT_CSS = """
-    CurvePicker Input { border: none; height: 1; background: $boost; margin-bottom: 1; }
+    CurvePicker Input { border: none; height: 1; margin-bottom: 1; }
     """
 
     def __init__(self, entries: Callable[[], Sequence[Entry]], now: str, chart: str) -> None:

@@ -140,6 +140,7 @@ class RunScreen(PaneScreen):
         for pane in self._panes():
             pane.paint(store, moment)
         self._name_tabs()
+        self._share_rows()
         bare = self._without_figures()
         if bare != self._bare:
             self._bare = bare
@@ -194,11 +195,7 @@ class RunScreen(PaneScreen):
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
         """Tell the other panes that a rank was chosen in one."""
-        event.stop()
-        self._rank = event.rank
-        for pane in self._panes():
-            if pane is not event.pane:
-                pane.rank_chosen(event.rank)
+        self._rank = event.pass_on(self._panes())
         self.call_after_refresh(self.paint)
 
     # --- arranging ------------------------------------------------------------------------------
@@ -216,8 +213,15 @@ class RunScreen(PaneScreen):
         for row in self.query(".row"):
             row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
         self.query_one(PaneBar).active = front
+        self._share_rows()
         if self.focused is None or not self.focused.is_on_screen or tabs:
             self.call_after_refresh(self._enter_front)
+
+    def _share_rows(self) -> None:
+        """Leave the charts the rows that the log does not need."""
+        log = self.query_one(LogPane)
+        charts = [row for row in self.query(".row") if not row.has_class("-behind")]
+        log.styles.max_height = log.rows_wanted if charts and not self.has_class("-tabs") else None
 
     @property
     def _shown_front(self) -> str:

@@ -11,7 +11,7 @@ from gpu_panel.launch.room import Wanted
 
 def parts(height, ranks=2, banner=0, **more) -> Parts:
     return share(height, **({"ranks": ranks, "banner": banner, "facts": True, "curves": True,
-                             "failed": False, "waits": False} | more))
+                             "failed": False, "waits": False, "lines": 99} | more))
 
 
 def test_no_row_is_given_twice_or_to_nobody():
@@ -34,6 +34,7 @@ def test_the_curves_come_first_and_why_it_failed_before_them():
     high = parts(30, banner=1, failed=True)
     assert high.curves >= 7
     assert high.log >= high.curves
+    assert parts(30, lines=1).log == 2  # a log takes no more than it needs
     assert parts(20, curves=False, ranks=1) == Parts(facts=1, banner=0, curves=0, ranks=3, log=16)
     assert parts(20, banner=3, facts=False, waits=True) == Parts(0, 3, 0, 0, 0, 17)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpu_engine.devices.leases import Holder
     from gpu_engine.devices.records import Device, Sample
 
-GLYPHS = {"free": ("○", "good"), "busy": ("●", "warn"), "leased": ("◆", "accent"),
+GLYPHS = {"free": ("○", "good"), "busy": ("●", ""), "leased": ("◆", "accent"),
           "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
 """State → glyph and style; the state's name is shown beside the glyph."""
 

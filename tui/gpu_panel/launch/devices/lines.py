@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.spec import modes
+from gpu_panel.charts.sparkline import bar
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch.devices import graphs, row_keys, shapes
@@ -124,9 +125,7 @@ def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
     if table.inventory is None:
         looking = _looking(table.looking, width)
         return Built(None, looking, _lines(looking))
-    own = _Machine(table.inventory, table.snapshot, table.freedom, table.history)
-    others = [_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
-                       table.histories.get(seen.host.name), seen) for seen in table.hosts]
+    own, *others = _machines(table, table.inventory)
     facts = {id(m): [_facts(table, m, d, s) for d, s in
                      _sorted(table, m, [(d, m.sample(d)) for d in m.inventory.devices])]
              for m in (own, *others)}
@@ -157,6 +156,27 @@ def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
                  others_lines + wanted * len(every),
                  {f.key: f"{f.name} · {f.mine}{f.use[0]}" for f in every
                   if cells(f.mine + f.use[0]) > drawn.room})
+
+
+def _machines(table: DeviceTable, own: Inventory) -> list[_Machine]:
+    """This machine, whose inventory is `own`, and the hosts."""
+    return [_Machine(own, table.snapshot, table.freedom, table.history),
+            *(_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
+                       table.histories.get(seen.host.name), seen) for seen in table.hosts)]
+
+
+def strip(table: DeviceTable) -> Line:
+    """Each device in one cell: a bar of its utilisation, in the hue of the run of ours on it; a gap
+    between machines."""
+    parts: list[Part] = []
+    for machine in _machines(table, table.inventory) if table.inventory is not None else ():
+        parts += [(" ", "")] if parts and machine.inventory.devices else []
+        for sample in map(machine.sample, machine.inventory.devices):
+            ours = (table.ours or {}).get(machine.key(sample.device))
+            share = sample.utilization
+            parts.append(("!", "bad") if sample.problem else ("·", "dim") if share is None else
+                         (bar(share), graphs.style(share, ours.hue if ours else 0)))
+    return tuple(parts)
 
 
 def _lines(rows: Sequence[Row]) -> int:

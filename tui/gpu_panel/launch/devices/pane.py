@@ -165,8 +165,14 @@ w notifies you when the device under the cursor is free, W when any is."""
         """Draw the latest snapshot of the devices."""
         if not self.is_on_screen and self.size.width:
             return
+        self._table = self.table()
+        self.repaint()
+        self._entitle()
+
+    def table(self) -> DeviceTable:
+        """What there is to show now."""
         source, draft = self._source, self._draft
-        self._table = DeviceTable(
+        return DeviceTable(
             source.inventory, source.snapshot, self.ticked,
             mode=draft.mode if draft else "single",
             first_rank=draft.first_rank if draft else 0,
@@ -175,8 +181,6 @@ w notifies you when the device under the cursor is free, W when any is."""
             history=source.history, order=self._order, hosts=source.hosts,
             now=time.monotonic(), histories=source.histories, wanted=frozenset(source.wanted),
             looking=time.monotonic() - self._began)
-        self.repaint()
-        self._entitle()
 
     def on_show(self) -> None:
         self.paint()

@@ -20,10 +20,10 @@ class Parts:
 
 
 def share(height: int, *, ranks: int, banner: int, facts: bool, curves: bool, failed: bool,
-          waits: bool) -> Parts:
+          waits: bool, lines: int) -> Parts:
     """Share `height` rows. `ranks`: the lines of all ranks; `banner`: those of the banner; `facts`:
     whether there are figures; `curves`: whether there is anything to draw; `failed`: whether the
-    log says why it failed; `waits`: whether it is in the queue."""
+    log says why it failed; `waits`: whether it is in the queue; `lines`: those of its log."""
     figures = 1 if facts and height >= 10 else 0
     said = min(banner, max(height // 4, 1))
     left = height - figures - said
@@ -35,7 +35,7 @@ def share(height: int, *, ranks: int, banner: int, facts: bool, curves: bool, fa
         return Parts(figures, said, 0, table, left)
     log = 0
     if left >= 11:
-        log = left // 2 if failed else max(left // 4, 4)
+        log = min(left // 2 if failed else max(left // 4, 4), lines + 1)
     elif failed and left >= 7:
         return Parts(figures, said, 0, table, left)  # why it failed says more than a small curve
     return Parts(figures, said, left - log, table, log)

@@ -152,7 +152,7 @@ class RunPage(Page):
             self.size.height, ranks=sum(max(len(v.gpu_allocated), 1) for v in store.ranks.values()),
             banner=sum(-(-max(len(line), 1) // width) for line in lines),
             facts=facts, curves=curves, failed=state in ("failed", "lost"),
-            waits=store.turn is not None)
+            waits=store.turn is not None, lines=self.query_one(LogView).rows_wanted)
         if parts == self._parts:
             return
         self._parts = parts
@@ -176,9 +176,5 @@ class RunPage(Page):
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
         """A click on a rank shows its log and its curves on top, as on the whole screen."""
-        event.stop()
-        self._rank = event.rank
-        for pane in self._panes():
-            if pane is not event.pane:
-                pane.rank_chosen(event.rank)
+        self._rank = event.pass_on(self._panes())
         self.call_after_refresh(self.paint)

@@ -17,7 +17,7 @@ class FilterInput(Input):
 
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("filter"))
     DEFAULT_CSS = """
-    FilterInput { border: none; height: 1; padding: 0 1; background: $boost; }
+    FilterInput { border: none; height: 1; padding: 0 1; }
     """
 
     def __init__(self, changed: Callable[[str], object], left: Callable[[], object]) -> None:

@@ -29,7 +29,7 @@ class NoteDialog(ModalScreen[Change | None]):
     DEFAULT_CSS = """
     NoteDialog {
         .note-label { color: $text-muted; }
-        TextArea { height: 6; border: none; padding: 0; background: $boost; }
+        TextArea { height: 6; border: none; padding: 0; }
         #name { margin-bottom: 1; }
     }
     """

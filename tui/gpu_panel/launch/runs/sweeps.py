@@ -87,7 +87,7 @@ def _said(line: SweepLine, parts: Line, matching: bool) -> Line:
     said += [(f"{running} running", "accent")] if running else []
     said += [(f"{counts['queued']} waiting", "dim")] if counts["queued"] else []
     said += [(f"{bad} failed", "bad")] if bad else []
-    said += [(f"{counts['stopped']} stopped", "warn")] if counts["stopped"] else []
+    said += [(f"{counts['stopped']} stopped", "dim")] if counts["stopped"] else []
     done = [one for one in line.members if one.best is not None and one.state == "completed"]
     if done:
         best = min(done, key=lambda one: one.best or 0.0)

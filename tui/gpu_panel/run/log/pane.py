@@ -21,6 +21,8 @@ from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.ranks import name_ranks, standing_still
 
+STEP = 6
+
 
 class FindInput(Input):
     """The text to search the log for, or where to go in it; escape closes the field."""
@@ -52,7 +54,7 @@ launchers, and the supervisor's log."""
         height: 1fr;
         min-height: 5;
         LogView { height: 1fr; }
-        FindInput { display: none; border: none; height: 1; padding: 0 1; background: $boost; }
+        FindInput { display: none; border: none; height: 1; padding: 0 1; }
     }
     """
 
@@ -75,6 +77,12 @@ launchers, and the supervisor's log."""
 
     def enter(self) -> None:
         self._view.focus(scroll_visible=False)
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows with which nothing need be scrolled, frame included: a multiple of `STEP`, so that
+        the panes above seldom move while a log begins."""
+        return -(-(self._view.rows_wanted + 2) // STEP) * STEP
 
     @property
     def _view(self) -> LogView:

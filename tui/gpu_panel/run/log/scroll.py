@@ -26,6 +26,8 @@ from gpu_panel.run.log.joined import JoinedLog
 from gpu_panel.run.log.matches import Matches
 
 FILES = (LogFile, JoinedLog)
+SHORT = 60
+"""Entries of a log whose rows are counted."""
 _KEPT = 1 << 14
 """A line with at most so many characters is cached and drawn as a whole."""
 
@@ -99,6 +101,15 @@ class LogScroll(ScrollView, can_focus=True):
         if self.filtered and self._matches is not None:
             return len(self._matches)
         return len(self.lines or ())
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows with which all of it is seen; of a long log the number of its entries."""
+        width = max(self.scrollable_content_region.width, 1)
+        if not self.wrapped or self.count > SHORT:
+            return max(self.count, 1)
+        return max(sum(len(folding.pieces(self._text(entry), width))
+                       for entry in range(self.count)), 1)
 
     def line_of(self, entry: int) -> int:
         """The number of an entry's line."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 GLYPHS = {"queued": "◌", "starting": "◔", "running": "●", "stopping": "◐", "completed": "✓",
           "stopped": "■", "failed": "✗", "lost": "?", "unreadable": "?"}
 """A character for each state in `gpu_engine.runs.state.StateName`."""
-TONES = {"queued": "dim", "starting": "accent", "running": "accent", "stopping": "warn",
-         "completed": "good", "stopped": "warn", "failed": "bad", "lost": "bad",
+TONES = {"queued": "dim", "starting": "accent", "running": "accent", "stopping": "accent",
+         "completed": "good", "stopped": "dim", "failed": "bad", "lost": "bad",
          "unreadable": "warn"}
 """The style of each state in a list, one of `rows.STYLES`."""
 _COLOURS = {"accent": "$text-primary", "good": "$text-success", "warn": "$text-warning",
