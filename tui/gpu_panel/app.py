@@ -22,7 +22,7 @@ from gpu_engine.settings.schema import Settings
 from gpu_panel import keys, readonly
 from gpu_panel.alerts.teller import Teller
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.errors import record, sentence, show
+from gpu_panel.common.errors import guard, record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.common.textual_private import surely_rings
@@ -42,7 +42,8 @@ class PanelApp(ThemedApp):
     # The default screen's sheets too: a screen that is not pushed does not load its CSS_PATH.
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         SHEET, "launch/screen.tcss", "launch/form/pane.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app"))
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app", "own"))
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"own_command"})
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  Textual's way
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
 
@@ -165,6 +166,14 @@ class PanelApp(ThemedApp):
                     "for is free" if told else "No bell, no notifications",
                     title="On" if told else "Off")
 
+    @work(exit_on_error=False, group="own")
+    async def action_own_command(self, name: str) -> None:
+        """Run a command of settings.toml."""
+        from gpu_panel.commands.own import run
+
+        with guard(self):
+            await run(self, next(c for c in self.settings.commands if c.name == name))
+
     def action_redraw(self) -> None:
         """Draw everything again, after another program has written to the terminal."""
         if self.terminal is not None:
@@ -195,6 +204,9 @@ class PanelApp(ThemedApp):
         for key in screen.palette_keys() if isinstance(screen, PaneScreen) else ():
             yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
                                 self._caller(screen, key.action))
+        for key in () if readonly.on else keys.of("own"):
+            yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
+                                self._caller(screen, f"app.{key.action}"))
         yield SystemCommand("keys", "Show every key and what the pane does", self.action_help)
         yield SystemCommand("bell on/off", "Turn bell and notifications on or off",
                             self._caller(screen, "app.tell"))

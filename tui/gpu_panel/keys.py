@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -10,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.keys import Keys as TextualKeys
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.settings.own_commands import OwnCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Key:
     id: str
     """Stable name, for keymaps."""
     scope: str
-    """Whose key it is: a pane's or a screen's name, or "app"."""
+    """Whose key it is: a pane's or a screen's name, "app", or "own" for the person's own."""
     keys: str
     """Textual's names, separated by commas: "ctrl+o,p"."""
     action: str
@@ -347,12 +349,44 @@ def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]
     return tuple(found)
 
 
-def use(wanted: Mapping[str, str]) -> None:
-    """Use these keys for all screens. Call it before any other module of the panel is imported, as
-    their classes take their bindings from the table. Raises KeysError."""
+def use(wanted: Mapping[str, str], commands: Iterable[OwnCommand] = ()) -> None:
+    """Use these keys for all screens, and those of the person's own commands. Call it before any
+    other module of the panel is imported, as their classes take their bindings from the table.
+    Raises KeysError."""
     global KEYS
     if wanted:
         KEYS = remapped(KEYS, wanted)
+    KEYS = with_commands(KEYS, commands)
+
+
+def with_commands(table: Sequence[Key], commands: Iterable[OwnCommand]) -> tuple[Key, ...]:
+    """`table` and a key for each of the person's own commands, which work everywhere. Raises
+    KeysError where a key is another action's."""
+    found, problems = list(table), list[str]()
+    for command in commands:
+        said = f"commands.{command.name}.key = \"{command.key}\""
+        named = [_named(one.strip()) for one in command.key.split(",")]
+        problems += [f"{said}: that is no key; write it as \"f9\" or \"ctrl+t\""] * (None in named)
+        names = [name for name in named if name is not None]
+        for name in names:
+            other = next((k for k in found if name in k.keys.split(",")), None)
+            if other is not None:
+                problems.append(f"{said}: {display(name)} is the key of {other.id} "
+                                f"({other.label}); give the command another")
+            elif name in _TAKEN:
+                problems.append(f"{said}: {display(name)} goes to a pane, or moves in a list or "
+                                "field; give the command another")
+        tooltip = (command.help or shlex.join(command.run)) + "; asks first" * command.confirm
+        found.append(Key(f"commands.{command.name}", "own", ",".join(names),
+                         f"own_command({command.name!r})", command.name, tooltip))
+    if problems:
+        raise KeysError("\n".join(problems))
+    return tuple(found)
+
+
+_TAKEN = frozenset({*"123456789", *(f"f{n}" for n in range(2, 8)), "tab", "shift+tab", "space",
+                    "enter", "escape", "backspace", "delete", "ctrl+c"})
+"""Keys that no action of the table has everywhere, and that no command can have."""
 
 
 def _meet(one: Key, other: Key) -> bool:
