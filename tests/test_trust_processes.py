@@ -75,6 +75,7 @@ MAY_SIGNAL = {
     "engine/gpu_engine/supervisor/stopping.py":
         "a rank, if the kernel's table of processes has it below the supervisor",
     "engine/gpu_engine/worker/rank/signals.py": ITSELF,
+    "tui/gpu_panel/commands/output.py": CHILD,
     "tui/gpu_panel/launch/detail/end_process.py":
         "a process on a GPU that the person has chosen in the list, and confirmed",
 }
