@@ -43,7 +43,7 @@ class PanelApp(ThemedApp):
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         SHEET, "launch/screen.tcss", "launch/form/pane.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app", "own"))
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"own_command"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"own_command", "gpu_engine"})
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  Textual's way
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
 
@@ -173,6 +173,35 @@ class PanelApp(ThemedApp):
 
         with guard(self):
             await run(self, next(c for c in self.settings.commands if c.name == name))
+
+    @work(exit_on_error=False, group="line", exclusive=True)
+    async def action_command_line(self) -> None:
+        """Ask for a command and run it: an action by its name, or gpu-engine."""
+        from gpu_panel.commands import line as lines
+
+        with guard(self):
+            nodes = (self.focused or self.screen).ancestors_with_self
+            known = {key.id: (key.action, node) for node in reversed(nodes)
+                     for key in getattr(node, "KEYS", ())
+                     if isinstance(node, Screen) or not key.everywhere}
+            line = await self.push_screen_wait(lines.CommandLine(list(known)))
+            if not line:
+                return
+            found = lines.meaning(line, known)
+            if isinstance(found, str):
+                raise UserError(found)
+            await in_thread(lambda: lines.keep(line), name="panel-line")
+            name, words = found
+            await (self.run_action(*known[name]) if name
+                   else self.run_action(("app", "gpu_engine", (line, words))))
+
+    def action_gpu_engine(self, line: str, words: list[str]) -> None:
+        """Run gpu-engine, and show what it prints. `line`: as it was typed."""
+        from gpu_engine.common.own_programs import own_environment, own_program
+        from gpu_panel.commands.output import OutputScreen
+
+        self.push_screen(OutputScreen(own_program("gpu_engine", *words), title=line,
+                                      environment=own_environment() | {"NO_COLOR": "1"}))
 
     def action_redraw(self) -> None:
         """Draw everything again, after another program has written to the terminal."""

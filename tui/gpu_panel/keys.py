@@ -294,6 +294,8 @@ KEYS: tuple[Key, ...] = (
         footer=True),
     Key("palette", "app", "ctrl+p", "command_palette", "palette", "Find any action by its name",
         palette=False),
+    Key("command-line", "app", "colon", "command_line", "command",
+        "Run an action by its name, or a command of gpu-engine; remembers them"),
     Key("suspend", "app", "ctrl+z", "suspend_process", "suspend",
         "Suspend the panel; the shell's fg brings it back", palette=False, priority=True),
     Key("tell", "app", "f8", "tell", "bell on/off",
