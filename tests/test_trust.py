@@ -58,7 +58,8 @@ WRITING = {
         training/checkpoint_files.py: open in write
         training/resuming.py: TemporaryFile in _send
         worker/rank/loader_sockets.py: mkdtemp in _made
-        doctor/folders.py: NamedTemporaryFile in _tried""",
+        doctor/folders.py: NamedTemporaryFile in _tried
+        gpu_panel/run/log/elsewhere.py: TemporaryDirectory in as_file, open in save""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
         completion/install.py: open in _begin_in, write_atomic in _write

@@ -50,6 +50,11 @@ MAY_START = {
     "engine/gpu_engine/slurm/commands.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,
     "engine/gpu_engine/supervisor/guard.py": ITSELF,
+    "tui/gpu_panel/commands/output.py":
+        "a command of the person's settings.toml by its key, or gpu-engine with words they typed",
+    "tui/gpu_panel/commands/own.py": "a command of the person's settings.toml, by its key",
+    "tui/gpu_panel/commands/terminal.py":
+        "a command of the person's settings.toml by its key, or their $PAGER or $EDITOR",
     "tui/gpu_panel/export/exporting.py": OURS,
 }
 MAY_SIGNAL = {
@@ -67,6 +72,7 @@ MAY_SIGNAL = {
     "engine/gpu_engine/supervisor/stopping.py":
         "a rank, if the kernel's table of processes has it below the supervisor",
     "engine/gpu_engine/worker/rank/signals.py": ITSELF,
+    "tui/gpu_panel/commands/output.py": CHILD,
     "tui/gpu_panel/launch/detail/end_process.py":
         "a process on a GPU that the person has chosen in the list, and confirmed",
 }

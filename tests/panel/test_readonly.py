@@ -31,6 +31,7 @@ SHOWS = """
     Choice: move open
     ChoiceMenu: close select
     ChooseColumns: accept cancel default tick
+    CommandLine: cancel earlier
     CompareScreen: back copy
     Confirm: answer
     CompareTable: aside
@@ -57,8 +58,9 @@ SHOWS = """
     LossPane: log_scale smooth
     Message: close
     NoteDialog: accept cancel
+    OutputScreen: close copy
     PaneScreen: on_pane pane
-    PanelApp: help quit redraw tell
+    PanelApp: command_line help quit redraw tell
     PlanPane: copy processes
     PresetsScreen: close
     ProcessesScreen: close

@@ -51,7 +51,7 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     readonly.on = only_show
 
     settings = file.read()
-    keys.use(settings.keys)
+    keys.use(settings.keys, settings.commands)
     if list_keys:
         for key in keys.KEYS:
             echo(f"{key.id:<24} {keys.display(key.keys):<16} {key.tooltip}")

@@ -22,7 +22,7 @@ from gpu_engine.settings.schema import Settings
 from gpu_panel import keys, readonly
 from gpu_panel.alerts.teller import Teller
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.errors import record, sentence, show
+from gpu_panel.common.errors import guard, record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.common.textual_private import surely_rings
@@ -42,7 +42,8 @@ class PanelApp(ThemedApp):
     # The default screen's sheets too: a screen that is not pushed does not load its CSS_PATH.
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         SHEET, "launch/screen.tcss", "launch/form/pane.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app"))
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app", "own"))
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"own_command", "gpu_engine"})
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  Textual's way
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
 
@@ -165,6 +166,43 @@ class PanelApp(ThemedApp):
                     "for is free" if told else "No bell, no notifications",
                     title="On" if told else "Off")
 
+    @work(exit_on_error=False, group="own")
+    async def action_own_command(self, name: str) -> None:
+        """Run a command of settings.toml."""
+        from gpu_panel.commands.own import run
+
+        with guard(self):
+            await run(self, next(c for c in self.settings.commands if c.name == name))
+
+    @work(exit_on_error=False, group="line", exclusive=True)
+    async def action_command_line(self) -> None:
+        """Ask for a command and run it: an action by its name, or gpu-engine."""
+        from gpu_panel.commands import line as lines
+
+        with guard(self):
+            nodes = (self.focused or self.screen).ancestors_with_self
+            known = {key.id: (key.action, node) for node in reversed(nodes)
+                     for key in getattr(node, "KEYS", ())
+                     if isinstance(node, Screen) or not key.everywhere}
+            line = await self.push_screen_wait(lines.CommandLine(list(known)))
+            if not line:
+                return
+            found = lines.meaning(line, known)
+            if isinstance(found, str):
+                raise UserError(found)
+            await in_thread(lambda: lines.keep(line), name="panel-line")
+            name, words = found
+            await (self.run_action(*known[name]) if name
+                   else self.run_action(("app", "gpu_engine", (line, words))))
+
+    def action_gpu_engine(self, line: str, words: list[str]) -> None:
+        """Run gpu-engine, and show what it prints. `line`: as it was typed."""
+        from gpu_engine.common.own_programs import own_environment, own_program
+        from gpu_panel.commands.output import OutputScreen
+
+        self.push_screen(OutputScreen(own_program("gpu_engine", *words), title=line,
+                                      environment=own_environment() | {"NO_COLOR": "1"}))
+
     def action_redraw(self) -> None:
         """Draw everything again, after another program has written to the terminal."""
         if self.terminal is not None:
@@ -195,6 +233,9 @@ class PanelApp(ThemedApp):
         for key in screen.palette_keys() if isinstance(screen, PaneScreen) else ():
             yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
                                 self._caller(screen, key.action))
+        for key in () if readonly.on else keys.of("own"):
+            yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
+                                self._caller(screen, f"app.{key.action}"))
         yield SystemCommand("keys", "Show every key and what the pane does", self.action_help)
         yield SystemCommand("bell on/off", "Turn bell and notifications on or off",
                             self._caller(screen, "app.tell"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -10,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.keys import Keys as TextualKeys
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.settings.own_commands import OwnCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Key:
     id: str
     """Stable name, for keymaps."""
     scope: str
-    """Whose key it is: a pane's or a screen's name, or "app"."""
+    """Whose key it is: a pane's or a screen's name, "app", or "own" for the person's own."""
     keys: str
     """Textual's names, separated by commas: "ctrl+o,p"."""
     action: str
@@ -280,6 +282,11 @@ KEYS: tuple[Key, ...] = (
         "Go to a line of the log by its number, or to a time", everywhere=True),
     Key("log.copy", "log", "y", "copy", "copy", "Copy the log line under the cursor",
         everywhere=True),
+    Key("log.pager", "log", "v", "open_in('pager')", "pager",
+        "Read the log in $PAGER, from the line under the cursor on", everywhere=True),
+    Key("log.editor", "log", "V", "open_in('editor')", "editor",
+        "Open a copy of the log in $EDITOR", everywhere=True),
+    Key("log.save", "log", "S", "save", "save log", "Save the log as a file", everywhere=True),
     Key("log.stacks", "log", "d", "stacks", "stacks",
         "Print every thread's stack of the chosen rank into its log", everywhere=True),
     Key("log.next", "log", "right_square_bracket", "source(1)", "next log",
@@ -303,6 +310,8 @@ KEYS: tuple[Key, ...] = (
         footer=True),
     Key("palette", "app", "ctrl+p", "command_palette", "palette", "Find any action by its name",
         palette=False),
+    Key("command-line", "app", "colon", "command_line", "command",
+        "Run an action by its name, or a command of gpu-engine; remembers them"),
     Key("suspend", "app", "ctrl+z", "suspend_process", "suspend",
         "Suspend the panel; the shell's fg brings it back", palette=False, priority=True),
     Key("tell", "app", "f8", "tell", "bell on/off",
@@ -363,12 +372,44 @@ def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]
     return tuple(found)
 
 
-def use(wanted: Mapping[str, str]) -> None:
-    """Use these keys for all screens. Call it before any other module of the panel is imported, as
-    their classes take their bindings from the table. Raises KeysError."""
+def use(wanted: Mapping[str, str], commands: Iterable[OwnCommand] = ()) -> None:
+    """Use these keys for all screens, and those of the person's own commands. Call it before any
+    other module of the panel is imported, as their classes take their bindings from the table.
+    Raises KeysError."""
     global KEYS
     if wanted:
         KEYS = remapped(KEYS, wanted)
+    KEYS = with_commands(KEYS, commands)
+
+
+def with_commands(table: Sequence[Key], commands: Iterable[OwnCommand]) -> tuple[Key, ...]:
+    """`table` and a key for each of the person's own commands, which work everywhere. Raises
+    KeysError where a key is another action's."""
+    found, problems = list(table), list[str]()
+    for command in commands:
+        said = f"commands.{command.name}.key = \"{command.key}\""
+        named = [_named(one.strip()) for one in command.key.split(",")]
+        problems += [f"{said}: that is no key; write it as \"f9\" or \"ctrl+t\""] * (None in named)
+        names = [name for name in named if name is not None]
+        for name in names:
+            other = next((k for k in found if name in k.keys.split(",")), None)
+            if other is not None:
+                problems.append(f"{said}: {display(name)} is the key of {other.id} "
+                                f"({other.label}); give the command another")
+            elif name in _TAKEN:
+                problems.append(f"{said}: {display(name)} goes to a pane, or moves in a list or "
+                                "field; give the command another")
+        tooltip = (command.help or shlex.join(command.run)) + "; asks first" * command.confirm
+        found.append(Key(f"commands.{command.name}", "own", ",".join(names),
+                         f"own_command({command.name!r})", command.name, tooltip))
+    if problems:
+        raise KeysError("\n".join(problems))
+    return tuple(found)
+
+
+_TAKEN = frozenset({*"123456789", *(f"f{n}" for n in range(2, 8)), "tab", "shift+tab", "space",
+                    "enter", "escape", "backspace", "delete", "ctrl+c"})
+"""Keys that no action of the table has everywhere, and that no command can have."""
 
 
 def _meet(one: Key, other: Key) -> bool:

@@ -15,10 +15,11 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason, write_atomic
 from gpu_engine.common.values import convert, describe, in_toml
+from gpu_engine.settings import own_commands
 from gpu_engine.settings.schema import SECTIONS, Setting, Settings, every
 
 _LONGEST = 1 << 20
-_KEYS = "keys"
+_KEYS, _COMMANDS = "keys", "commands"
 
 
 class SettingsError(UserError):
@@ -75,8 +76,11 @@ def parse(text: str, where: Path) -> Settings:
 
     given: dict[str, Any] = {}
     for section, table in data.items():
+        if section == _COMMANDS:
+            continue
         if section not in (*SECTIONS, _KEYS):
-            wrong(section, table, "no such table; " + _hint(section, [*SECTIONS, _KEYS]))
+            wrong(section, table,
+                  "no such table; " + _hint(section, [*SECTIONS, _KEYS, _COMMANDS]))
         elif not isinstance(table, dict):
             wrong(section, table, f"expected a table, [{section}]")
         elif section != _KEYS:
@@ -95,12 +99,15 @@ def parse(text: str, where: Path) -> Settings:
     for action, typed in keys.items():
         if not isinstance(typed, str) or not typed.strip():
             wrong(f"{_KEYS}.{action}", typed, 'expected a key, or several with commas, as "ctrl+t"')
+    commands, bad = own_commands.read(data.get(_COMMANDS, {}))
+    for name, value, why in bad:
+        wrong(name, value, why)
     if problems:
         raise SettingsError("\n".join(problems))
     parts = {section: cls(**{n.partition(".")[2]: v for n, v in given.items()
                              if n.startswith(f"{section}.")}) for section, cls in SECTIONS.items()}
     return Settings(**parts, keys={a: k.strip() for a, k in keys.items()},
-                    given=frozenset(given))
+                    commands=tuple(commands), given=frozenset(given))
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -116,16 +123,15 @@ def line_of(text: str, name: str) -> int | None:
     """The number of the line on which a key stands, by its dotted name; None if it is not found
     (in an inline table)."""
     table = ""
-    section, _, key = name.partition(".")
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
         if header:
             table = header[1].strip("\"'")
-            if not key and table == section:
+            if table == name:
                 return number
             continue
         found = re.match(r"""\s*["']?([^=#"']+?)["']?\s*=""", line)
-        if found and (found[1] == name if not table else table == section and found[1] == key):
+        if found and (f"{table}.{found[1]}" if table else found[1]) == name:
             return number
     return None
 
@@ -159,7 +165,9 @@ def beginning() -> str:
         out += [f"# {said}.", f"# {key} = {in_toml(setting.default)}"]
     return "\n".join([*out, "", "# Keys of the panel: an action's name, as gpu-panel --keys lists "
                       "them, and its keys with", "# commas between.", "[keys]",
-                      '# devices.tick = "space"', ""])
+                      '# devices.tick = "space"', "",
+                      "# A table [commands.NAME] puts a command of your own on a key: "
+                      "docs/settings.md.", ""])
 
 
 def begin() -> Path:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
 from gpu_engine.common.values import Bounds, Kind, kind_of
+from gpu_engine.settings.own_commands import OwnCommand
 
 
 def _told(default: Any, help: str, env: str = "") -> Any:
@@ -82,6 +83,8 @@ class Settings:
     output: OutputSettings = OutputSettings()
     keys: Mapping[str, str] = field(default_factory=dict)
     """Action of the panel → the keys for it, from the table [keys]."""
+    commands: tuple[OwnCommand, ...] = ()
+    """The person's own commands of the panel, from the tables [commands.NAME]."""
     given: frozenset[str] = frozenset()
     """The settings that the file has."""
 

@@ -142,6 +142,7 @@ class PaneScreen(Screen[None]):
             panes.setdefault(own, []).append(pane.TITLE)
         return [*(Section(_sentence_case(", ".join(titles)), own)
                   for own, titles in panes.items() if own),
+                *([Section("Your own commands", own)] if (own := keys.of("own")) else ()),
                 Section("Everywhere on this screen", cls.KEYS),
                 Section("Everywhere", keys.of("app"))]
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gpu_engine.interpreters.own_torch import Offer
     from gpu_engine.launching.launcher import Prepared
     from gpu_engine.runs.folder import Run
+    from gpu_panel.commands.own import Values
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.torch.installation import Installation
@@ -382,6 +383,10 @@ class LaunchScreen(PaneScreen):
         self.bar.mark("devices", "✗" if any(of_devices) else "")
         self.bar.mark("form", "" if all(of_devices) else "✗")
         self._rows_changed()
+
+    def placeholders(self) -> Values:
+        """For the person's own commands, where the focus is on nothing that has some. Blocks."""
+        return self.runs.placeholders()
 
     # --- undoing -------------------------------------------------------------------------------
 

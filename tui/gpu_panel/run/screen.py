@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
 from textual import work
@@ -40,6 +40,9 @@ from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.banner import banner
 from gpu_panel.run.text.headline import figures, headline
+
+if TYPE_CHECKING:
+    from gpu_panel.commands.own import Values
 
 PAINT_APART, PAINT_AGAIN = 0.5, 1.0
 """Seconds: at least so long between two paints, and at most. Of a live run there is always news."""
@@ -251,6 +254,12 @@ class RunScreen(PaneScreen):
             self._asked.add(name)
             self._bare -= {name}
         self._arrange()
+
+    def placeholders(self) -> Values:
+        """For the person's own commands: of the chosen rank. Blocks."""
+        from gpu_panel.commands.own import of_run
+
+        return of_run(self.run_folder, self._rank or 0)
 
     # --- the run itself -------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.binding import BindingType
@@ -22,6 +22,9 @@ from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.sweep import lines
 from gpu_panel.sweep.store import Gathered, SweepStore
+
+if TYPE_CHECKING:
+    from gpu_panel.commands.own import Values
 
 
 class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -158,6 +161,13 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
     def _run(self, ident: str) -> Run:
         assert self.group is not None
         return next(run for run, _ in self.group.members if run.id == ident)
+
+    def placeholders(self) -> Values:
+        """For the person's own commands. Blocks."""
+        from gpu_panel.commands.own import of_run
+
+        at = self._at_cursor()
+        return of_run(self._run(at[0].id)) if len(at) == 1 else {}
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()

@@ -23,6 +23,7 @@ from gpu_panel.launch.devices.shades import ShadedRows
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import DeviceProcess
+    from gpu_panel.commands.own import Values
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.runs.feed import RunLine
 
@@ -166,6 +167,13 @@ lists the processes on all devices."""
         return next((p for p in found or () if str(p.pid) == key), None)
 
     # --- keys ----------------------------------------------------------------------------------
+
+    def placeholders(self) -> Values:
+        """For the person's own commands."""
+        from gpu_panel.commands.own import of_process
+
+        process = self.process_at_cursor
+        return of_process(process.pid if process is not None else None, self.shown.host)
 
     def action_close(self) -> None:
         self.post_message(self.Closed())

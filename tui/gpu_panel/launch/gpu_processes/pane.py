@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.binding import BindingType
@@ -18,6 +18,9 @@ from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.gpu_processes import lines
 from gpu_panel.launch.gpu_processes.lines import ORDERS, GpuProcess, Machine
 from gpu_panel.launch.runs.feed import RunLine
+
+if TYPE_CHECKING:
+    from gpu_panel.commands.own import Values
 
 
 class GpuProcessesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -61,6 +64,17 @@ signal to one of your own, or to anybody's if you are root, and asks first."""
 
     # --- keys ----------------------------------------------------------------------------------
 
+    @property
+    def _at_cursor(self) -> GpuProcess | None:
+        return next((p for p in self._found if p.key == self.key_at_cursor), None)
+
+    def placeholders(self) -> Values:
+        """For the person's own commands."""
+        from gpu_panel.commands.own import of_process
+
+        at = self._at_cursor
+        return of_process(at.process.pid, at.host) if at is not None else {}
+
     def action_order(self) -> None:
         """Sort in the next way, and go to the first process."""
         names = list(ORDERS)
@@ -73,7 +87,7 @@ signal to one of your own, or to anybody's if you are root, and asks first."""
         """Ask the person, then send a signal to the process under the cursor. If it is a rank,
         stop its run."""
         with guard(self.app):
-            at = next((p for p in self._found if p.key == self.key_at_cursor), None)
+            at = self._at_cursor
             if at is None:
                 self.notify("No process selected", severity="warning")
                 return

@@ -20,6 +20,7 @@ from gpu_panel.launch.runs.sweeps import SweepLine
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
+    from gpu_panel.commands.own import Values
     from gpu_panel.common.rows import Rows
     from gpu_panel.launch.runs.line import RunLine
     from gpu_panel.launch.stores import Stores
@@ -193,6 +194,13 @@ compares them. Esc clears the marks, then the filter."""
 
         self.app.push_screen(RunScreen(run, store=self._stores.run(run),
                                        again=lambda: self.post_message(self.Again(run))))
+
+    def placeholders(self) -> Values:
+        """For the person's own commands. Blocks."""
+        from gpu_panel.commands.own import of_run
+
+        line = self.line_at_cursor
+        return of_run(line.run) if line is not None else {}
 
     def action_again(self) -> None:
         if (line := self.line_at_cursor) is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
+from pathlib import Path
 from typing import ClassVar
 
 from textual import work
@@ -15,6 +17,9 @@ from textual.widgets import Input
 
 from gpu_engine.runs import stacks
 from gpu_panel import keys
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.clipboard import copy
+from gpu_panel.common.errors import guard
 from gpu_panel.run.log.sources import LogSources
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.pane import Moment, RunPane
@@ -45,7 +50,7 @@ class LogPane(Vertical, RunPane):
 
     NAME = TITLE = "log"
     KEYS = keys.of("log", "find")
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"stacks"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"stacks", "open_in", "save"})
     HELP = """The output of the ranks, the traceback of the rank that failed first, the output of
 launchers, and the supervisor's log."""
     DEFAULT_CLASSES = ""  # the LogView inside has the frame
@@ -150,8 +155,42 @@ launchers, and the supervisor's log."""
         if not line:
             self.notify("No line to copy", severity="warning")
             return
-        self.app.copy_to_clipboard(line)
-        self.notify("Sent to the terminal's clipboard")
+        copy(self.app, line)
+
+    # --- outside of the panel ------------------------------------------------------------------
+
+    @work(group="elsewhere", exclusive=True, exit_on_error=False)
+    async def action_open_in(self, kind: str) -> None:
+        """Open the log in the person's "pager" or "editor", at the line under the cursor."""
+        from gpu_panel.commands.terminal import in_terminal
+        from gpu_panel.run.log import elsewhere
+
+        with guard(self.app):
+            if (lines := self._view.lines) is None:
+                return
+            argv = elsewhere.program(kind, self._view.line + 1)
+            with ExitStack() as stack:
+                path = await in_thread(lambda: stack.enter_context(elsewhere.as_file(lines)))
+                in_terminal(self.app, [*argv, str(path)])
+
+    @work(group="elsewhere", exclusive=True, exit_on_error=False)
+    async def action_save(self) -> None:
+        """Save the log as a file that the person names."""
+        from gpu_panel.common.dialogs import AskLine
+        from gpu_panel.run.log import elsewhere
+
+        with guard(self.app):
+            lines, store = self._view.lines, self._store
+            if lines is None or store is None:
+                return
+            name = f"{store.run.id}-{elsewhere.file_name(lines)}"
+            found = await self.app.push_screen_wait(AskLine(
+                "Save the log", name, f"A new file; a name alone is put into {Path.cwd()}",
+                longest=1000))
+            if found:
+                path = Path(found).expanduser().absolute()
+                await in_thread(lambda: elsewhere.save(lines, path), name="panel-save")
+                self.notify(f"Saved as {path}", markup=False)
 
     # --- where a rank is now -------------------------------------------------------------------
 

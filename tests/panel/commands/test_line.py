@@ -1,0 +1,79 @@
+"""`:`: actions by name, gpu-engine with its output, completion, history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, Log
+
+from gpu_engine.common import paths
+from gpu_panel import readonly
+from gpu_panel.commands import line
+from gpu_panel.commands.line import CommandLine, meaning
+from gpu_panel.commands.output import OutputScreen
+
+from ...conftest import slots
+from ..panel_kit import panel, screen_text, until
+from ..run_kit import trained
+
+
+@pytest.mark.parametrize(("typed", "wanted"), [
+    ("runs.stop", ("runs.stop", [])), ("runs.sto", ("runs.stop", [])),
+    ("gpu-engine runs --filter 'a b'", ("", ["runs", "--filter", "a b"])),
+    ("runs.", "runs.: that could be runs.stop, runs.sort"), ("gpu-engine 'x", "No closing"),
+    ("rm -rf /", "no such action on this screen; gpu-engine … runs a command")])
+def test_what_a_line_means(typed: str, wanted):
+    found = meaning(typed, {"runs.stop": "", "runs.sort": ""})
+    assert wanted in found if isinstance(wanted, str) else found == wanted
+
+
+async def test_an_action_by_its_name_and_history(home: Path):
+    async with panel(slots(2)) as (pilot, screen):
+        app = pilot.app
+        before = list(screen.devices.ticked)
+        await pilot.press("colon")
+        await until(pilot, lambda: isinstance(app.screen, CommandLine))
+        await pilot.press(*"devices.al")
+        await until(pilot, lambda: app.screen.query_one(Input)._suggestion == "devices.all")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: list(screen.devices.ticked) != before)
+        assert line.before() == ["devices.all"]
+        await pilot.press("colon")
+        await until(pilot, lambda: isinstance(app.screen, CommandLine))
+        await pilot.press("up")
+        assert app.screen.query_one(Input).value == "devices.all"
+        await pilot.press("down", *"no-such", "enter")
+        await until(pilot, lambda: "no such action" in screen_text(app))
+
+
+async def test_gpu_engine_shows_its_output_and_completes_as_a_shell(home: Path):
+    paths.runs_folder().mkdir(parents=True)
+    trained(paths.runs_folder()).release()
+    async with panel(slots(1)) as (pilot, _):
+        app = pilot.app
+        await pilot.press("colon")
+        await until(pilot, lambda: isinstance(app.screen, CommandLine))
+        field = app.screen.query_one(Input)
+        field.value = "gpu-engine show 3f"
+        await until(pilot, lambda: field._suggestion == "gpu-engine show 3f2a")
+        field.value = "gpu-engine runs"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, OutputScreen)
+                    and "3f2a" in "".join(app.screen.query_one(Log).lines))
+        assert "$ gpu-engine runs" in screen_text(app)
+
+
+async def test_readonly_refuses_gpu_engine_but_no_looking(
+        home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(readonly, "on", True)
+    async with panel(slots(1), notifications=True) as (pilot, _):
+        for typed in ("gpu-engine runs", "launch.start"):
+            await pilot.press("colon")
+            await until(pilot, lambda: isinstance(pilot.app.screen, CommandLine))
+            pilot.app.screen.query_one(Input).value = typed
+            await pilot.press("enter")
+            await until(pilot, lambda: "--readonly" in screen_text(pilot.app))
+            pilot.app.clear_notifications()
+        assert not isinstance(pilot.app.screen, OutputScreen)
+    assert not line.before()

@@ -1,0 +1,142 @@
+"""The person's own commands: their keys, what is put into them, where they run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from textual.binding import Binding
+from textual.widgets import Log, Static
+
+from gpu_engine.common import paths
+from gpu_engine.common.errors import UserError
+from gpu_engine.settings.own_commands import OwnCommand
+from gpu_engine.settings.schema import Settings
+from gpu_panel import keys, readonly
+from gpu_panel.app import PanelApp
+from gpu_panel.commands import own
+from gpu_panel.commands.output import OutputScreen
+from gpu_panel.common.dialogs import Confirm, Message
+from gpu_panel.common.help import HelpScreen
+
+from ...conftest import slots
+from ..panel_kit import screen_text, until
+from ..run_kit import T0, trained
+
+SAY = [sys.executable, "-c", "import sys; print('said', *sys.argv[1:])"]
+
+
+def command(*words: str, **more) -> OwnCommand:
+    return OwnCommand("say", "f9", (*SAY, *words), **more)
+
+
+@pytest.fixture
+def made(home: Path, monkeypatch: pytest.MonkeyPatch):
+    """An app with one run and one command on f9."""
+    paths.runs_folder().mkdir(parents=True)
+    run = trained(paths.runs_folder())
+    run.state("completed", ended=T0 + 60)
+    run.release()
+
+    def make(found: OwnCommand) -> PanelApp:
+        table = keys.with_commands(keys.KEYS, [found])
+        monkeypatch.setattr(keys, "KEYS", table)
+        app = PanelApp(inventory=slots(1), settings=Settings(commands=(found,)))
+        for binding in keys.bindings(keys.of("own")):
+            assert isinstance(binding, Binding)
+            app.bind(binding.key, binding.action, description=binding.description)
+        return app
+
+    return make
+
+
+@pytest.mark.parametrize(("key", "said"), [
+    ("o", "commands.a.key = \"o\": o is the key of devices.order (sort)"),
+    ("ctrl+q", "is the key of quit"), ("f8", "is the key of tell"), ("3", "goes to a pane"),
+    ("f3", "goes to a pane"), ("hyper+x", "that is no key"), ("enter", "is the key of")])
+def test_a_key_of_ours_is_refused_by_its_name(key: str, said: str):
+    with pytest.raises(keys.KeysError) as err:
+        keys.with_commands(keys.KEYS, [OwnCommand("a", key, ("x",))])
+    assert said in str(err.value)
+
+
+def test_two_commands_have_two_keys():
+    with pytest.raises(keys.KeysError, match=r"f9 is the key of commands\.a \(a\)"):
+        keys.with_commands(keys.KEYS, [OwnCommand(name, "f9", ("x",)) for name in "ab"])
+
+
+async def test_its_output_is_shown_with_what_is_under_the_cursor(made):
+    app = made(command("{run.id}", "{run.dir}", "{host}"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = app.screen_stack[0]
+        await until(pilot, lambda: screen.runs.line_at_cursor)
+        await pilot.press("f9")
+        await until(pilot, lambda: isinstance(app.screen, OutputScreen)
+                    and app.screen.query_one(Log).lines)
+        said = app.screen.query_one(Log).lines[0]
+        assert said == f"said 3f2a {paths.runs_folder() / '3f2a'} {os.uname().nodename}"
+        await pilot.press("escape", "question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await until(pilot, lambda: "Your own commands" in str(app.screen.query_one(Static).content))
+
+
+async def test_what_it_prints_is_text_and_closing_ends_it(made):
+    app = made(OwnCommand("say", "f9", (
+        sys.executable, "-uc", "import time; print('\\x1b]52;c;aGk=\\x07[b]x'); time.sleep(1000)")))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("f9")
+        await until(pilot, lambda: isinstance(app.screen, OutputScreen)
+                    and app.screen.query_one(Log).lines)
+        shown = app.screen
+        assert "\x1b" not in "".join(shown.query_one(Log).lines)
+        assert "[b]x" in screen_text(app)
+        await pilot.press("escape")
+        assert await shown.process.wait() < 0
+
+
+async def test_a_dangerous_one_is_asked_for(made):
+    app = made(command("{run.id}", confirm=True, help="Says it"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: app.screen_stack[0].runs.line_at_cursor)
+        await pilot.press("f9")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        assert "3f2a" in screen_text(app)
+        await pilot.press("n")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        await pilot.press("f9")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("y")
+        await until(pilot, lambda: isinstance(app.screen, OutputScreen))
+
+
+@pytest.mark.parametrize("only_show", [True, False])
+async def test_it_is_refused_where_there_is_nothing_for_it(made, monkeypatch, only_show: bool):
+    monkeypatch.setattr(readonly, "on", only_show)
+    app = made(command("{pid}", where="background"))
+    async with app.run_test(size=(160, 48), notifications=True) as pilot:
+        await until(pilot, lambda: app.screen_stack[0].runs.line_at_cursor)
+        await pilot.press("f9")
+        if only_show:
+            await until(pilot, lambda: "--readonly" in screen_text(app))
+        else:
+            await until(pilot, lambda: isinstance(app.screen, Message))
+            assert "say needs {pid}" in screen_text(app)
+
+
+async def test_a_pid_of_another_machine_needs_its_host(made):
+    app = made(command("{pid}"))
+    async with app.run_test(size=(160, 48)):
+        app.screen.placeholders = lambda: own.of_process(7, "far")
+        with pytest.raises(UserError, match=r"this process is on far"):
+            await own.run(app, command("{pid}"))
+
+
+def test_a_folders_word_for_a_pid_is_not_enough(tmp_path: Path):
+    """Live by its lock, and its state names a process that has nothing to do with it."""
+    run = trained(tmp_path)
+    run.state("running", pid=os.getppid())
+    assert run.run.state().pid == os.getppid()
+    assert own.of_run(run.run)["pid"] is None
+    assert own.of_run(run.run, 0)["pid"] is None
