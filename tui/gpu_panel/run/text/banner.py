@@ -138,9 +138,14 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
                      f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} "
                      "continues it")
         return [f"{WARNING} {clean(hang.describe(still), 300)}", *notes, *lines], "warning"
-    notes = [*lines, *notes]
+    notes = [*lines, *notes, *_slow(store, now)]
     notes += [f"{WARNING} {clean(w, 300)}" for w in store.warnings()[-1:]]
     return notes, "warning" if notes else "plain"
+
+
+def _slow(store: RunStore, now: float) -> list[str]:
+    """Why it is slow, if that is clear."""
+    return [f"{WARNING} {v.code}: {v.text}" for v in store.verdicts(now)[:1]]
 
 
 def _failed(store: RunStore, state: State) -> list[str]:
