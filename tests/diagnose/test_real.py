@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from gpu_engine.diagnose import steps, verdicts
 from gpu_engine.runs.follow import Follower
 
 from ..command_line import called
-from ..observe.kit import SCRIPTS, observe
+from ..observe.kit import SCRIPTS, engine_run, observe
 
 pytestmark = pytest.mark.usefixtures("home")
 TWO = ("--devices", "cpu:0,cpu:1", "--set", "parallel.mode=ddp")
@@ -49,6 +50,24 @@ def test_a_slow_rank_is_told_from_the_one_that_waits_for_it(home, fault, part):
     assert [(v.code, v.rank) for v in found] == [("straggler", 1)]
     assert found[0].figures[f"{part}_a_step"] >= 0.08
     assert steps.of_run(ranks[0]).share("wait") > steps.of_run(ranks[1]).share("wait")
+
+
+def test_a_slow_rank_of_a_task_is_told_too(home):
+    """The engine's own loop tells of its phases."""
+    run, state = engine_run(
+        *TWO, *(word for key, value in {
+            "task.use": f"{Path(__file__).with_name('slow_task.py')}:Slow", "train.steps": 70,
+            "train.workers": 0, "batch.size": 8, "train.checkpoint_every": 30}.items()
+            for word in ("--set", f"{key}={value}")))
+    assert state["state"] == "completed"
+    ranks = views(run)
+    (found,) = verdicts.of(ranks)
+    assert (found.code, found.rank) == ("straggler", 1)
+    assert found.figures["data_a_step"] >= 0.06
+    for rank in ranks:
+        whole = steps.of_run(rank)
+        assert [n for n, v in whole.parts.items() if v is None] == ["copy"]
+        assert whole.share("rest") < 0.2
 
 
 def test_frequent_saves(home):
