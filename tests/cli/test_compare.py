@@ -113,3 +113,65 @@ def test_what_stands_in_a_run_folder_is_no_escape(home: Path) -> None:
     out = called("compare", first.id, second.id, "--markdown")
     assert "\x1b" not in out.stdout
     assert "a\\|b |" in out.stdout
+
+
+# --- the gate -----------------------------------------------------------------------------------
+
+
+def timed(run: Run, *medians: float, n: int = 20, attempt: int = 1) -> Run:
+    """Adds an attempt whose steps took these medians, `n` at a time, on rank 0; on rank 1 they
+    took a millisecond less."""
+    for rank in (0, 1):
+        lines = [event_lines.line("start", {
+            "rank": rank, "local_rank": rank, "node": 0, "pid": 1, "world_size": 2,
+            "attempt": attempt}, t=T0)]
+        lines += [event_lines.line("step_time", {
+            "step": (at + 1) * n, "n": n, "seconds": n * median, "median": median - 0.001 * rank},
+            t=T0 + at) for at, median in enumerate(medians)]
+        with run.events(rank).open("ab") as file:
+            file.write(b"".join(lines))
+    return run
+
+
+@pytest.mark.parametrize(("limit", "passes"), [("5%", False), ("25%", True), ("25", True)])
+def test_the_gate_ends_with_1_and_the_figure(two, limit, passes):
+    before, after = (timed(run, 3.0, *[took] * 9) for run, took in zip(two, (0.01, 0.012),
+                                                                       strict=True))
+    done = called("compare", before.id, after.id, "--max-step-regression", limit)
+    assert done.returncode == (0 if passes else 1)
+    told = done.stdout.splitlines()[-1]
+    for part in ("10 ms (180 steps)", "12 ms (180 steps)", "+20.0%"):
+        assert part in told
+    back = called("compare", after.id, before.id, "--max-step-regression", "5%")
+    assert back.returncode == 0
+
+
+def test_the_gate_for_scripts(two):
+    before, after = (timed(run, *[took] * 9) for run, took in zip(two, (0.01, 0.02), strict=True))
+    done = called("compare", before.id, after.id, "--json", "--max-step-regression", "5%")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)["step_time"]
+    assert told["change"] == pytest.approx(1.0)
+    assert (told["before"]["steps"], told["after"]["median"]) == (160, 0.02)
+    assert "step_time" not in json.loads(called("compare", before.id, after.id, "--json").stdout)
+
+
+def test_the_gate_takes_the_last_attempt_and_leaves_out_the_first_steps(two):
+    before, after = two
+    timed(before, *[0.01] * 9)
+    timed(after, *[0.5] * 9)
+    timed(after, 9.0, *[0.01] * 9, attempt=2)
+    done = called("compare", before.id, after.id, "--max-step-regression", "1%")
+    assert (done.returncode, "+0.0%" in done.stdout) == (0, True)
+
+
+def test_the_gate_refuses_where_it_can_not_tell(two):
+    before, after = two
+    timed(before, *[0.01] * 9)
+    timed(after, *[0.01] * 3)
+    done = called("compare", before.id, after.id, "--max-step-regression", "5%")
+    assert done.returncode not in (0, 1)
+    assert f"run {after.id} has 40 timed steps" in done.stderr
+    assert called("compare", before.id, after.id, "--max-step-regression", "x").returncode == 2
+    three = called("compare", before.id, after.id, before.id, "--max-step-regression", "5%")
+    assert three.returncode == 2

@@ -116,7 +116,7 @@ def test_what_is_not_known_is_told_as_that():
     parts = steps.of_run(rank(wait=None, copy=None))
     assert parts.share("wait") is None
     assert parts.to_dict()["parts"]["wait"] is None
-    assert "others" not in told.line(parts)
+    assert "waiting" not in told.line(parts)
     assert told.line(parts) == ("10 ms a step: data 2%, forward 30%, backward 40%, optimizer 20%, "
                                 "rest 8%")
 

@@ -26,7 +26,8 @@ MADE = {"commands.md", "keys.md", "spec.md"}
 """Written from the code: their lines are synopses."""
 
 ELSEWHERE = {
-    "check": "", "compare-modes": "", "resume": "", "stop": "", "stacks": "", "slurm": "",
+    "check": "", "compare-modes": "", "compare": "--max-step-regression",
+    "resume": "", "stop": "", "stacks": "", "slurm": "",
     "sweep": "s72d4", "sweep [ID]": "", "hosts add": "", "hosts setup": "",
     "queue --set-up-shared": "", "notify --test": "", "notify --say": "",
     "page": "", "examples": "", "devices --wait-free": "", "export": "wandb trackio --from",

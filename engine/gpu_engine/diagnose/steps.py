@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 REST = "rest"
 NAMES = {"data": "data", "copy": "copies", "forward": "forward", "backward": "backward",
-         "wait": "others", "optimizer": "optimizer", "save": "saving", "eval": "evaluation",
+         "wait": "waiting", "optimizer": "optimizer", "save": "saving", "eval": "evaluation",
          REST: "rest"}
 """Each part as it is called on a screen."""
+LETTERS = {"data": "d", "copy": "c", "forward": "f", "backward": "b", "wait": "w",
+           "optimizer": "o", "save": "s", "eval": "e", REST: "·"}
+"""Each part in a bar."""
 LAST = 30.0
 """Seconds that "the last steps" took, at least if there are so many."""
 
@@ -115,6 +118,19 @@ def of_last(view: RankView) -> Parts | None:
         if sum(s.seconds for s in chosen) >= LAST and any(s.n for s in chosen):
             break
     return together(view.rank, chosen)
+
+
+def bar(view: RankView, cells: int = 10) -> str:
+    """What was told last of a rank's steps in so many letters, "dfffbbbwwo"; "" if nothing was."""
+    span = next((s for s in reversed(view.spans) if s.n), None)
+    parts = together(view.rank, [span]) if span is not None and _true(span) else None
+    if parts is None:
+        return ""
+    out, reached = "", 0.0
+    for name, letter in LETTERS.items():
+        reached += parts.share(name) or 0.0
+        out += letter * (round(min(reached, 1.0) * cells) - len(out))
+    return out
 
 
 def _true(span: Span) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from gpu_engine.common import units
 from gpu_engine.common.errors import with_type
+from gpu_engine.diagnose.steps import NAMES
+from gpu_engine.diagnose.verdicts import ms
 from gpu_engine.report.story import Best, Story
 from gpu_engine.report.svg import Chart, Line, letter
 from gpu_engine.runs import compare
@@ -70,6 +72,7 @@ def of_run(story: Story) -> list[Section]:
     if story.evaluations:
         sections.append(Section("Evaluations", (_evaluations(story.evaluations.values()),)))
     sections += _charts([story])
+    sections.append(_time(story))
     sections.append(_asked(story))
     sections.append(_where(story))
     sections.append(_attempts(story))
@@ -134,6 +137,18 @@ def _evaluations(each: Iterable[Best]) -> Table:
 
 def _at(found: tuple[float, int]) -> str:
     return f"{units.loss(found[0])} at step {units.count(found[1])}"
+
+
+def _time(story: Story) -> Section:
+    """Where the steps' time went, a column for each part that some rank knows."""
+    names = [name for name in NAMES if any(p.parts[name] is not None for p in story.parts)]
+    rows = tuple((f"rank {p.rank}", units.count(p.steps), ms(p.seconds / p.steps),
+                  *("–" if (share := p.share(name)) is None else f"{share:.0%}" for name in names))
+                 for p in story.parts)
+    parts: list[Table | Text] = [Text((one,)) for one in story.verdicts]
+    if rows:
+        parts.append(Table(("", "steps", "a step", *map(NAMES.__getitem__, names)), rows))
+    return Section("Where the time of a step went", tuple(parts))
 
 
 def _asked(story: Story) -> Section:

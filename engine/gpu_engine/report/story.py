@@ -9,6 +9,8 @@ from math import isfinite
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.series import Series
+from gpu_engine.diagnose import steps, verdicts
+from gpu_engine.diagnose.steps import Parts
 from gpu_engine.export.row import Row
 from gpu_engine.export.source import Source
 from gpu_engine.runs import facts, notes
@@ -59,6 +61,10 @@ class Story:
     evaluations: dict[str, Best] = field(default_factory=dict)
     begins: dict[int, int] = field(default_factory=dict)
     """Attempt after the first → its first step."""
+    verdicts: list[str] = field(default_factory=list)
+    """Why it is slow, where that is clear."""
+    parts: list[Parts] = field(default_factory=list)
+    """Where each rank's time went."""
     rows: int = 0
     skipped: int = 0
     """Lines of events that can't be read."""
@@ -73,12 +79,15 @@ class Story:
 
 def read(run: Run) -> Story:
     """Read all of a run's events. Raises UserError if its spec can't be read."""
-    told = facts.read(run)
+    told, view = facts.read_all(run)
     state = run.state()
     plan = run.plan()
     base, changed = _changed(told.settings, state.name)
     story = Story(told, state, notes.read(run.path), base, changed,
                   plan.lines if plan is not None else (), at=time.time())
+    ranks = list(view.ranks.values())
+    story.verdicts = [f"{v.code}: {v.text}" for v in verdicts.of(ranks)]
+    story.parts = [parts for rank in ranks if (parts := steps.of_run(rank)) is not None]
     source = Source(run.path)
     for row in source.final_rows():
         _take(story, row)

@@ -19,10 +19,16 @@ from gpu_engine.spec.write import flat
 def read(run: Run) -> RunFacts:
     """The facts of a run, all of whose events are read for that. Raises UserError if its spec can't
     be read."""
+    return read_all(run)[0]
+
+
+def read_all(run: Run) -> tuple[RunFacts, RunView]:
+    """The same, and all that its events say."""
     follower = Follower(run)
     while follower.poll(budget=1.0):
         pass
-    return with_figures(without_figures(run, follower.state), follower.state, follower.view)
+    return with_figures(without_figures(run, follower.state), follower.state,
+                        follower.view), follower.view
 
 
 def without_figures(run: Run, state: State) -> RunFacts:

@@ -19,13 +19,13 @@ from ..run_kit import GIB, NOW, view
 
 def test_what_matters_most_stays() -> None:
     row = [("0", ""), ("GPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
-           ("3 %", ""), ("97 %", ""), ("301 W", ""), ("61 °C", ""),
+           ("3 %", ""), ("dffbbbbwoo", ""), ("97 %", ""), ("301 W", ""), ("61 °C", ""),
            ("28.1", ""), ("33.9", ""), ("34.1", ""), ("2.1", ""), ("0.3 s", "")]
     for width in range(1, 200):
         shown, widths = layout([row], width)
         used = 2 + sum(widths[i] for i in shown) + 2 * (len(shown) - 1)
         assert used <= width or len(shown) == 1
-    assert len(layout([row], 140)[0]) == len(COLUMNS)
+    assert len(layout([row], 152)[0]) == len(COLUMNS)
     at_80 = [COLUMNS[i].title for i in layout([row], 78)[0]]
     assert at_80[:6] == ["rank", "where", "doing", "step", "loss", "per s"]
     assert {"allocated", "peak", "seen"} <= set(at_80)
@@ -34,7 +34,7 @@ def test_what_matters_most_stays() -> None:
 
 def test_without_gpus_the_host_memory_stays() -> None:
     row = [("0", ""), ("CPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
-           ("3 %", ""), *[("–", "")] * 6, ("2.1", ""), ("0.3 s", "")]
+           ("3 %", ""), ("", ""), *[("–", "")] * 6, ("2.1", ""), ("0.3 s", "")]
     shown = [COLUMNS[i].title for i in layout([row], 78)[0]]
     assert {"host", "data wait", "seen"} <= set(shown)
 

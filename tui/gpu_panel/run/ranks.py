@@ -10,6 +10,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from gpu_engine.common.clean import clean
+from gpu_engine.diagnose import steps
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_panel import keys
@@ -50,6 +51,7 @@ COLUMNS = (
     Column("doing", 1, left=True, least=9), Column("step", 0, least=5, sorts=order.SLOWEST),
     Column("loss", 0, least=6, sorts=order.LOSS),
     Column("per s", 2, least=6, sorts=order.SLOWEST), Column("data wait", 7),
+    Column("time", 7, left=True, least=10),
     Column("util", 6, least=5), Column("power", 9, least=5), Column("temp", 9, least=5),
     Column("allocated", 4, sorts=order.MEMORY), Column("reserved", 8, sorts=order.MEMORY),
     Column("peak", 3, sorts=order.MEMORY), Column("host", 6, sorts=order.MEMORY),
@@ -57,6 +59,7 @@ COLUMNS = (
 )
 _OF_GPUS = frozenset(i for i, c in enumerate(COLUMNS)
                      if c.title in ("allocated", "reserved", "peak"))
+_TIME = next(i for i, c in enumerate(COLUMNS) if c.title == "time")
 _OF_DEVICES = {i: kind for i, c in enumerate(COLUMNS) for title, kind in (
     ("util", devices.UTILIZATION), ("power", devices.POWER), ("temp", devices.TEMPERATURE))
     if c.title == title}
@@ -91,8 +94,10 @@ class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverr
     KEYS = keys.of("ranks")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Every rank: where it runs, what it does now, its figures, and the time since its last
-heartbeat. Enter shows the log of the rank under the cursor. o or a click on a heading sorts;
-ranks that failed or stalled come first in any order."""
+heartbeat. "time" is what a step's time goes into, a letter a tenth: d data, f forward, b backward,
+w waiting for others, o optimizer, s saving, e evaluation, · the rest. Enter shows the log of the
+rank under the cursor. o or a click on a heading sorts; ranks that failed or stalled come first in
+any order."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -151,7 +156,8 @@ ranks that failed or stalled come first in any order."""
         known = {kind for key in self._devices.latest for kind in self._devices.now(key, now)}
         cpu = plan is not None and plan.device_type == "cpu"
         self._hidden = (_OF_GPUS if cpu else frozenset()) | {
-            i for i, kind in _OF_DEVICES.items() if kind not in known}
+            i for i, kind in _OF_DEVICES.items() if kind not in known} | (
+            frozenset() if any(view.spans for view in ranks.values()) else {_TIME})
         standing = [s.rank for s in stalled(heard_of, now)] if live else []
         self._still = set(standing)
         # In a hang all ranks stand still: what matters is the one that the others wait for.
@@ -254,13 +260,14 @@ ranks that failed or stalled come first in any order."""
                       for values in (view.gpu_allocated, view.gpu_reserved, view.gpu_peak)]
             place = where[i] if i < len(where) else units.UNKNOWN
             if i:
-                rows.append([("", ""), (place, ""), *[("", "")] * 5, *of_device, *memory,
+                rows.append([("", ""), (place, ""), *[("", "")] * 6, *of_device, *memory,
                              ("", ""), ("", "")])
                 continue
             rows.append([
                 (view.label, "strong"), (place, ""), (activity, style),
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
-                (pace.removesuffix("/s"), ""), (units.share(wait), ""), *of_device, *memory,
+                (pace.removesuffix("/s"), ""), (units.share(wait), ""),
+                (steps.bar(view), "dim" if still else ""), *of_device, *memory,
                 (units.gib(view.rss), ""),
                 (beat, "bad" if stale else "dim"),
             ])

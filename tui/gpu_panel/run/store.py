@@ -18,6 +18,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gpu_engine.common.series import Series
+from gpu_engine.diagnose import verdicts
+from gpu_engine.diagnose.verdicts import Verdict
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
@@ -44,6 +46,8 @@ BATCH = 0.01
 LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 """Seconds between reads, of a live run and of one that has ended."""
 MANY, MANY_EVERY = 16, 1.0
+JUDGED_EVERY = 5.0
+"""Seconds between two looks at why the run is slow."""
 """With more ranks than that, a live run is read less often: most of the cost is per read and rank,
 and at so many nobody sees the difference."""
 AT_ONCE = 8
@@ -107,6 +111,7 @@ class RunStore:
         """None before it was read, or if it can't be read."""
         self.state: State | None = None
         """None before it was read."""
+        self._judged, self._verdicts = 0.0, list[Verdict]()
         self.view = RunView()
         self.loss = RankSeries()
         self.others: dict[int, OtherOptimizer] = {}
@@ -193,6 +198,12 @@ class RunStore:
     def warnings(self) -> list[str]:
         """The warnings of the ranks, each once."""
         return self.view.warnings()
+
+    def verdicts(self, now: float) -> list[Verdict]:
+        """Why the run is slow, looked at every few seconds. `now`: Unix seconds."""
+        if not self._judged <= now < self._judged + JUDGED_EVERY:
+            self._judged, self._verdicts = now, verdicts.of(list(self.ranks.values()))
+        return self._verdicts
 
     def launch_warnings(self) -> list[str]:
         """The warnings of the launch."""

@@ -140,9 +140,14 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
         mark = "" if still.works else f"{WARNING} "
         return [f"{mark}{clean(still.text, 500)}", *notes, *lines], \
             "plain" if still.works and not lines else "warning"
-    notes = [*lines, *notes]
+    notes = [*lines, *notes, *_slow(store, now)]
     notes += [f"{WARNING} {clean(w, 300)}" for w in store.warnings()[-1:]]
     return notes, "warning" if notes else "plain"
+
+
+def _slow(store: RunStore, now: float) -> list[str]:
+    """Why it is slow, if that is clear."""
+    return [f"{WARNING} {v.code}: {v.text}" for v in store.verdicts(now)[:1]]
 
 
 def _failed(store: RunStore, state: State) -> list[str]:
