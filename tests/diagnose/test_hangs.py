@@ -43,14 +43,14 @@ def told(run: runs.Run) -> hangs.Hang | None:
 SLEEPS = "tests/scripts/hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
     "    time.sleep(3600)"))
 HANGS = {
-    "barrier": (0, False, ("rank 0 in barrier #", "in checkpoint", "rank 1 in all_reduce #", "in step",
-                           "if rank == 0:")),
+    "barrier": (0, False, ("rank 0 in barrier #", "in checkpoint", "rank 1 in all_reduce #",
+                           "in step", "if rank == 0:")),
     "loop": (1, True, ("rank 0 waits for rank 1 in all_reduce #", "in step",
                        "rank 1 works at ", "in spin")),
     "sleep": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {SLEEPS}")),
     "loader": (1, False, ("rank 0 waits for rank 1",
                           "rank 1 stands still, waiting for its DataLoader, at ")),
-    "evaluation": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "in evaluate")),
+    "evaluation": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "hang.py:")),
     "save": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "in save")),
 }
 """Rank, whether it works, and parts of the sentence."""

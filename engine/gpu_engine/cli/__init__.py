@@ -21,8 +21,8 @@ from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", "compare-modes",
-          "logs", "stacks", "stop", "queue", "sweep", "resume", "export", "report", "page",
-          "presets", "describe", "hosts", "slurm", "notify", "doctor", "torch", "settings",
+          "logs", "stacks", "trace", "stop", "queue", "sweep", "resume", "export", "report",
+          "page", "presets", "describe", "hosts", "slurm", "notify", "doctor", "torch", "settings",
           "completion", "agent")
 
 

@@ -71,6 +71,8 @@ class RankView:
     """The first of this attempt."""
     stands: schema.Stands | None = None
     """Where it is, if it has made no step for a while."""
+    trace: schema.Trace | None = None
+    """The last that was asked for."""
     ended: bool = False
     """Whether it has written its end event."""
     outcome: str | None = None
@@ -124,8 +126,9 @@ class RankView:
         del out["step_times"]
         if self.error is not None:
             out["error"] = convert.to_dict(self.error)
-        if self.stands is not None:
-            out["stands"] = convert.to_dict(self.stands)
+        for name, event in (("stands", self.stands), ("trace", self.trace)):
+            if event is not None:
+                out[name] = convert.to_dict(event)
         return out
 
     def forget_attempt(self) -> None:

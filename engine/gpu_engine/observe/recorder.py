@@ -50,6 +50,7 @@ class ScriptRecorder:
         self.findings: Findings | None = None
         self._losses = losses
         self._writer = RecordWriter(path, self, lambda text: notes.note(text, run))
+        self.tracer = self._writer.tracer
         self._claim = Claim(path)
         self._lifeline = Lifeline.of_supervisor()
         self._events = StepEvents()

@@ -94,6 +94,7 @@ class Recorder:
         self._progress_line = ProgressLine() if echo else None
         self._reserved = numbers.ReservedNames()
         self._writer = RecordWriter(path, self, _complain)
+        self._tracer = self._writer.tracer
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -127,6 +128,8 @@ class Recorder:
         if value is not None and value - value != 0.0:  # NaN or infinite
             self._not_finite(step, value)
         self._queue.append((step, epoch, value, slot, lr, examples, wait, time.monotonic()))
+        if self._tracer.wanted:
+            self._tracer.stepped(step)
 
     def mark(self) -> None:
         """Note that training goes on now, so that the time since the last step is not counted in
