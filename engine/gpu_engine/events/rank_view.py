@@ -115,9 +115,9 @@ class RankView:
         if len(self.step_times) < 2:
             return None
         last = self.step_times[-1]
-        # They are in order of time. This is asked for often.
+        # They are in order of time, and may be more than half a minute apart. This is asked often.
         first = self.step_times[min(bisect_left(self.step_times, (last[0] - 30, -1)),
-                                    len(self.step_times) - 1)]
+                                    len(self.step_times) - 2)]
         return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else None
 
     def to_dict(self) -> dict[str, object]:
