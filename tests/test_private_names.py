@@ -25,6 +25,9 @@ ENGINE = {
     "Python": {
         "engine/gpu_engine/worker/rank/loader_sockets.py": {"_config"},
     },
+    "torch, in any rank": {
+        "engine/gpu_engine/worker/rank/tracer.py": {"_profiler_enabled"},
+    },
     "torch, in a rank of the engine": {
         "engine/gpu_engine/training/torch_private.py": {
             "_ddp_params_and_buffers_to_ignore", "_foreach_mul_"},

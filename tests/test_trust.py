@@ -36,6 +36,7 @@ WRITING = {
         runs/chart_annotations.py: open_inside in write
         runs/notes.py: write_json_inside in change
         runs/sweep.py: write_json_inside in write
+        runs/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted, write_inside in again
         remote/run/queries.py: open_inside in _whole, write_inside in _manifest

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from gpu_engine.cli import cli
 from gpu_engine.common.files import read_json
 from gpu_engine.diagnose import hangs
+from gpu_engine.events import schema
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 
@@ -43,14 +45,14 @@ def told(run: runs.Run) -> hangs.Hang | None:
 SLEEPS = "tests/scripts/hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
     "    time.sleep(3600)"))
 HANGS = {
-    "barrier": (0, False, ("rank 0 in barrier #", "in checkpoint", "rank 1 in all_reduce #", "in step",
-                           "if rank == 0:")),
+    "barrier": (0, False, ("rank 0 in barrier #", "in checkpoint", "rank 1 in all_reduce #",
+                           "in step", "if rank == 0:")),
     "loop": (1, True, ("rank 0 waits for rank 1 in all_reduce #", "in step",
                        "rank 1 works at ", "in spin")),
     "sleep": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {SLEEPS}")),
     "loader": (1, False, ("rank 0 waits for rank 1",
                           "rank 1 stands still, waiting for its DataLoader, at ")),
-    "evaluation": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "in evaluate")),
+    "evaluation": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "hang.py:")),
     "save": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "in save")),
 }
 """Rank, whether it works, and parts of the sentence."""
@@ -93,3 +95,100 @@ def test_a_timeout_that_ends_a_run_says_who_did_not_come(home):
     text = state["cause"]["message"]
     assert text.startswith("rank 0 waits for rank 1 in all_reduce #"), text
     assert f"rank 1 stands still at {SLEEPS}" in text
+
+
+# --- the rules, with ranks made up ----------------------------------------------------------------
+
+NOW = 1000.0
+
+
+def rank(number: int, *operations: tuple, step: int = 30, works: bool = False, still: float = 60.0,
+         stands: bool = True, silent: float = 0.5, place: str = "train.py:7 in main", **fields):
+    """A rank that made its last step `still` seconds ago. An operation is (group, number, name,
+    size, done), begun then."""
+    view = RankView(number, step=step, at_step=step, phase="running", phase_since=NOW - still,
+                    beat=NOW - silent, **fields)
+    view.step_times = [(NOW - still - i, step - i) for i in range(9)][::-1]
+    begun = {i: schema.Collective(group, n, name, size, NOW - still, done)
+             for i, (group, n, name, size, done) in enumerate(operations)}
+    if stands:
+        view.stands = schema.Stands(step, "running", NOW - still, works, place, (place,),
+                                    begun or None)
+    return view
+
+
+WAITS, DONE = ("0", 8, "all_reduce", "9 float", False), ("0", 7, "all_reduce", "9 float", True)
+
+
+def test_ranks_that_have_all_come_blame_none_of_them():
+    hang = hangs.found([rank(0, WAITS), rank(1, WAITS)], NOW)
+    assert "all have come" in hang.text
+    assert not hang.works
+
+
+def test_the_one_who_did_not_come_is_told_among_many():
+    views = [rank(r, WAITS) for r in range(63)] + [rank(63, DONE, works=True)]
+    hang = hangs.found(views, NOW)
+    assert (hang.rank, hang.works) == (63, True)
+    assert hang.text.startswith("63 ranks wait for rank 63 in all_reduce #8 (9 float) at ")
+
+
+@pytest.mark.parametrize(("other", "text", "works"), [
+    (rank(1, DONE, silent=50), "rank 1 gives no sign of life since 00:50", False),
+    (rank(1, DONE, outcome="completed", ended=True), "rank 1 has ended after step 30", False),
+    (rank(1, ("1", 3, "broadcast", "", False)), "rank 1 waits in broadcast #3 of group 1", False),
+    (rank(1, stands=False, still=2), "rank 1 has got to step 30", True),
+    (rank(1, DONE, error=schema.Error("E", "m", None, None, None)), "rank 1 has failed", False)])
+def test_what_became_of_who_did_not_come(other, text, works):
+    hang = hangs.found([rank(0, WAITS), other], NOW)
+    assert hang.text.endswith(text) or f"{text} at" in hang.text, hang.text
+    assert hang.works is works
+
+
+def test_a_rank_that_is_in_no_group_with_them_is_not_missed():
+    group = ("3", 5, "all_reduce", "9 float", False)
+    views = [rank(0, group), rank(1, ("3", 4, "all_reduce", "9 float", True)),
+             rank(2, DONE, works=True)]
+    assert "for rank 1 in all_reduce #5 of group 3" in hangs.found(views, NOW).text
+
+
+def test_the_roots_other_size_is_no_difference():
+    views = [rank(0, ("0", 8, "gather", "9 float", False)),
+             rank(1, ("0", 8, "gather", "", False))]
+    assert "different operations" not in hangs.found(views, NOW).text
+    views = [rank(0, ("0", 8, "all_reduce", "9 float", False)),
+             rank(1, ("0", 8, "all_reduce", "1 int", False))]
+    assert "different operations" in hangs.found(views, NOW).text
+
+
+@pytest.mark.parametrize("views", [
+    [rank(0, WAITS, still=12), rank(1, DONE, works=True, still=12)],  # twelve seconds
+    [rank(0, DONE, still=1, stands=False), rank(1, DONE, still=1, stands=False)],
+    [rank(0, stands=False, still=25), rank(1, stands=False, still=25)],
+    [RankView(0, phase="init", beat=NOW), RankView(1, phase="init", beat=NOW)]])
+def test_nothing_is_told_of_ranks_that_go_on(views):
+    assert hangs.found(views, NOW) is None
+
+
+def test_slow_steps_are_no_standstill():
+    views = [rank(0, WAITS), rank(1, DONE, works=True)]
+    for view in views:  # a step a minute
+        view.step_times = [(t - (30 - n) * 60, n) for t, n in view.step_times]
+    assert hangs.found(views, NOW) is None
+
+
+def test_who_waits_before_the_first_step_is_told_but_only_in_an_operation():
+    views = [rank(0, WAITS), rank(1, works=True)]
+    for view in views:
+        view.step_times = []
+    assert hangs.found(views, NOW).works
+    assert hangs.found(views[1:], NOW) is None
+
+
+def test_without_operations_the_lines_are_told():
+    hang = hangs.found([rank(0), rank(1, place="load.py:3 in read")], NOW)
+    assert hang.text == ("no step for 01:00: rank 0 stands still at train.py:7 in main; "
+                         "rank 1 stands still at load.py:3 in read")
+    hang = hangs.found([rank(0, works=True), rank(1, works=True)], NOW)
+    assert hang.text == "no step for 01:00: ranks 0, 1 works at train.py:7 in main"
+    assert hang.works

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -52,7 +53,7 @@ def evaluate():
 
 
 def save():
-    with open(f"slow-{rank}", "wb") as file:
+    with Path(f"slow-{rank}").open("wb") as file:
         for _ in range(10**4):
             file.seek(0)
             file.write(bytes(1 << 20))
@@ -71,7 +72,7 @@ class Deadlock(Dataset):
         return torch.zeros(1)
 
 
-for i in range(20):
+for _ in range(20):
     step()
 if fault == "loader":
     for _ in DataLoader(Deadlock(), num_workers=1):
@@ -97,7 +98,7 @@ if fault == "caught":
         step()
     except ValueError:
         pass
-for i in range(20):
+for _ in range(20):
     step(both=fault != "unused" or rank == 0)
 if fault == "caught" and rank == 1:
     dist.destroy_process_group()

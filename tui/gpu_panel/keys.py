@@ -232,6 +232,8 @@ KEYS: tuple[Key, ...] = (
         "Show why attempts ended, all warnings, the command and the folder", footer=True),
     Key("run.curve", "run", "c", "curve", "curve",
         "Choose what the chart shows; type a part of the value's name", footer=True),
+    Key("run.trace", "run", "T", "trace", "trace",
+        "Trace the next 3 steps of each rank with torch's profiler, and show what takes the time"),
     Key("run.note", "run", "M", "note", "note here",
         "Write a note at the chart's crosshair, or at the current step; charts mark it"),
     Key("run.maximize", "run", "z", "maximize", "maximize",

@@ -66,3 +66,9 @@ def ranks_with_files(run: Path) -> list[int]:
         return []
     return sorted({int(p.stem) for p in names
                    if p.suffix in (".jsonl", ".log") and p.stem.isdecimal()})
+
+
+TRACE_REQUEST, TRACES = "trace.json", "traces"
+"""The file that asks ranks for a trace of their next steps, and the folder of these traces."""
+MOST_TRACED = 100
+"""Steps."""

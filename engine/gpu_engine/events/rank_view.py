@@ -82,6 +82,8 @@ class RankView:
     """The first of this attempt."""
     stands: schema.Stands | None = None
     """Where it is, if it has made no step for a while."""
+    trace: schema.Trace | None = None
+    """The last that was asked for."""
     ended: bool = False
     """Whether it has written its end event."""
     outcome: str | None = None
@@ -128,9 +130,9 @@ class RankView:
         if len(self.step_times) < 2:
             return None
         last = self.step_times[-1]
-        # They are in order of time. This is asked for often.
+        # They are in order of time, and may be more than half a minute apart. This is asked often.
         first = self.step_times[min(bisect_left(self.step_times, (last[0] - 30, -1)),
-                                    len(self.step_times) - 1)]
+                                    len(self.step_times) - 2)]
         return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else None
 
     def to_dict(self) -> dict[str, object]:
@@ -140,8 +142,9 @@ class RankView:
         del out["step_times"], out["spans"]
         if self.error is not None:
             out["error"] = convert.to_dict(self.error)
-        if self.stands is not None:
-            out["stands"] = convert.to_dict(self.stands)
+        for name, event in (("stands", self.stands), ("trace", self.trace)):
+            if event is not None:
+                out[name] = convert.to_dict(event)
         return out
 
     def spent(self, events: Iterable[schema.StepTime | TimeLine]) -> None:

@@ -306,6 +306,20 @@ class Stands(Event):
 
 
 @frozen
+class Trace(Event):
+    """The rank has written the trace that a person has asked for, or could not."""
+
+    kind = "trace"
+    first: int
+    """The first of the traced steps."""
+    steps: int
+    path: str | None = None
+    """Relative to the run folder."""
+    problem: str | None = None
+    """Why there is none."""
+
+
+@frozen
 class Warning(Event):
     """Something that a person should know about, though training goes on."""
 

@@ -296,6 +296,11 @@ def _stands(run: RunView, rank: RankView, event: schema.Stands) -> None:
     rank.stands = event
 
 
+@folds(schema.Trace)
+def _trace(run: RunView, rank: RankView, event: schema.Trace) -> None:
+    rank.trace = event
+
+
 @folds(schema.Warning)
 def _warning(run: RunView, rank: RankView, event: schema.Warning) -> None:
     if event.code is not None:

@@ -153,6 +153,9 @@ class Observer:
                 rec.begin()  # after a fork
             if self.here.closed and self.here.steps:
                 return rec
+            # Not at the end of a step, which is inside of a range that torch records itself.
+            if rec.tracer.wanted:
+                rec.tracer.stepped(self.steps_so_far())
             if not self.here.steps and not self.stepped:
                 self._without_steps(rec, tensors)
             self.losses.add(tensors, gradients)

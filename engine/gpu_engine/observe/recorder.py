@@ -53,6 +53,7 @@ class ScriptRecorder:
         """What the time of the steps is spent on."""
         self._losses = losses
         self._writer = RecordWriter(path, self, lambda text: notes.note(text, run))
+        self.tracer = self._writer.tracer
         self._claim = Claim(path)
         self._lifeline = Lifeline.of_supervisor()
         self._events = StepEvents()

@@ -264,8 +264,8 @@ class RunScreen(PaneScreen):
     # --- the run itself -------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey out stop for a run that has ended, and resume for one that is live."""
-        over = action == "stop" and not self._was_live and not self._left
+        """Grey out stop and trace for a run that has ended, and resume for one that is live."""
+        over = not self._was_live and (action == "trace" or (action == "stop" and not self._left))
         if over or (action == "resume" and self._was_live) \
                 or (action == "again" and self._again is None):
             return None
@@ -363,6 +363,16 @@ class RunScreen(PaneScreen):
         from gpu_panel.run.about import AboutRun
 
         self.app.push_screen(AboutRun(self.store, self._clock))
+
+    @work(group="trace", exclusive=True, exit_on_error=False)
+    async def action_trace(self) -> None:
+        """Have each rank trace its next steps, and show what the traces say."""
+        from gpu_panel.run.traces import ask_for_traces
+
+        self.notify("Tracing the next 3 steps of each rank")
+        with guard(self.app):
+            sheet = await in_thread(lambda: ask_for_traces(self.run_folder), name="panel-trace")
+            self.app.push_screen(sheet)
 
     @work(group="stop", exclusive=True, exit_on_error=False)
     async def action_stop(self) -> None:

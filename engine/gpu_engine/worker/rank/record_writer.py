@@ -20,6 +20,7 @@ from ...events.writer import encode
 from . import captures, memory
 from .events_file import EventsFile
 from .standing import StandingStill
+from .tracer import Tracer
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,8 @@ class RecordWriter:
         self._heartbeat_due = 0.0
         self._last_fault = ""
         self._still = StandingStill()
+        self.tracer = Tracer(path)
+        """Traces steps on request."""
 
     def write(self, event: schema.Event, *, timeout: float = -1) -> bool:
         """Write an event at once, after everything that came before it. Returns False, with
@@ -105,8 +108,11 @@ class RecordWriter:
         """Write the source's new events, and once a second the heartbeat and the memory. The
         recorder's thread calls it several times a second."""
         captures.exclude_thread()
+        traced = self.tracer.tick()
         with self._lock:
             self._write_new()
+            if traced is not None:
+                self._file.write(encode(traced))
             phase, now = self._source.phase, time.time()
             if phase != self._phase_since[0]:
                 self._phase_since = (phase, now)

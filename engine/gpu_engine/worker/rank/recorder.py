@@ -97,6 +97,7 @@ class Recorder:
         self._progress_line = ProgressLine() if echo else None
         self._reserved = numbers.ReservedNames()
         self._writer = RecordWriter(path, self, _complain)
+        self._tracer = self._writer.tracer
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -143,6 +144,8 @@ class Recorder:
         self._queue.append((step, epoch, value, slot, lr, examples, wait, time.monotonic()))
         if self.training:
             self.parts.mark(STEP)
+        if self._tracer.wanted:
+            self._tracer.stepped(step)
 
     def mark(self) -> None:
         """Note that training goes on now, so that the time since the last step is not counted in

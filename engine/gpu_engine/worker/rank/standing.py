@@ -154,7 +154,7 @@ def _line(file: str, line: int, function: str) -> str:
 
 def collectives() -> dict[int, schema.Collective]:
     """The last collective operations that this process has begun, in the order of their beginning.
-    Empty where torch records none: before 2.9 only NCCL's, and those only from 2.5 on."""
+    Empty where torch records none, as before 2.5, or before 2.8 under gloo."""
     found: list[schema.Collective] = []
     for dump in _dumps():
         found += map(_collective, dump.get("entries", ())[-_RECENT:])

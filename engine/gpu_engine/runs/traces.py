@@ -1,0 +1,76 @@
+"""Asking the ranks of a live run for a trace of their next steps; `worker/rank/tracer.py` obeys."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import write_json_inside
+from gpu_engine.events.paths import MOST_TRACED, TRACE_REQUEST
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.schema import Trace
+from gpu_engine.events.view import RunView
+from gpu_engine.runs import trust
+from gpu_engine.runs.folder import Run
+
+_NEAR = 1 << 16
+"""Bytes of events that tell how far a rank is."""
+_SEEN = 2.5
+"""Seconds within which every rank has seen a request."""
+_EVERY = 0.2
+
+
+def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0,
+          ) -> dict[int, Trace | None]:
+    """Have `ranks` (none: all) trace their next steps, and wait for at most `wait` seconds.
+
+    Returns what each rank has answered; None: nothing, as it makes no steps or has ended. Raises
+    UserError and OSError.
+    """
+    trust.require_ours(run.path)
+    state, plan, there = run.state(), run.plan(), run.ranks()
+    if not state.live:
+        raise UserError(f"run {run.id} is not running: it is {state.state}")
+    if plan is not None and plan.on_hosts:
+        raise UserError(f"the ranks of {run.id} are on other machines: gpu-engine trace there")
+    if not 0 < steps <= MOST_TRACED:
+        raise UserError(f"{steps} steps: from 1 to {MOST_TRACED} can be traced")
+    if unknown := set(ranks) - set(there):
+        raise UserError(f"run {run.id} has no rank {min(unknown)} yet")
+    asked, view = sorted(ranks or there), RunView()
+    view.add(asked)
+    tails = {rank: Tail(run.events(rank)) for rank in asked}
+    for tail in tails.values():
+        tail.skip(keep=_NEAR)
+    until = time.time() + _SEEN
+    while True:
+        _read(tails, view)
+        if all(v.steps_per_s for v in view.ranks.values()) or time.time() > until:
+            break
+        time.sleep(_EVERY)
+    begun = time.time()
+    # All ranks begin at the same step: one that none of them reaches before the last has seen the
+    # request.
+    last = max((v.at_step or 0 for v in view.ranks.values()), default=0)
+    pace = max((v.steps_per_s or 0.0 for v in view.ranks.values()), default=0.0)
+    write_json_inside(run.path, TRACE_REQUEST, {
+        "steps": steps, "from": last + math.ceil(pace * _SEEN), "until": begun + wait,
+        "ranks": asked}, settled=False)
+    try:
+        while True:
+            _read(tails, view)
+            answers = {r: one if (one := v.trace) is not None and one.t >= begun else None
+                       for r, v in view.ranks.items()}
+            if all(answers.values()) or time.time() > begun + wait or not run.state().live:
+                return answers
+            time.sleep(_EVERY)
+    finally:
+        (run.path / TRACE_REQUEST).unlink(missing_ok=True)
+
+
+def _read(tails: dict[int, Tail], view: RunView) -> None:
+    for rank, tail in tails.items():
+        for told in tail.read_many():
+            view.take(rank, told)
