@@ -55,7 +55,7 @@ def test_the_file_has_the_keys_that_it_always_had():
                               "global_size": 256, "per_gpu": 128}
 
 
-NEEDED = {"mode", "device_type", "world_size", "local_world_size", "batch", "lr"}
+NEEDED = {"mode", "device_type", "source", "world_size", "local_world_size", "batch", "lr"}
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(LaunchPlan) if f.name != "spec"])
@@ -65,7 +65,6 @@ def test_what_is_of_another_type_has_its_default_or_there_is_no_plan(name):
     for wrong in (object(), -1.5, [None], {"rank": "a"}):
         found = LaunchPlan.from_dict(data | {name: wrong})
         default = next(f.default for f in fields(LaunchPlan) if f.name == name)
-        default = "cpu" if name == "source" else default  # of CPU slots, as the rest of it says
         assert found == (None if name in NEEDED else replace(whole, **{name: default}))
     data.pop(name, None)
     assert (LaunchPlan.from_dict(data) is None) == (name in NEEDED)
@@ -84,13 +83,6 @@ def test_another_versions_mode_and_keys_leave_the_rest():
     data["spec"]["parallel"]["mode"] = "fsdp"
     found = LaunchPlan.from_dict(data)
     assert (found.mode, found.ranks) == ("fsdp", made(2).ranks)
-
-
-@pytest.mark.parametrize("cpu", [True, False])
-def test_a_plan_of_a_time_with_one_vendor_names_it(cpu):
-    before = made(2, cpu=cpu).to_dict()
-    assert before.pop("source") == ("cpu" if cpu else "nvml")
-    assert LaunchPlan.from_dict(before) == made(2, cpu=cpu)
 
 
 def test_a_rank_that_a_launcher_has_started_is_planned_by_the_same_function():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
@@ -103,12 +102,7 @@ def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> 
     called at each look, the last time with True."""
     from gpu_engine.launching.reattach import StillOn
 
-    with contextlib.closing(follower):
-        return _watched(follower, StillOn(follower.run), quiet, each)
-
-
-def _watched(follower: Follower, goes_on: GoesOn, quiet: bool, each: Each) -> State:
-    pressed = 0
+    goes_on, pressed = StillOn(follower.run), 0
     while True:
         try:
             interrupts.release()

@@ -4,9 +4,9 @@ the standard library alone: the rank reads its plan with them, in whatever envir
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
@@ -266,30 +266,11 @@ class LaunchPlan:
 
     def to_dict(self) -> dict[str, object]:
         """As plan.json holds it."""
-        out: dict[str, object] = {k: v for k in ("id", "cwd", "origin")
-                               if (v := getattr(self, k)) is not None}
-        out["version"] = 1
-        for name in ("name", "mode", "backend", "device_type", "source", "world_size",
-                     "local_world_size", "nodes", "node_rank", "replicas", "master_addr",
-                     "master_port", "unit"):
-            out[name] = getattr(self, name)
-        out["batch"], out["lr"] = asdict(self.batch), asdict(self.lr)
-        out["ranks"] = [asdict(r) for r in self.ranks]
-        out["processes"] = [asdict(p) for p in self.processes]
-        out["lines"], out["warnings"] = list(self.lines), list(self.warnings)
-        out["spec"] = to_dict(self.spec)
-        if self.chosen is not None:
-            out["chosen"] = self.chosen
-        if self.code is not None:
-            out["code"] = asdict(self.code)
-        if self.not_compared is not None:
-            out["not_compared"] = self.not_compared
-        if self.interpreter is not None:
-            out["interpreter"] = asdict(self.interpreter)
-        if self.part_of is not None:
-            out["part_of"] = asdict(self.part_of)
-        if self.resume_from is not None:
-            out["resume_from"] = asdict(self.resume_from)
+        out: dict[str, object] = {"version": 1, "replicas": self.replicas}
+        for name in (one.name for one in fields(self)):
+            value = getattr(self, name)
+            if value is not None:
+                out[name] = to_dict(value) if name == "spec" else _plain(value)
         return out
 
     @classmethod
@@ -303,10 +284,14 @@ class LaunchPlan:
         if not isinstance(data, dict):
             return None
         data = data | {"spec": from_dict_leniently(data.get("spec"))}
-        if not isinstance(data.get("source"), str):  # written when NVIDIA's was the only vendor
-            data["source"] = "cpu" if data.get("device_type") == "cpu" else "nvml"
         try:
             plan = read_record(cls, data)
         except ValueError:
             return None
         return plan if all(_LOG.fullmatch(p.log) for p in plan.processes) else None
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-from gpu_engine.common.changes import Changes
+from gpu_engine.events.frequent import Told
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import Progress, RunView
+from gpu_engine.runs import job
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import Told
+_MOMENT = 0.03
+"""Seconds between two looks whether the state was written: one `stat` each."""
 
 
 class Follower:
@@ -21,10 +21,11 @@ class Follower:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._seen = self._stamp()
+        """The state's, when it was waited for last."""
         self.view = RunView()
         self.state: State = run.state()
         self._reader = RunReader(run.path)
-        self._changes: Changes | None = None
         self._looked = 0.0
 
     @property
@@ -54,16 +55,17 @@ class Follower:
         return fresh
 
     def wait(self, seconds: float) -> None:
-        """Return after `seconds`, and at once when the run's state is written."""
-        if self._changes is None:
-            self._changes = Changes(self.run.path)
-        self._changes.wait(seconds)
+        """Return after `seconds`, and a moment after the run's state was written."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and self._stamp() == self._seen:
+            time.sleep(min(left, _MOMENT))
+        self._seen = self._stamp()
 
-    def close(self) -> None:
-        """Wait no longer. Raises nothing."""
-        if self._changes is not None:
-            self._changes.close()
-            self._changes = None
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            return job.stamp(self.run.path)
+        except OSError:
+            return None
 
     def progress(self) -> Progress:
         """The progress of the whole run."""

@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from gpu_engine.common import units
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import UnixTime, Whole, read_record
@@ -208,9 +209,4 @@ def _over(recorded: State, job: Job, stop: bool) -> State:
 
 
 def _clock(when: float | None) -> str:
-    """"14:05", or "Nov 23 14:05" on another day."""
-    if when is None:
-        return "some time"
-    now, then = time.localtime(), time.localtime(when)
-    same = (now.tm_year, now.tm_yday) == (then.tm_year, then.tm_yday)
-    return time.strftime("%H:%M" if same else "%b %d %H:%M", then)
+    return "some time" if when is None else units.time_of_day(when, time.time())

@@ -71,7 +71,7 @@ def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
     except ValueError as err:  # a number of 5,000 digits is no TOMLDecodeError
         raise UserError(f"{path}: not valid TOML: {err}") from None
     except RecursionError:
-        raise UserError(f"{path}: nested too deeply to be a preset") from None
+        raise UserError(f"{path}: nested too deeply") from None
 
 
 def _content(path: Path, run: Path | None) -> bytes:

@@ -160,10 +160,9 @@ def test_a_transfer_that_is_cut_leaves_nothing_under_the_final_name(project, hom
     key = "0" * 32
     with open_channel(box(tmp_path / "there")) as way:
         way.ask(messages.SendCode.of(key, "list", 0, taken.listed))
-        way.ask(messages.MissingCode(key, taken.name))
         way.ask(messages.SendCode.of(key, "contents", 0, b"half"))
         with pytest.raises(Refused, match="changed on its way"):
-            way.ask(messages.BuildCode(key, taken.name))
+            way.ask(messages.BuildCode(key, taken.name, b"\xff"))
         assert list(folder.iterdir()) == []
         way.ask(messages.SendCode.of(key, "list", 0, taken.listed))
     assert not (folder / taken.name[:12]).exists()
@@ -179,9 +178,8 @@ def test_no_path_leaves_the_folder(path, home):
     key = "1" * 32
     with open_channel(Host("local")) as way:
         way.ask(messages.SendCode.of(key, "list", 0, listed))
-        for request in (messages.MissingCode, messages.BuildCode):
-            with pytest.raises(Refused, match="the list of the code can't be used"):
-                way.ask(request(key, lists.name_of(listed)))
+        with pytest.raises(Refused, match="the list of the code can't be used"):
+            way.ask(messages.BuildCode(key, lists.name_of(listed), b"\xff"))
         with pytest.raises(Refused, match="no name of code"):
             way.ask(messages.SendCode.of("../../" + "1" * 26, "list", 0, b"x"))
         with pytest.raises(Refused, match="more than the"):

@@ -15,7 +15,8 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TypeVar
 
 from gpu_engine.common.errors import UserError
@@ -42,6 +43,7 @@ _WAITING = 64
 """Answers to one request that wait to be read before no more is taken from the pipe."""
 
 A = TypeVar("A", bound=Message)
+T = TypeVar("T")
 
 
 class Unreachable(UserError):
@@ -359,6 +361,18 @@ def open_channel(host: Host, seconds: float = OPEN) -> Channel:
         channel = Channel(host, shared=False)
         channel._open(end - time.monotonic())
     return channel
+
+
+def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:
+    """`work` on all items at the same time; what it returns or the UserError that it raises."""
+    def one(item: T) -> object:
+        try:
+            return work(item)
+        except UserError as err:
+            return err
+
+    with ThreadPoolExecutor(max(len(items), 1)) as pool:
+        return list(pool.map(one, items))
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,13 @@ from gpu_engine import __version__
 from gpu_engine.common import paths
 from gpu_engine.devices.records import Inventory
 from gpu_engine.remote.reach import nvidia_smi, protocol, reasons
-from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.channel import (
+    Channel,
+    Refused,
+    Unreachable,
+    at_once,
+    open_channel,
+)
 from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.records import Host
 
@@ -55,18 +60,7 @@ class Checkup:
 
 def check(hosts: Iterable[Host]) -> list[Checkup]:
     """Ask all of `hosts` at once. Takes as long as the slowest, which has a limit."""
-    found = [Checkup(host) for host in hosts]
-
-    def ask(index: int) -> None:
-        found[index] = _check(found[index].host)
-
-    threads = [threading.Thread(target=ask, args=(i,), name=f"check {one.host.name}", daemon=True)
-               for i, one in enumerate(found)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return _together(found)
+    return _together([c for c in at_once(_check, tuple(hosts)) if isinstance(c, Checkup)])
 
 
 def _check(host: Host) -> Checkup:

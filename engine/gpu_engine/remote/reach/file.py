@@ -15,7 +15,7 @@ A host that ssh knows need not stand here.
 from __future__ import annotations
 
 import difflib
-import tomllib
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -24,11 +24,11 @@ from typing import Any
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason, write_atomic
+from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.remote.reach.allocation import hosts_of_job
 from gpu_engine.remote.reach.records import LOCAL, BadName, Host, check_name
+from gpu_engine.spec.read import read_toml
 
-_LONGEST_FILE = 1 << 20
 _LONGEST = {"folder": 1024, "python": 1024, "label": 80}
 _KEYS = tuple(f.name for f in fields(Host) if f.name != "name")
 _MOST_WORDS = 32
@@ -42,7 +42,7 @@ def path() -> Path:
 def read() -> dict[str, Host]:
     """The hosts by name, in the file's order; none where there is no file. Raises UserError
     naming file, key and value."""
-    data = _load().get("hosts", {})
+    data = read_toml(path()).get("hosts", {}) if os.path.lexists(path()) else {}
     if not isinstance(data, dict):
         raise UserError(f"{path()}: hosts = {_short(data)}: expected a table a host, as in "
                         "[hosts.gpu1]")
@@ -119,24 +119,6 @@ def _write(document: Any) -> Path:
     except OSError as err:
         raise UserError(f"{path()}: can't be written: {reason(err)}") from None
     return path()
-
-
-def _load() -> dict[str, Any]:
-    try:
-        with open_file(path()) as file:
-            text = file.read(_LONGEST_FILE + 1)
-    except FileNotFoundError:
-        return {}
-    except OSError as err:
-        raise UserError(f"{path()}: can't be read: {reason(err)}") from None
-    if len(text) > _LONGEST_FILE:
-        raise UserError(f"{path()}: more than {_LONGEST_FILE:,} bytes: this is no list of hosts")
-    try:
-        return tomllib.loads(text.decode("utf-8"))
-    except ValueError as err:
-        raise UserError(f"{path()}: not valid TOML: {clean(str(err))}") from None
-    except RecursionError:
-        raise UserError(f"{path()}: nested too deeply to be a list of hosts") from None
 
 
 def _host(name: str, entry: object) -> Host:

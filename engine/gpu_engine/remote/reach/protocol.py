@@ -42,7 +42,7 @@ MARK = "gpu-panel-agent"
 """Stands at the beginning of an agent's first line, before the word that it was started with:
 whatever a login shell printed before is not ours."""
 HASH = 8
-"""Bytes of each hash in `PreviewCode`."""
+"""Bytes of each hash in `CompareCode`."""
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -193,19 +193,15 @@ class Remove(Message, tag="remove"):
     key: str
 
 
-class FindCode(Message, tag="find code"):
-    """Is this code there? Answered by `CodeAt`."""
-
-    name: str
-
-
-class PreviewCode(Message, tag="preview code"):
-    """Where would this code be, and what of it would have to be sent? Nothing is written. Answered
-    by `CodePreview`."""
+class CompareCode(Message, tag="compare code"):
+    """Where is this code, or would be, and what of it would have to be sent? Nothing is written.
+    Answered by `CodeState`."""
 
     name: str
     hashes: bytes
     """The beginnings of all files' hashes, in the order of the list."""
+    use: bool = False
+    """Whether a run is about to start in it, so that it is kept."""
 
 
 class _Sending(Message):
@@ -234,19 +230,13 @@ class SendCode(_Sending, tag="send code"):
     what: Literal["list", "contents"]  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
-class MissingCode(Message, tag="missing code"):
-    """Which files of the list that was sent are not there in any code yet? Answered by
-    `Missing`."""
-
-    key: str
-    name: str
-
-
 class BuildCode(Message, tag="build code"):
     """All that was missing has been sent: make the folder. Answered by `CodeAt`."""
 
     key: str
     name: str
+    bits: bytes
+    """What was missing: see `CodeState`."""
 
 
 class OfferCheckpoint(Message, tag="offer checkpoint"):
@@ -278,7 +268,7 @@ class Ping(Message, tag="ping"):
 
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | ListCheckpoints | Read | Remove | FindCode | PreviewCode | SendCode | MissingCode \
+    | ListCheckpoints | Read | Remove | CompareCode | SendCode \
     | BuildCode | OfferCheckpoint | SendCheckpoint | Cancel | Ping
 
 
@@ -456,27 +446,22 @@ class Removed(Message, tag="removed"):
 class CodeAt(Message, tag="code at"):
     """The folder that holds the code."""
 
-    path: str | None = None
-    """None: it is not there."""
+    path: str
 
 
-class CodePreview(Message, tag="code preview"):
+class CodeState(Message, tag="code state"):
     path: str
     """The folder that holds the code, or would."""
     there: bool
     bits: bytes
-    """As in `Missing`."""
-
-
-class Missing(Message, tag="missing"):
-    bits: bytes
     """A bit for each file of the list, the lowest of the first byte for the first file: 1 for one
     that is not there."""
 
-    def has(self, number: int) -> bool:
-        """Whether file `number` of the list is missing."""
-        byte = number >> 3
-        return byte < len(self.bits) and bool(self.bits[byte] >> (number & 7) & 1)
+
+def is_set(bits: bytes, number: int) -> bool:
+    """Whether file `number` of the list is missing."""
+    byte = number >> 3
+    return byte < len(bits) and bool(bits[byte] >> (number & 7) & 1)
 
 
 class LackingFiles(Message, tag="lacking files"):
@@ -496,7 +481,7 @@ class Failed(Message, tag="failed"):
 
 
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
-    | Checkpoints | Removed | LackingFiles | CodeAt | CodePreview | Missing | Done | Failed
+    | Checkpoints | Removed | LackingFiles | CodeAt | CodeState | Done | Failed
 
 
 # --- lines ---------------------------------------------------------------------------------------

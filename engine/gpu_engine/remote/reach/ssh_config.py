@@ -12,7 +12,9 @@ import contextlib
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpu_engine.common.files import open_file
@@ -80,35 +82,16 @@ def _is_name(word: str, line: list[str]) -> bool:
     """Whether it is one host's name, which no other word of its line excludes. What stands before
     an @ is a user to ssh, never part of a name."""
     return not set(word) & set("*?!@") and not any(
-        other.startswith("!") and _matches(other[1:], word) for other in line)
-
-
-def _matches(pattern: str, name: str) -> bool:
-    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    return re.fullmatch("".join(parts), name) is not None
+        other.startswith("!") and fnmatchcase(word, other[1:]) for other in line)
 
 
 def _words(line: str) -> tuple[str, list[str]]:
     """A line's keyword, in small letters, and its arguments, quotes taken off."""
-    line = line.strip()
-    if not line or line.startswith("#"):
+    found = re.fullmatch(r"\s*([^\s=#]*)\s*=?\s*(.*)", line)
+    try:
+        return (found[1].lower(), shlex.split(found[2], comments=True)) if found else ("", [])
+    except ValueError:  # an open quote: ssh refuses the file
         return "", []
-    cut = next((i for i, c in enumerate(line) if c in " \t="), len(line))
-    rest = line[cut:].strip()
-    rest = rest[1:].strip() if rest.startswith("=") else rest
-    words, word, quoted, begun = [], "", False, False
-    for char in rest:
-        if char == '"':
-            quoted, begun = not quoted, True
-        elif char in " \t" and not quoted:
-            if begun:
-                words.append(word)
-            word, begun = "", False
-        elif char == "#" and not begun and not quoted:
-            break
-        else:
-            word, begun = word + char, True
-    return line[:cut].lower(), [*words, word] if begun else words
 
 
 def _included(pattern: str) -> list[Path]:

@@ -14,7 +14,7 @@ from typing import Literal
 from gpu_engine.code.snapshot import Snapshot
 from gpu_engine.plan.records import Sending
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.channel import Channel, Refused
+from gpu_engine.remote.reach.channel import Channel
 
 _BUILD = 300.0
 """Seconds in which a host compares, or writes, all files."""
@@ -23,27 +23,27 @@ _BUILD = 300.0
 def bring(way: Channel, snapshot: Snapshot) -> str:
     """The folder on the host that holds the code, sent now where it was missing. Raises
     Unreachable, Refused."""
-    there = way.ask(protocol.FindCode(snapshot.name), protocol.CodeAt, _BUILD).path
-    if there is not None:
-        return there
+    there = _compared(way, snapshot, use=True)
+    if there.there:
+        return there.path
     key = secrets.token_hex(16)
     _send(way, key, "list", iter((snapshot.listed,)))
-    missing = way.ask(protocol.MissingCode(key, snapshot.name), protocol.Missing, _BUILD)
-    _send(way, key, "contents",
-          (data for n, data in enumerate(snapshot.contents) if missing.has(n)))
-    made = way.ask(protocol.BuildCode(key, snapshot.name), protocol.CodeAt, _BUILD).path
-    if made is None:
-        raise Refused(way.host.name, "it does not say where it has put the code")
-    return made
+    _send(way, key, "contents", (data for n, data in enumerate(snapshot.contents)
+                                 if protocol.is_set(there.bits, n)))
+    return way.ask(protocol.BuildCode(key, snapshot.name, there.bits), protocol.CodeAt,
+                   _BUILD).path
 
 
 def preview(way: Channel, snapshot: Snapshot) -> Sending:
     """What `bring` would send, and where to. Raises Unreachable, Refused."""
+    there = _compared(way, snapshot)
+    sizes = [e.size for n, e in enumerate(snapshot.entries) if protocol.is_set(there.bits, n)]
+    return Sending(way.host.name, there.path, there.there, len(sizes), sum(sizes))
+
+
+def _compared(way: Channel, snapshot: Snapshot, *, use: bool = False) -> protocol.CodeState:
     hashes = b"".join(bytes.fromhex(e.sha256)[:protocol.HASH] for e in snapshot.entries)
-    answer = way.ask(protocol.PreviewCode(snapshot.name, hashes), protocol.CodePreview, _BUILD)
-    missing = protocol.Missing(answer.bits)
-    sizes = [e.size for n, e in enumerate(snapshot.entries) if missing.has(n)]
-    return Sending(way.host.name, answer.path, answer.there, len(sizes), sum(sizes))
+    return way.ask(protocol.CompareCode(snapshot.name, hashes, use), protocol.CodeState, _BUILD)
 
 
 def _send(way: Channel, key: str, what: Literal["list", "contents"], parts: Iterator[bytes]

@@ -13,6 +13,7 @@ from gpu_engine.code.snapshot import Snapshot, take
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan, Sending
+from gpu_engine.remote.reach.channel import at_once
 from gpu_engine.remote.run import code, nodes, survey
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.spec import catalog
@@ -124,7 +125,7 @@ def _sent(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mappin
             return (code.bring(host.way, snapshot),)
         return host.machine.host.folders(str(here))
 
-    return _There(_all(met, survey.at_once(one, met), tuple), [n.spec for n in told],
+    return _There(_all(met, at_once(one, met), tuple), [n.spec for n in told],
                   same=not any(p.code for p in known.values()))
 
 
@@ -134,7 +135,7 @@ def _previewed(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: M
     looked for here. Raises SpecError."""
     new = [one for one in met if one.name not in known]
     sendings = {s.host: s for s in _all(
-        new, survey.at_once(lambda one: code.preview(one.way, snapshot), new), Sending)}
+        new, at_once(lambda one: code.preview(one.way, snapshot), new), Sending)}
     lacking = {name for name, sending in sendings.items() if not sending.there}
     use = told[0].spec.task.use
     if lacking and use is not None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from gpu_engine.common import files as names
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import files, protocol
-from gpu_engine.remote.reach.channel import Channel, Refused, open_channel
+from gpu_engine.remote.reach.channel import Channel, Refused, at_once, open_channel
 from gpu_engine.remote.reach.protocol import BadMessage
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.remote.run.survey import at_once
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
 

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.channel import (
+    Channel,
+    Refused,
+    Unreachable,
+    at_once,
+    open_channel,
+)
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.remote.run.survey import at_once
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run
 

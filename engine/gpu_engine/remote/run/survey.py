@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.torch_words import torch_words
 from gpu_engine.common.version import version
 from gpu_engine.remote.reach import file, protocol
-from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.channel import (
+    Channel,
+    Refused,
+    Unreachable,
+    at_once,
+    open_channel,
+)
 from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.records import Host, HostDevices
 from gpu_engine.remote.run.nodes import Machine
@@ -29,8 +33,6 @@ _LARGEST = 16 << 20
 """Bytes of a file that is compared."""
 _DEVICES = 60.0
 """Seconds in which a host finds its devices: waking GPUs takes long."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +50,6 @@ class Asked:
     @property
     def name(self) -> str:
         return self.entry.host
-
-
-def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:
-    """`work` on all items at the same time; what it returns or the UserError that it raises."""
-    def one(item: T) -> object:
-        try:
-            return work(item)
-        except UserError as err:
-            return err
-
-    with ThreadPoolExecutor(max(len(items), 1)) as pool:
-        return list(pool.map(one, items))
 
 
 def meet(asked: Sequence[HostDevices], hosts: Sequence[Host],

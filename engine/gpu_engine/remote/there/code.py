@@ -15,31 +15,25 @@ from gpu_engine.remote.reach.protocol import (
     BadMessage,
     BuildCode,
     CodeAt,
-    CodePreview,
-    FindCode,
-    Missing,
-    MissingCode,
-    PreviewCode,
+    CodeState,
+    CompareCode,
     SendCode,
+    is_set,
 )
 from gpu_engine.remote.there.wire import Asked
 
 
-def find(asked: Asked, request: FindCode) -> None:
+def compare(asked: Asked, request: CompareCode) -> None:
     """Code of which a run has changed a file is not that code any more."""
     place, there = store.place_of(request.name)
-    if there:
+    if there and request.use:
         store.mark_used(place)
-    asked.say(CodeAt(str(place) if there else None))
-
-
-def preview(asked: Asked, request: PreviewCode) -> None:
-    """Only looks: neither a folder nor the age of one changes."""
-    place, there = store.place_of(request.name)
     here = set() if there else {bytes.fromhex(sha)[:HASH] for sha in store.contents()}
-    hashes = [request.hashes[at:at + HASH] for at in range(0, len(request.hashes), HASH)]
-    bits = _bits([not there and start not in here for start in hashes])
-    asked.say(CodePreview(str(place), there, bits))
+    bits = bytearray((len(request.hashes) // HASH + 7) // 8)
+    for number in range(len(request.hashes) // HASH):
+        if not there and request.hashes[number * HASH:(number + 1) * HASH] not in here:
+            bits[number >> 3] |= 1 << (number & 7)
+    asked.say(CodeState(str(place), there, bytes(bits)))
 
 
 def send(asked: Asked, request: SendCode) -> None:
@@ -60,49 +54,30 @@ def send(asked: Asked, request: SendCode) -> None:
     asked.say(protocol.Done())
 
 
-def missing(asked: Asked, request: MissingCode) -> None:
-    _, entries = _listed(request)
-    here = store.contents()
-    bits = _bits([entry.sha256 not in here for entry in entries])
-    with store.told():
-        store.sent(request.key, "missing").write_bytes(bits)
-    asked.say(Missing(bits))
-
-
-def _bits(missing: list[bool]) -> bytes:
-    """As `Missing.bits`."""
-    bits = bytearray((len(missing) + 7) // 8)
-    for number, lacks in enumerate(missing):
-        if lacks:
-            bits[number >> 3] |= 1 << (number & 7)
-    return bytes(bits)
-
-
 def build(asked: Asked, request: BuildCode) -> None:
     """Nothing stands under the final name before all of it was verified."""
     listed, entries = _listed(request)
     try:
         with store.told():
-            missing = Missing(store.sent(request.key, "missing").read_bytes())
             sent = store.sent(request.key, "contents")
             sent.touch(mode=0o600)  # nothing was missing
             with sent.open("rb") as contents:
                 here = store.contents()
 
                 def content(number: int, entry: Entry) -> bytes:
-                    if missing.has(number):
+                    if is_set(request.bits, number):
                         return contents.read(entry.size)
                     copy = here.get(entry.sha256)
                     return store.read(*copy) if copy is not None else b""
 
                 place = store.built(request.name, listed, entries, content, request.key)
     finally:
-        for what in ("list", "missing", "contents"):
+        for what in ("list", "contents"):
             store.sent(request.key, what).unlink(missing_ok=True)
     asked.say(CodeAt(str(place)))
 
 
-def _listed(request: MissingCode | BuildCode) -> tuple[bytes, tuple[Entry, ...]]:
+def _listed(request: BuildCode) -> tuple[bytes, tuple[Entry, ...]]:
     """The list that was sent. Raises UserError."""
     path = store.sent(request.key, "list")
     try:

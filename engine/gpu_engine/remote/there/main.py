@@ -32,9 +32,8 @@ _VERBS = {
     protocol.Remove: "runs:remove",
     protocol.OfferCheckpoint: "incoming:offer",
     protocol.SendCheckpoint: "incoming:take",
-    protocol.FindCode: "code:find", protocol.PreviewCode: "code:preview",
-    protocol.SendCode: "code:send",
-    protocol.MissingCode: "code:missing", protocol.BuildCode: "code:build",
+    protocol.CompareCode: "code:compare", protocol.SendCode: "code:send",
+    protocol.BuildCode: "code:build",
 }
 """Request → its file, and the function in it where that has not the same name."""
 _PATIENCE = 1.0
