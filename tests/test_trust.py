@@ -71,7 +71,7 @@ WRITING = {
         gpu_panel/launch/saved_form.py: write_json in write
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """
-        remote/there/code.py: open in send, write_bytes in missing
+        remote/there/code.py: open in send
         code/store.py: write_bytes in built
         remote/there/incoming.py: open in take, write_bytes in offer, hardlink_to in _taken_over,
             copyfile in _taken_over, move in put

@@ -20,8 +20,8 @@ _Whole: Any = Annotated[int, msgspec.Meta(ge=0, lt=1 << 60)]
 ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding and checking raise."""
 _TYPES: dict[str, Any] = {
-    "bool": bool, "int": _Whole, "int | None": _Whole | None, "float": float, "float | None": float | None,
-    "str": str, "str | None": str | None,
+    "bool": bool, "int": _Whole, "int | None": _Whole | None,
+    "float": float, "float | None": float | None, "str": str, "str | None": str | None,
     "tuple[str, ...]": tuple[str, ...], "tuple[float, ...]": tuple[float, ...],
     "tuple[int | None, ...]": tuple[_Whole | None, ...],
     "tuple[float | None, ...]": tuple[float | None, ...]}
