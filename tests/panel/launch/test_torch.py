@@ -63,7 +63,7 @@ async def test_it_is_installed_and_can_be_launched(home: Path) -> None:
         await until(pilot, lambda: screen.review.plan is not None)
         await settled(pilot, screen)
         assert screen.review.plan.processes[0].argv[0] == str(home / "torch" / "bin" / "python")
-        assert "Launch  ctrl+l" in screen_text(pilot.app)
+        assert "Launch  ^l" in screen_text(pilot.app)
 
 
 async def test_what_goes_wrong_is_shown_and_it_can_be_tried_again(

@@ -116,7 +116,7 @@ async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(home, entry
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
         pane, [key] = screen.devices, ticks.of_hosts([entry], {})
         await pilot.press("1")
-        screen.draft.tick_hosts([entry, "local:cpu:1"])
+        screen.draft.tick_hosts([entry, "local:cpu:1"], 2)
         pane.paint()
         await until(pilot, lambda: pane.ticked == (key, "cpu:1") and key in pane.keys)
         pane.cursor = pane.keys.index(key)

@@ -25,6 +25,5 @@ class CommandInput(Input):
         """Select the value that is mostly varied, for another to be typed in its place."""
         name = varied(self.value.split())
         if name is not None:
-            found = re.search(rf"(?:^|\s)-*{re.escape(name)}(?:=|\s+)(\S+)", self.value)
-            if found:
-                self.selection = Selection(*found.span(1))
+            *_, last = re.finditer(rf"(?:^|\s)-*{re.escape(name)}(?:=|\s+)(\S+)", self.value)
+            self.selection = Selection(*last.span(1))
