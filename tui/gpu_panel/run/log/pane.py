@@ -71,7 +71,7 @@ launchers, and the supervisor's log."""
         """The rank that was shown last as the cause of a standstill."""
 
     def compose(self) -> ComposeResult:
-        yield LogView(id="log-lines", classes="framed")
+        yield LogView(id="log-lines", classes="pane")
         yield FindInput(id="find", placeholder="find", compact=True)
 
     def enter(self) -> None:
