@@ -78,6 +78,10 @@ def _of_theme(given: Mapping[str, str], dark: bool) -> dict[str, str]:
             "footer-key-foreground": out["text-primary"], "footer-key-background": panel,
             "footer-description-foreground": ink, "footer-description-background": panel,
             "button-foreground": ink,
+            "scrollbar": out["frame"], "scrollbar-hover": out["faint"],
+            "scrollbar-active": out["text-primary"], "scrollbar-background": background,
+            "scrollbar-background-hover": background, "scrollbar-background-active": background,
+            "scrollbar-corner-color": background,
             "input-selection-background": cursor, "input-selection-foreground": ink}
     return {name: color.hex for name, color in out.items()} \
         | {"cursor-style": "none", "field-style": "none"}

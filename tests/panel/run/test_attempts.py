@@ -169,9 +169,9 @@ async def test_the_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -
         assert "■ stopped 01:00" in flat(terminal(app))  # as in the list
         chart = app.run_screen.query_one("#memory", CurveView)
         one = chart._lines[-1].series
-        assert (one.start, one.last) == (2, 59)  # both attempts, one after the other
+        assert (one.start, one.last) == (2, 60)  # both attempts, one after the other
         seam = next(mark for mark in chart.marks if mark.kind == "┊")
-        assert seam.x == 50
+        assert seam.x == 51
 
 
 def test_no_line_goes_from_one_attempt_to_the_next(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_a_live_run_that_is_resumed_goes_on_where_it_was() -> None:
     clock.learn(State("running", "3f2a", "toy", T0 - 1, T0, attempts=(AttemptRecord(1, T0),)))
     assert clock.seconds(T0 + 49) == 49
     clock.begun(2, T0 + 100)  # its event is read before the state
-    assert clock.seconds(T0 + 110) == 59
+    assert clock.seconds(T0 + 110) == 60
     clock.learn(State("running", "3f2a", "toy", T0 - 1, T0 + 100, attempt=2,
                       attempts=(first, AttemptRecord(2, T0 + 99.5))))
-    assert clock.seconds(T0 + 110) == 59  # what is drawn does not move
+    assert clock.seconds(T0 + 110) == 60  # what is drawn does not move
     assert clock.seconds(T0 + 20) == 20
-    assert [clock.moment(s) - T0 for s in (20, 59)] == [20, 110]
+    assert [clock.moment(s) - T0 for s in (20, 60)] == [20, 110]

@@ -226,7 +226,7 @@ async def test_marks_are_read_at_the_cursor(tmp_path: Path, home: Path) -> None:
         assert any("▪" in line and "◆" in line for line in text)
         # Over time, the same marks are at the seconds at which it happened, without the pause.
         assert [(m.x, m.kind) for m in app.run_screen.query_one("#memory", CurveView).marks] == [
-            (49, "┊"), (30, "▪"), (20, "◆")]
+            (50, "┊"), (30, "▪"), (20, "◆")]
 
 
 async def test_the_devices_curves_are_read_from_their_own_files(tmp_path: Path, home: Path) -> None:

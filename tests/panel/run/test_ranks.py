@@ -150,7 +150,7 @@ async def test_ranks_are_sorted_and_those_that_fail_come_first() -> None:
         assert table.key_at_cursor == key  # the cursor stays on its rank
         assert table.cursor != at
         where = lines(table)[0].index("loss")
-        await pilot.click(table, offset=(where + 1, 0))
+        await pilot.click(table, offset=(where + 3, 1))
         assert ranks_in(table) == [4, 5, 2, 1, 3, 0]
         # An order holds for a moment, so that rows don't dance; a failure shows at once.
         seen[0].loss = 9.0
@@ -159,5 +159,5 @@ async def test_ranks_are_sorted_and_those_that_fail_come_first() -> None:
         seen[3].outcome = "failed"
         table.show(seen, None, now=NOW + 1, live=True)
         assert ranks_in(table) == [3, 4, 5, 2, 0, 1]
-        await pilot.click(table, offset=(where + 1, 0))
+        await pilot.click(table, offset=(where + 3, 1))
         assert ranks_in(table) == [3, 4, 5, 0, 1, 2]

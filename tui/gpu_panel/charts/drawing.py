@@ -29,7 +29,7 @@ from gpu_panel.charts.axes import (
     scale_of,
     smoothed,
 )
-from gpu_panel.charts.braille import Canvas, band, stroke, thick
+from gpu_panel.charts.braille import Canvas, Point, band, stroke, thick
 from gpu_panel.charts.legend import Entry, legend
 from gpu_panel.charts.marks import Mark
 
@@ -38,10 +38,19 @@ OVERLAID = 16
 
 AXES = Axes()
 _NONE, _AXIS, _FAINT, _MEAN, _BAD, _CROSS, _BOX, _EMPTY, _LINES = range(9)
+_ROUGH = 2.0
+"""Dots from the least to the greatest value of a column, on average."""
 _LEGEND_FROM = 8
 """From this height on, in cells, a chart with several lines has a legend."""
 SAMPLES = ("━━", "╍╍", "┅┅", "╍┅", "┈┈")
 """How the dashes of `braille.DASHES` look in a legend."""
+
+
+def _is_rough(points: Sequence[Point | None]) -> bool:
+    """Whether the values of a column are so far apart that bars would hide the line: then their
+    range is drawn faintly, and the line through their means."""
+    high = [p[2] - p[0] for p in points if p is not None]
+    return sum(high) > _ROUGH * len(high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +273,12 @@ class CurveDrawing(Widget):
     def _paint_lines(self, plot: Canvas, lines: Sequence[Curve], found: list[ColumnValues],
                      scale: Scale) -> None:
         pairs = sorted(zip(lines, found, strict=True), key=lambda p: p[0].index == self._chosen)
-        if self.smooth:
+        rough = bool(self.smooth) or any(_is_rough(scale.points(columns)) for _, columns in pairs)
+        if rough:
             for _, columns in pairs:
                 plot.paint(stroke(scale.points(columns), broken=columns.bad), _FAINT)
         for line, columns in pairs:
-            drawn = smoothed(columns, self.smooth) if self.smooth else columns
+            drawn = smoothed(columns, self.smooth) if rough else columns
             dash = palette.dash_of(self.app, line.index) + (2 if line.faint else 0)
             dots = stroke(scale.points(drawn), dash, drawn.bad | self._gaps(drawn))
             if line.index == self._chosen and len(self._lines) > 1 and not line.faint:

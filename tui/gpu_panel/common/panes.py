@@ -24,6 +24,8 @@ class Pane(Widget):
     the first base class only: `class LossPane(CurveView, Pane)`.
     """
 
+    DEFAULT_CLASSES = "pane"
+    """The frame, which is the same everywhere."""
     NAME: ClassVar[str]
     """Its name, which is also its widget's id."""
     TITLE: ClassVar[str]

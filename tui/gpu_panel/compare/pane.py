@@ -16,8 +16,6 @@ from gpu_panel.compare.store import CompareStore
 class ComparePane(Pane):
     """A pane of the compare screen, which paints what the store holds when the screen calls it."""
 
-    DEFAULT_CLASSES = "framed"
-
     @dataclass
     class RunChosen(Message):
         """The person has put the cursor on a run."""

@@ -6,8 +6,8 @@ from gpu_engine.runs.state import AttemptRecord, State
 
 
 class RunClock:
-    """Turns moments into seconds of the run. What it has once said of an attempt stays, so that
-    curves don't shift."""
+    """Turns moments into seconds of the run. Each attempt begins with a second of its own, and what
+    was once said of one stays, so that curves don't shift."""
 
     def __init__(self) -> None:
         self._began: dict[int, tuple[float, float]] = {}
@@ -16,15 +16,15 @@ class RunClock:
 
     def learn(self, state: State) -> None:
         """Take in when the attempts began and ended."""
-        passed = 0.0
+        passed = 0
         for one in state.attempts or (AttemptRecord(1, state.started or state.created),):
             self._began.setdefault(one.number, (one.started, one.started - passed))
-            passed += (one.ended or one.started) - one.started
+            passed += int((one.ended or one.started) - one.started) + 1
 
     def begun(self, attempt: int, at: float) -> None:
         """Take in that a rank has begun an attempt, of which the state may not say so yet."""
         if self._began:
-            self._began.setdefault(attempt, (at, at - self._last))
+            self._began.setdefault(attempt, (at, at - int(self._last) - 1))
 
     def seconds(self, at: float) -> float | None:
         """The time of the run at this Unix second; None if nothing is known of the run."""

@@ -27,7 +27,6 @@ class Moment:
 class RunPane(Pane):
     """A pane of the run screen, which paints what the store holds when the screen calls it."""
 
-    DEFAULT_CLASSES = "framed"
     BESIDE: ClassVar[bool] = False
     """Whether it is placed to the right of the pane before it, if all panes fit."""
 

@@ -34,7 +34,6 @@ class SweepScreen(PaneScreen):
         """`sweep`: its id. `store`: what has been read of it already."""
         super().__init__()
         self.table = SweepPane(store or SweepStore(sweep))
-        self.table.add_class("pane")
         self.pictures = Pictures()
 
     def compose(self) -> ComposeResult:

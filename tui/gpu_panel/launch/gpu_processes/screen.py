@@ -33,7 +33,6 @@ class GpuProcessesScreen(PaneScreen):
         super().__init__()
         self._look = look
         self._pane = GpuProcessesPane(source, runs, stop)
-        self._pane.add_class("pane")
 
     def compose(self) -> ComposeResult:
         yield self._pane

@@ -34,13 +34,7 @@ class Page(Vertical):
     """Shows what the cursor points at, made of the panes of the screen that enter opens. Its panes
     take no focus: the keys stay those of the list."""
 
-    DEFAULT_CSS = """
-    Page {
-        display: none;
-        .framed, DotsView { border: none; border-top: round $frame; border-title-color: $foreground;
-                            border-subtitle-color: $text-muted; padding: 0; }
-    }
-    """
+    DEFAULT_CSS = "Page { display: none; }"
 
     def __init__(self, stores: Stores) -> None:
         super().__init__()

@@ -152,7 +152,7 @@ class RunPage(Page):
             self.size.height, ranks=sum(max(len(v.gpu_allocated), 1) for v in store.ranks.values()),
             banner=sum(-(-max(len(line), 1) // width) for line in lines),
             facts=facts, curves=curves, failed=state in ("failed", "lost"),
-            waits=store.turn is not None, lines=self.query_one(LogView).rows_wanted)
+            waits=store.turn is not None, lines=self.query_one(LogPane).lines_wanted)
         if parts == self._parts:
             return
         self._parts = parts

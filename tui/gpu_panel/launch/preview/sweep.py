@@ -38,7 +38,6 @@ class SweepPage(Page):
         #sweep-pictures { height: 1fr; min-height: 5; }
         CurvesPane { width: 1fr; height: 1fr; min-height: 4; }
         DotsView { width: 1fr; height: 1fr; margin-left: 1; }
-        SweepPane { border: none; border-top: round $frame; padding: 0; }
     }
     """
     sweep: SweepStore | None = None
@@ -47,7 +46,7 @@ class SweepPage(Page):
     def compose(self) -> ComposeResult:
         with Horizontal(id="sweep-pictures"):
             yield SweepCurves(id="sweep-curves")
-            yield DotsView(id="sweep-dots")
+            yield DotsView(id="sweep-dots", classes="pane")
         yield SweepPane(id="sweep-table")
 
     async def begin(self, at: Pointed) -> None:

@@ -77,17 +77,23 @@ launchers, and the supervisor's log."""
         """The rank that was shown last as the cause of a standstill."""
 
     def compose(self) -> ComposeResult:
-        yield LogView(id="log-lines", classes="framed")
+        yield LogView(id="log-lines", classes="pane")
         yield FindInput(id="find", placeholder="find", compact=True)
 
     def enter(self) -> None:
         self._view.focus(scroll_visible=False)
 
     @property
+    def lines_wanted(self) -> int:
+        """Rows of text with which nothing need be scrolled."""
+        view = next(iter(self.query(LogView)), None)  # it may not be there yet
+        return view.rows_wanted if view is not None else 1
+
+    @property
     def rows_wanted(self) -> int:
-        """Rows with which nothing need be scrolled, frame included: a multiple of `STEP`, so that
-        the panes above seldom move while a log begins."""
-        return -(-(self._view.rows_wanted + 2) // STEP) * STEP
+        """The same with the frame, as a multiple of `STEP`, so that the panes above seldom move
+        while a log begins."""
+        return -(-(self.lines_wanted + 2) // STEP) * STEP
 
     @property
     def _view(self) -> LogView:
