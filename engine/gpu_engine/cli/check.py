@@ -55,7 +55,7 @@ def command(choice: SpecChoice, as_json: bool) -> None:
             watch.explain(state)
     finally:
         if not run.state().live:
-            with Removal() as removal:
+            with Removal(for_good=True) as removal:
                 for text in removal.remove(run).stays:
                     echo(clean(f"{run.id} on {text}"), err=True)
     sys.exit(folder.EXIT_CODES[state.state])

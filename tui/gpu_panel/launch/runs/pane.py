@@ -44,7 +44,7 @@ class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverr
     HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
 the run under the cursor, live or finished; enter shows it on a whole screen. s asks its ranks to
 finish their step, save and end; u resumes a run that has ended; e loads a run's settings into the
-form. x deletes the folder of a finished run with its checkpoints, X those of all but the newest.
+form. x moves a finished run with its checkpoints into the bin for a week, X all but the newest.
 
 Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]
 move one forward and back, { and } to the front and to the end; s removes it.
