@@ -80,9 +80,9 @@ KEYS: tuple[Key, ...] = (
         "Send a signal to the process under the cursor; asks first", footer=True),
     Key("detail.order", "detail", "o", "order", "sort",
         "Sort processes by GPU memory, SM, CPU or age", footer=True),
-    Key("detail.before", "detail", "left", "other('before')", "previous",
+    Key("detail.before", "detail", "left,h", "other('before')", "previous",
         "Show the previous device"),
-    Key("detail.after", "detail", "right", "other('after')", "next", "Show the next device"),
+    Key("detail.after", "detail", "right,l", "other('after')", "next", "Show the next device"),
     Key("detail.close", "detail", "i,escape", "close", "close", "Back to the table", footer=True),
     Key("form.previous", "form", "up", "focus_previous", "up", "Go to the previous field"),
     Key("form.next", "form", "down", "focus_next", "down", "Go to the next field"),
@@ -119,9 +119,9 @@ KEYS: tuple[Key, ...] = (
         "Move this waiting run to the front of the queue"),
     Key("runs.last", "runs", "right_curly_bracket", "move('last')", "last in the queue",
         "Move this waiting run to the end of the queue"),
-    Key("runs.unfold", "runs", "right", "fold(True)", "unfold",
+    Key("runs.unfold", "runs", "right,l", "fold(True)", "unfold",
         "Show the runs of this sweep in the list"),
-    Key("runs.fold", "runs", "left", "fold(False)", "fold",
+    Key("runs.fold", "runs", "left,h", "fold(False)", "fold",
         "Show the runs of this sweep as one line"),
     Key("runs.mark", "runs", "m,space", "mark", "mark",
         "Mark this run, to stop, remove, tag or compare several at once"),
@@ -164,8 +164,8 @@ KEYS: tuple[Key, ...] = (
         "Leave the field, so that letters are keys again", palette=False),
     Key("sweep.open", "sweep", "enter", "open", "open",
         "Show or hide the runs of this line, or watch the run under the cursor", footer=True),
-    Key("sweep.unfold", "sweep", "right", "fold(True)", "runs", "Show the runs of this line"),
-    Key("sweep.fold", "sweep", "left", "fold(False)", "fold", "Hide the runs of this line"),
+    Key("sweep.unfold", "sweep", "right,l", "fold(True)", "runs", "Show the runs of this line"),
+    Key("sweep.fold", "sweep", "left,h", "fold(False)", "fold", "Hide the runs of this line"),
     Key("sweep.mark", "sweep", "m,space", "mark", "mark",
         "Mark this run, or all runs of the line, to compare them", footer=True),
     Key("sweep.compare", "sweep", "c", "compare", "compare",
@@ -264,8 +264,8 @@ KEYS: tuple[Key, ...] = (
         "Continue long log lines on the next row, or cut them", everywhere=True),
     Key("log.go", "log", "colon", "go", "go to",
         "Go to a line of the log by its number, or to a time", everywhere=True),
-    Key("log.copy", "log", "y", "copy", "copy", "Copy the log line under the cursor",
-        everywhere=True),
+    Key("log.copy", "log", "y", "copy", "copy",
+        "Copy the log line under the cursor, or the whole traceback", everywhere=True),
     Key("log.pager", "log", "v", "open_in('pager')", "pager",
         "Read the log in $PAGER, from the line under the cursor on", everywhere=True),
     Key("log.editor", "log", "V", "open_in('editor')", "editor",
@@ -391,7 +391,7 @@ def with_commands(table: Sequence[Key], commands: Iterable[OwnCommand]) -> tuple
     return tuple(found)
 
 
-_TAKEN = frozenset({*"123456789", *(f"f{n}" for n in range(2, 8)), "tab", "shift+tab", "space",
+_TAKEN = frozenset({*"123456789jk", *(f"f{n}" for n in range(2, 8)), "tab", "shift+tab", "space",
                     "enter", "escape", "backspace", "delete", "ctrl+c"})
 """Keys that no action of the table has everywhere, and that no command can have."""
 

@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from gpu_panel import keys
+from gpu_panel.common.dialogs import LETTERS
 from gpu_panel.common.panes import PaneScreen
 
 
@@ -21,6 +22,7 @@ class HelpScreen(ModalScreen[None]):
     """Shows the focused pane's help first, then all keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *LETTERS,
         Binding("escape,q,question_mark,f1", "close", "close")]
 
     def __init__(self, screen: Screen, focused: Widget | None) -> None:

@@ -267,6 +267,13 @@ class RunScreen(PaneScreen):
             return None
         return super().check_action(action, parameters)
 
+    def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        state = self.store.state.state if self.store.state is not None else "not read yet"
+        return {"stop": f"This run can't be stopped: it is {state}",
+                "resume": f"This run can't be resumed: it is {state}; s stops it",
+                "again": "There is no form here to load its settings into"}.get(
+                    action, super().why_off(action, parameters))
+
     def action_back(self) -> None:
         """Go back to all panes if one is shown alone, else to the launch screen; the run goes
         on."""
