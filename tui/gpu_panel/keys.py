@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from textual.binding import Binding, BindingType
 from textual.keys import Keys as TextualKeys
@@ -316,6 +317,29 @@ SCREENS: tuple[frozenset[str], ...] = (
     frozenset({"gpu-processes-screen", "gpu-processes"}))
 """The scopes on each screen."""
 _OF_SCREENS = frozenset({"app", "launch", "run", "compare", "sweep-screen", "gpu-processes-screen"})
+
+
+COMMANDS: Mapping[str, str] = MappingProxyType({
+    "devices.details": "gpu-engine devices", "preset.save": "gpu-engine presets NAME",
+    "preset.open": "gpu-engine presets", "plan.processes": "gpu-engine plan",
+    "launch.start": "gpu-engine run PRESET", "launch.queue": "gpu-engine run PRESET --queue",
+    "launch.torch": "gpu-engine torch --install",
+    "runs.open": "gpu-engine show {run.id}", "runs.stop": "gpu-engine stop {run.id}",
+    "runs.resume": "gpu-engine resume {run.id}", "runs.remove": "gpu-engine runs rm {run.id}",
+    "runs.prune": "gpu-engine runs prune --keep 20",
+    "runs.filter": "gpu-engine runs --filter WORDS", "runs.order": "gpu-engine runs --sort loss",
+    "runs.sooner": "gpu-engine queue move {run.id} up",
+    "runs.later": "gpu-engine queue move {run.id} down",
+    "runs.first": "gpu-engine queue move {run.id} first",
+    "runs.last": "gpu-engine queue move {run.id} last",
+    "runs.note": "gpu-engine note {run.id}", "runs.tags": "gpu-engine note {run.id} --tag TAG",
+    "runs.export": "gpu-engine report {run.id}", "runs.compare": "gpu-engine compare {run.id} RUN",
+    "sweep.stop": "gpu-engine sweep stop SWEEP", "sweep.retry": "gpu-engine sweep retry SWEEP",
+    "run.stop": "gpu-engine stop {run.id}", "run.resume": "gpu-engine resume {run.id}",
+    "run.export": "gpu-engine report {run.id}", "run.about": "gpu-engine show {run.id}",
+    "log.find": "gpu-engine logs {run.id}", "log.stacks": "gpu-engine stacks {run.id}",
+})
+"""The commands that do the same as an action, by its id; `?` shows them with the run at hand."""
 
 
 class KeysError(UserError):

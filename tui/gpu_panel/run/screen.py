@@ -251,6 +251,11 @@ class RunScreen(PaneScreen):
             self._bare -= {name}
         self._arrange()
 
+    @property
+    def run_at_hand(self) -> str:
+        """The id of the run."""
+        return self.run_folder.id
+
     def placeholders(self) -> Values:
         """For the person's own commands: of the chosen rank. Blocks."""
         from gpu_panel.commands.own import of_run
