@@ -78,6 +78,7 @@ WRITING = {
         queue/__main__.py: open in main
         queue/submit.py: write_atomic in _enter
         queue/waiter.py: open in ensure, write_json in _tell
+        runs/bin.py: rename in put, rename in restore
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, open in enter
         slurm/watch.py: open in refresh

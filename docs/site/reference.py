@@ -121,6 +121,12 @@ _SCOPES = {
 """The title of each scope of `gpu_panel.keys`."""
 
 
+def _same(action: str) -> str:
+    """The command that does the same as a key."""
+    command = keys.COMMANDS.get(action, "").replace("{run.id}", "RUN")
+    return f" · `{command}`" if command else ""
+
+
 def panel_keys() -> str:
     """All keys of the panel."""
     parts = ["# Keys of the panel", _MADE,
@@ -129,7 +135,8 @@ def panel_keys() -> str:
     for scope in dict.fromkeys(k.scope for k in keys.KEYS):
         parts.append(f"## {_SCOPES[scope]}\n")
         parts.append(_table(("key", "", "what it does"), (
-            (f"`{keys.display(k.keys)}`", k.label, k.tooltip) for k in keys.of(scope))))
+            (f"`{keys.display(k.keys)}`", k.label, k.tooltip + _same(k.id))
+            for k in keys.of(scope))))
     return "\n".join(parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+import click
 import pytest
 from textual.binding import Binding
 from textual.dom import DOMNode
@@ -12,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 import gpu_panel
+from gpu_engine.common import paths
 from gpu_panel import keys
 from gpu_panel.app import PanelApp
 from gpu_panel.common.choice import Choice
@@ -168,4 +170,34 @@ async def test_help_wraps_in_its_own_column(size):
         lines = str(sheet.content).split("\n")
         column = next(i for i, c in enumerate(lines[-2]) if i > 10 and c != " ")
         assert all(len(line) <= sheet.size.width for line in lines if line.startswith("  "))
-        assert any(line.startswith(" " * column) for line in lines) == (size[0] == 80)
+        assert size[0] > 80 or any(line.startswith(" " * column) for line in lines)
+
+
+def test_the_command_that_does_the_same_as_a_key_exists():
+    from gpu_engine.cli import cli
+
+    ids = {key.id for key in keys.KEYS}
+    for action, line in keys.COMMANDS.items():
+        assert action in ids, action
+        program, *words = line.split()
+        assert program == "gpu-engine"
+        command: click.Command = cli
+        while isinstance(command, click.Group) and words and not words[0].startswith("-") \
+                and (inner := command.get_command(click.Context(command), words[0])) is not None:
+            command, words = inner, words[1:]
+        assert command is not cli, line
+        known = {name for one in command.params for name in one.opts}
+        assert {word for word in words if word.startswith("-")} <= known, line
+
+
+async def test_the_help_shows_the_command_with_the_run_at_hand(home):
+    folder = paths.runs_folder()
+    folder.mkdir(parents=True)
+    trained(folder).release()
+    async with panel(slots(1)) as (pilot, screen):
+        await until(pilot, lambda: screen.runs.line_at_cursor)
+        screen.runs.focus()
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen) and
+                    "$ gpu-engine stop 3f2a" in " ".join(
+                        str(pilot.app.screen.query_one(Static).content).split()))

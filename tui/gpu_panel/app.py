@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
 
 
+Parsed = tuple[str, str, tuple[object, ...]]
+"""An action: whose (app, screen or focused; "" is the node with the key), its name, parameters."""
+
+
 class PanelApp(ThemedApp):
     """Opens the launch screen; every other screen is pushed from there."""
 
@@ -132,8 +136,14 @@ class PanelApp(ThemedApp):
                          namespaces: Any = None) -> bool:
         """Run an action and show what goes wrong in it. Every key, click and palette entry comes
         through here."""
-        if readonly.on and self._refused(action, default_namespace, namespaces):
+        node, parsed = self._target(action, default_namespace, namespaces)
+        if readonly.refuses(node, parsed):
             self.notify(readonly.SAID, title="Read-only", severity="warning")
+            return True
+        _, name, given = parsed
+        if hasattr(node, "why_off") and not node.check_action(name, given) \
+                and (why := node.why_off(name, given)):
+            self.notify(why, severity="warning", markup=False)
             return True
         try:
             return await super().run_action(action, default_namespace, namespaces)
@@ -143,11 +153,13 @@ class PanelApp(ThemedApp):
             show(self, err)
         return True
 
-    def _refused(self, action: Any, default: Any, namespaces: Any) -> bool:
-        place, name, given = action if isinstance(action, tuple) else actions.parse(action)
-        node = (namespaces or {}).get(place) or {
-            "app": self, "screen": self.screen, "focused": self.focused}.get(place, default or self)
-        return readonly.refuses(node, (place, name, given))
+    def _target(self, action: Any, default: Any, namespaces: Any) -> tuple[Any, Parsed]:
+        """Whose action it is, and the action in its parts."""
+        parsed = action if isinstance(action, tuple) else actions.parse(action)
+        node = (namespaces or {}).get(parsed[0]) or {
+            "app": self, "screen": self.screen, "focused": self.focused}.get(
+                parsed[0], default or self)
+        return node, parsed
 
     def action_help(self) -> None:
         from gpu_panel.common.help import HelpScreen

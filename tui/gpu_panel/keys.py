@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from textual.binding import Binding, BindingType
 from textual.keys import Keys as TextualKeys
@@ -84,9 +85,9 @@ KEYS: tuple[Key, ...] = (
         "Send a signal to the process under the cursor; asks first", footer=True),
     Key("detail.order", "detail", "o", "order", "sort",
         "Sort processes by GPU memory, SM, CPU or age", footer=True),
-    Key("detail.before", "detail", "left", "other('before')", "previous",
+    Key("detail.before", "detail", "left,h", "other('before')", "previous",
         "Show the previous device"),
-    Key("detail.after", "detail", "right", "other('after')", "next", "Show the next device"),
+    Key("detail.after", "detail", "right,l", "other('after')", "next", "Show the next device"),
     Key("detail.close", "detail", "i,escape", "close", "close", "Back to the table", footer=True),
     Key("form.previous", "form", "up", "focus_previous", "up", "Go to the previous field"),
     Key("form.next", "form", "down", "focus_next", "down", "Go to the next field"),
@@ -113,7 +114,7 @@ KEYS: tuple[Key, ...] = (
     Key("runs.again", "runs", "e", "again", "again",
         "Load this run's settings into the form"),
     Key("runs.remove", "runs", "x", "remove", "remove",
-        "Delete this finished run's folder, or those of the marked runs"),
+        "Move this finished run, or the marked runs, into the bin; kept there for a week"),
     Key("runs.filter", "runs", "slash", "filter", "filter",
         "Show only runs that match what you type, as in state:failed tag:lr"),
     Key("runs.sooner", "runs", "left_square_bracket", "move('up')", "sooner",
@@ -124,9 +125,9 @@ KEYS: tuple[Key, ...] = (
         "Move this waiting run to the front of the queue"),
     Key("runs.last", "runs", "right_curly_bracket", "move('last')", "last in the queue",
         "Move this waiting run to the end of the queue"),
-    Key("runs.unfold", "runs", "right", "fold(True)", "unfold",
+    Key("runs.unfold", "runs", "right,l", "fold(True)", "unfold",
         "Show the runs of this sweep in the list"),
-    Key("runs.fold", "runs", "left", "fold(False)", "fold",
+    Key("runs.fold", "runs", "left,h", "fold(False)", "fold",
         "Show the runs of this sweep as one line"),
     Key("runs.mark", "runs", "m,space", "mark", "mark",
         "Mark this run, to stop, remove, tag or compare several at once"),
@@ -150,7 +151,7 @@ KEYS: tuple[Key, ...] = (
         "Go to the run with the least loss, sorting by it; again: live ones first",
         everywhere=True),
     Key("runs.prune", "runs", "X", "prune", "prune",
-        "Delete all but the newest finished runs; asks first, with their size"),
+        "Remove all but the newest finished runs; asks first, with their size"),
     Key("gpu-processes.end", "gpu-processes", "x", "end", "end process",
         "Send a signal to the process under the cursor; asks first", footer=True),
     Key("gpu-processes.order", "gpu-processes", "o", "order", "sort",
@@ -176,8 +177,8 @@ KEYS: tuple[Key, ...] = (
         "Leave the field, so that letters are keys again", palette=False),
     Key("sweep.open", "sweep", "enter", "open", "open",
         "Show or hide the runs of this line, or watch the run under the cursor", footer=True),
-    Key("sweep.unfold", "sweep", "right", "fold(True)", "runs", "Show the runs of this line"),
-    Key("sweep.fold", "sweep", "left", "fold(False)", "fold", "Hide the runs of this line"),
+    Key("sweep.unfold", "sweep", "right,l", "fold(True)", "runs", "Show the runs of this line"),
+    Key("sweep.fold", "sweep", "left,h", "fold(False)", "fold", "Hide the runs of this line"),
     Key("sweep.mark", "sweep", "m,space", "mark", "mark",
         "Mark this run, or all runs of the line, to compare them", footer=True),
     Key("sweep.mark-all", "sweep", "M", "mark_all", "mark all",
@@ -282,8 +283,8 @@ KEYS: tuple[Key, ...] = (
         "Continue long log lines on the next row, or cut them", everywhere=True),
     Key("log.go", "log", "colon", "go", "go to",
         "Go to a line of the log by its number, or to a time", everywhere=True),
-    Key("log.copy", "log", "y", "copy", "copy", "Copy the log line under the cursor",
-        everywhere=True),
+    Key("log.copy", "log", "y", "copy", "copy",
+        "Copy the log line under the cursor, or the whole traceback", everywhere=True),
     Key("log.pager", "log", "v", "open_in('pager')", "pager",
         "Read the log in $PAGER, from the line under the cursor on", everywhere=True),
     Key("log.editor", "log", "V", "open_in('editor')", "editor",
@@ -334,6 +335,29 @@ SCREENS: tuple[frozenset[str], ...] = (
     frozenset({"gpu-processes-screen", "gpu-processes"}))
 """The scopes on each screen."""
 _OF_SCREENS = frozenset({"app", "launch", "run", "compare", "sweep-screen", "gpu-processes-screen"})
+
+
+COMMANDS: Mapping[str, str] = MappingProxyType({
+    "devices.details": "gpu-engine devices", "preset.save": "gpu-engine presets NAME",
+    "preset.open": "gpu-engine presets", "plan.processes": "gpu-engine plan",
+    "launch.start": "gpu-engine run PRESET", "launch.queue": "gpu-engine run PRESET --queue",
+    "launch.torch": "gpu-engine torch --install",
+    "runs.open": "gpu-engine show {run.id}", "runs.stop": "gpu-engine stop {run.id}",
+    "runs.resume": "gpu-engine resume {run.id}", "runs.remove": "gpu-engine runs rm {run.id}",
+    "runs.prune": "gpu-engine runs prune --keep 20",
+    "runs.filter": "gpu-engine runs --filter WORDS", "runs.order": "gpu-engine runs --sort loss",
+    "runs.sooner": "gpu-engine queue move {run.id} up",
+    "runs.later": "gpu-engine queue move {run.id} down",
+    "runs.first": "gpu-engine queue move {run.id} first",
+    "runs.last": "gpu-engine queue move {run.id} last",
+    "runs.note": "gpu-engine note {run.id}", "runs.tags": "gpu-engine note {run.id} --tag TAG",
+    "runs.export": "gpu-engine report {run.id}", "runs.compare": "gpu-engine compare {run.id} RUN",
+    "sweep.stop": "gpu-engine sweep stop SWEEP", "sweep.retry": "gpu-engine sweep retry SWEEP",
+    "run.stop": "gpu-engine stop {run.id}", "run.resume": "gpu-engine resume {run.id}",
+    "run.export": "gpu-engine report {run.id}", "run.about": "gpu-engine show {run.id}",
+    "log.find": "gpu-engine logs {run.id}", "log.stacks": "gpu-engine stacks {run.id}",
+})
+"""The commands that do the same as an action, by its id; `?` shows them with the run at hand."""
 
 
 class KeysError(UserError):
@@ -409,7 +433,7 @@ def with_commands(table: Sequence[Key], commands: Iterable[OwnCommand]) -> tuple
     return tuple(found)
 
 
-_TAKEN = frozenset({*"123456789", *(f"f{n}" for n in range(2, 8)), "tab", "shift+tab", "space",
+_TAKEN = frozenset({*"123456789jk", *(f"f{n}" for n in range(2, 8)), "tab", "shift+tab", "space",
                     "enter", "escape", "backspace", "delete", "ctrl+c"})
 """Keys that no action of the table has everywhere, and that no command can have."""
 

@@ -85,7 +85,7 @@ def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
         return Result(trial.mode, devices, None, None, None, {}, f"run {run.id}: {why}")
     out = _measured(run, trial, devices)
     if not keep:
-        with Removal() as removal:
+        with Removal(for_good=True) as removal:
             removal.remove(run)
     return out
 

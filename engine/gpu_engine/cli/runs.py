@@ -16,7 +16,6 @@ from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.remote.run.removal import Outcome
-    from gpu_engine.runs.folder import Run
     from gpu_engine.runs.summary import Digest
     from gpu_engine.sweep.figures import Figures
 
@@ -35,11 +34,16 @@ _ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
                    "steps, the longest first.")
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag.")
+@click.option("--removed", is_flag=True,
+              help="List what is in the bin instead: runs that restore brings back.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            order: str, reverse: bool, tags: tuple[str, ...]) -> None:
+            order: str, reverse: bool, tags: tuple[str, ...], removed: bool) -> None:
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
+        return
+    if removed:
+        _list_removed(as_json)
         return
     from gpu_engine.launching.reattach import take_up_all
     from gpu_engine.report import listing
@@ -98,45 +102,101 @@ def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
         } | job.to_dict(one.run.path)
 
 
+def _list_removed(as_json: bool) -> None:
+    from gpu_engine.common import units
+    from gpu_engine.common.clean import clean
+    from gpu_engine.runs import bin, folder
+
+    now, found = time.time(), bin.listed()
+    if as_json:
+        echo(folder.dumps([{"id": one.id, "path": str(one.run.path), "removed": one.removed,
+                            "name": one.run.state().name, "size": one.run.size()}
+                           for one in found]))
+        return
+    lines = [[one.id, one.run.state().state, one.run.state().name, units.size(one.run.size()),
+              units.ago(now - one.removed), _left(one.removed + bin.KEPT - now)] for one in found]
+    heads = ["id", "state", "name", "size", "removed", "kept for"]
+    for line in table([heads, *lines] if lines else []):
+        echo(clean(line))
+    if not found:
+        echo("the bin is empty", err=True)
+
+
+def _left(seconds: float) -> str:
+    """How long a removed run is kept: "6 days"; "until the next removal"."""
+    days = int(seconds // 86400)
+    return f"{days} day{'s' * (days != 1)}" if days > 0 else "less than a day" if seconds > 0 \
+        else "until the next removal"
+
+
+@command.command()
+@click.argument("run", nargs=-1, required=True, metavar="RUN...")
+def restore(run: tuple[str, ...]) -> None:
+    """Bring RUNs back that were removed within the last week, with all that they had."""
+    from gpu_engine.runs import bin
+
+    for one in [bin.find(name) for name in run]:
+        echo(f"{bin.restore(one).id} is back")
+
+
+@command.command()
+def empty() -> None:
+    """Delete all that is in the bin, here and on the runs' hosts."""
+    from gpu_engine.remote.run.removal import Removal
+    from gpu_engine.runs import bin
+
+    with Removal(for_good=True) as removal:
+        whole = [_removed(one.id, removal.empty(one)) for one in bin.listed()]
+    if not all(whole):
+        sys.exit(1)
+
+
 @command.command()
 @click.argument("run", nargs=-1, required=True)
-@click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
-def rm(run: tuple[str, ...], here: bool) -> None:
-    """Delete RUNs that have ended, with their checkpoints, here and on their hosts."""
+@click.option("--for-good", is_flag=True, help="Delete them, with all that their hosts have.")
+@click.option("--here", is_flag=True,
+              help="Of runs on other hosts, delete only what is here, for good.")
+def rm(run: tuple[str, ...], for_good: bool, here: bool) -> None:
+    """Remove RUNs that have ended, with their checkpoints. They are kept in a bin for a week."""
     from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run.removal import Removal
 
     found, whole = [find(name) for name in run], True  # one that goes on elsewhere is live
-    with Removal(only_here=here) as removal:
+    with Removal(for_good=for_good or here, only_here=here) as removal:
         for one in found:
-            whole = _removed(one, removal.remove(one)) and whole
+            whole = _removed(one.id, removal.remove(one)) and whole
     if not whole:
         sys.exit(1)
 
 
-def _removed(run: Run, outcome: Outcome) -> bool:
+def _removed(run: str, outcome: Outcome) -> bool:
     """Say what was removed and what stays. Returns whether it was removed here."""
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
 
     for text in outcome.gone:
-        echo(clean(f"{run.id} on {text}"))
+        echo(clean(f"{run} on {text}"))
     for text in outcome.stays:
-        echo(clean(f"{run.id} on {text}"), err=True)
+        echo(clean(f"{run} on {text}"), err=True)
     if outcome.here is None:
-        echo(f"{run.id} stays here, so that the rest of it can be removed later; --here "
+        echo(f"{run} stays here, so that the rest of it can be removed later; --here "
                    "removes it here all the same", err=True)
         return False
-    echo(f"{run.id} removed, {units.size(outcome.here)} freed")
+    if outcome.binned:
+        echo(f"{run} is in the bin for a week, with its {units.size(outcome.here)}; "
+             f"gpu-engine runs restore {run} brings it back, --for-good frees the room")
+        return True
+    echo(f"{run} removed, {units.size(outcome.here)} freed")
     return True
 
 
 @command.command()
 @click.option("--keep", type=click.IntRange(0), required=True,
               help="How many of the newest to keep.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-def prune(keep: int, dry_run: bool) -> None:
-    """Delete all but the newest of the runs that have ended, here and on their hosts."""
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--for-good", is_flag=True, help="Delete them, with all that their hosts have.")
+def prune(keep: int, dry_run: bool, for_good: bool) -> None:
+    """Remove all but the newest of the runs that have ended. They are kept in a bin for a week."""
     from gpu_engine.common import units
     from gpu_engine.launching.reattach import take_up_all
     from gpu_engine.remote.run.removal import Removal
@@ -147,14 +207,14 @@ def prune(keep: int, dry_run: bool) -> None:
     watch.refresh()
     ended = [r for r in folder.all_runs() if r.state().state in folder.FINAL]
     total = 0
-    with Removal() as removal:
+    with Removal(for_good=for_good) as removal:
         for one in ended[keep:]:
             size = one.size()
             if dry_run:
                 echo(f"{one.id} would be removed, {units.size(size)}")
             else:
                 try:
-                    if not _removed(one, removal.remove(one)):
+                    if not _removed(one.id, removal.remove(one)):
                         continue
                 except (OSError, UserError) as err:
                     echo(f"{one.id}: {err}", err=True)

@@ -88,6 +88,13 @@ def waiting_runs(typed: str) -> list[Answer]:
                   if name.startswith(typed) and _state(name).get("state") == "queued"])
 
 
+def removed_runs(typed: str) -> list[Answer]:
+    """Ids of runs in the bin."""
+    from gpu_engine.runs import bin
+
+    return [Answer(one.id) for one in bin.listed() if one.id.startswith(typed)]
+
+
 def last_run(typed: str) -> list[Answer]:
     """`runs`, and the word for the newest one."""
     every = runs(typed)

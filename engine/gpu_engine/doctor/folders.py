@@ -23,6 +23,7 @@ _CLOCKS = 2.0
 """Seconds that the file system's clock may differ from this machine's."""
 
 
+_ROOM = "gpu-engine runs prune --keep 20 --for-good"
 _OWN = "export GPU_PANEL_HOME=/a/folder/of/your/own"
 
 
@@ -53,9 +54,9 @@ def folder(path: Path, *, least: int = 0, scarce: int = 0,
     said = f"{path}{disk}" + (f", {units.size(free)} free" if free is not None else "")
     if free is not None and free < least:
         out.append(problem(f"{said}: no run starts with less than {units.size(least)}",
-                           "gpu-engine runs prune --keep 20"))
+                           _ROOM))
     elif free is not None and free < scarce:
-        out.append(note(f"{said}: checkpoints may fill it", "gpu-engine runs prune --keep 20"))
+        out.append(note(f"{said}: checkpoints may fill it", _ROOM))
     else:
         out.append(ok(said + ("" if there else "; it will be made")))
     if kind in OVER_NETWORK:

@@ -11,6 +11,7 @@ import pytest
 
 from gpu_engine.cli import cli
 from gpu_engine.launching.launcher import launch
+from gpu_engine.runs import bin
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
@@ -53,7 +54,7 @@ def test_a_run_goes_from_its_hosts_with_its_code(project, home, tmp_path, capsys
     code_a, code_b = (next(p for p in (tmp_path / host / "code").iterdir() if p.is_dir())
                       for host in "ab")
     (tmp_path / "b.cut").touch()
-    assert remove(run.id) == 1
+    assert remove("--for-good", run.id) == 1
     said = capsys.readouterr()
     assert said.out.startswith(f"{run.id} on a: {on_a} removed, ")
     assert said.out.endswith(f" freed; its code stays in {code_a}: run {there(other, 'a').name} "
@@ -68,7 +69,7 @@ def test_a_run_goes_from_its_hosts_with_its_code(project, home, tmp_path, capsys
 
     (tmp_path / "b.cut").unlink()
     (code_b / "result.txt").write_text("mine")
-    assert remove(run.id, other.id) == 0
+    assert remove("--for-good", run.id, other.id) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"{run.id} on a: nothing of it was there"
     assert said[1].endswith(f"; its code stays in {code_b}: there are files in it that were not "
@@ -77,3 +78,27 @@ def test_a_run_goes_from_its_hosts_with_its_code(project, home, tmp_path, capsys
     assert not any(path.exists() for path in (on_b, run.path, other.path, code_a))
     assert not code_a.with_name(f"{code_a.name}.list").exists()
     assert (code_b / "result.txt").read_text() == "mine"
+
+
+def test_hosts_keep_what_they_have_until_the_bin_is_emptied(project, home, tmp_path, capsys):
+    make_hosts(home, "a", script='[ -e "$GPU_PANEL_HOME.cut" ] && exit 255; exec "$@"')
+    run = started("a")
+    on_a = there(run, "a")
+    assert remove(run.id) == 0
+    assert (run.path.exists(), on_a.exists()) == (False, True)
+    (tmp_path / "a.cut").touch()
+
+    def empty() -> int:
+        try:
+            cli.main(["runs", "empty"], standalone_mode=False)
+        except SystemExit as err:
+            return int(err.code or 0)
+        return 0
+
+    assert empty() == 1
+    assert f"{run.id} on a: {on_a}" in capsys.readouterr().err
+    assert [one.id for one in bin.listed()] == [run.id], "its host could not be asked"
+    (tmp_path / "a.cut").unlink()
+    assert empty() == 0
+    assert not bin.listed()
+    assert (run.path.exists(), on_a.exists()) == (False, False)

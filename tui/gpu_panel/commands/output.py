@@ -17,7 +17,7 @@ from textual.widgets import Log
 
 from gpu_engine.common.clean import clean, clean_lines
 from gpu_panel.common.clipboard import copy
-from gpu_panel.common.dialogs import harmless
+from gpu_panel.common.dialogs import LETTERS, harmless
 
 _LINES = 5000
 """The last lines that are kept."""
@@ -29,6 +29,7 @@ class OutputScreen(ModalScreen[None]):
     """Runs a program and shows what it prints. Closing it ends the program."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *LETTERS,
         Binding("escape,q", "close", "close"), Binding("y", "copy", "copy")]
 
     def __init__(self, argv: Sequence[str], *, title: str = "",

@@ -14,6 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from gpu_panel.common.dialogs import LETTERS
+
 
 class ChoiceMenu(ModalScreen[str | None]):
     """Returns the value that was chosen, or None."""
@@ -24,7 +26,8 @@ class ChoiceMenu(ModalScreen[str | None]):
                      scrollbar-size-vertical: 1; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,left,q", "close", "close"),
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *LETTERS, Binding("escape,left,q", "close", "close"),
                                              Binding("space,right", "select", "choose")]
 
     def __init__(self, options: Sequence[tuple[str, str, str]], chosen: str, field: Region) -> None:

@@ -15,6 +15,10 @@ from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean_lines
 
+LETTERS: list[BindingType] = [Binding("j", "app.simulate_key('down')", "down", show=False),
+                              Binding("k", "app.simulate_key('up')", "up", show=False)]
+"""For a sheet or list in a dialog without a field: j and k move as in the lists of the panes."""
+
 
 def harmless(text: str) -> Content:
     """Text of any origin, made safe to show: line by line, without markup."""

@@ -14,18 +14,22 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from gpu_panel import keys
+from gpu_panel.common.dialogs import LETTERS
 from gpu_panel.common.panes import PaneScreen
+from gpu_panel.keys import Key
 
 
 class HelpScreen(ModalScreen[None]):
     """Shows the focused pane's help first, then all keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *LETTERS,
         Binding("escape,q,question_mark,f1", "close", "close")]
 
     def __init__(self, screen: Screen, focused: Widget | None) -> None:
         super().__init__()
         self._behind, self._focused = screen, focused
+        self._run: str = getattr(screen, "run_at_hand", "")
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="sheet") as box:
@@ -41,6 +45,11 @@ class HelpScreen(ModalScreen[None]):
         sheet = self.query_one(Static)
         sheet.update(Content("\n").join(self._lines(max(sheet.size.width, 30))))
 
+    def _command(self, key: Key) -> str:
+        """The command that does the same, to stand behind what the key does."""
+        command = keys.COMMANDS.get(key.id)
+        return f" · $ {command.replace('{run.id}', self._run or 'RUN')}" if command else ""
+
     def _lines(self, width: int) -> list[Content]:
         lines: list[Content] = []
         for node in self._focused.ancestors_with_self if self._focused else ():
@@ -51,7 +60,8 @@ class HelpScreen(ModalScreen[None]):
         if isinstance(self._behind, PaneScreen):
             for section in self._behind.key_sections():
                 lines.append(Content.styled(section.title, "bold $text-primary"))
-                lines += [_line(keys.display(k.keys), k.tooltip, width) for k in section.keys]
+                lines += [_line(keys.display(k.keys), k.tooltip + self._command(k), width)
+                          for k in section.keys]
                 lines.append(Content(""))
             return lines
         # Any other screen: the keys that are bound there now.
@@ -70,6 +80,6 @@ class HelpScreen(ModalScreen[None]):
 def _line(key: str, text: str, width: int) -> Content:
     """A key and its explanation, which is wrapped in a column of its own."""
     column = 24 if width >= 80 else 15
-    first, *rest = textwrap.wrap(text, width - column) or [""]
+    first, *rest = textwrap.wrap(text, width - column, break_on_hyphens=False) or [""]
     return Content.assemble((f"  {key:<{column - 3}} ", "$text-accent"), first,
                             *(f"\n{'':{column}}{more}" for more in rest))

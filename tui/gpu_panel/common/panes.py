@@ -56,6 +56,10 @@ class Pane(Widget):
         """Take the focus, as the person has chosen this pane."""
         self.focus(scroll_visible=False)
 
+    def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        """As that of the screen."""
+        return ""
+
     def come_forward(self) -> None:
         """Show this pane if the screen has room for only one."""
         if isinstance(self.screen, PaneScreen):
@@ -166,6 +170,15 @@ class PaneScreen(Screen[None]):
     async def action_on_pane(self, name: str, action: str) -> None:
         """Run an action of a pane, wherever the focus is."""
         await self.app.run_action(action, self.pane(name))
+
+    def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        """Why an action can't be used now, for the person who has pressed its key; "" where there
+        is nothing to say."""
+        if action == "on_pane":
+            pane, of_pane = map(str, parameters)
+            _, action, parameters = actions.parse(of_pane)
+            return self.pane(pane).why_off(action, parameters)
+        return ""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Ask the pane whether an action of its own can be used."""

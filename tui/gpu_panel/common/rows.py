@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
@@ -55,6 +56,8 @@ class Rows(ScrollView, can_focus=True):
     }
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"rows--{name}" for name in STYLES}
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("j", "scroll_down", "down", show=False),
+                                             Binding("k", "scroll_up", "up", show=False)]
 
     cursor: reactive[int] = reactive(0, repaint=False)
     """The number of the row under the cursor, counting only rows with a key."""

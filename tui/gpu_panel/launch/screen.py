@@ -384,6 +384,12 @@ class LaunchScreen(PaneScreen):
         self.bar.mark("form", "" if all(of_devices) else "✗")
         self._rows_changed()
 
+    @property
+    def run_at_hand(self) -> str:
+        """The id of the run under the cursor; "" for none."""
+        line = self.runs.line_at_cursor
+        return line.id if line is not None else ""
+
     def placeholders(self) -> Values:
         """For the person's own commands, where the focus is on nothing that has some. Blocks."""
         return self.runs.placeholders()

@@ -16,6 +16,7 @@ from textual.widgets import Static
 from gpu_engine.common.clean import clean
 from gpu_engine.runs import notes
 from gpu_panel.common.background import in_thread
+from gpu_panel.common.dialogs import LETTERS
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.about import about
 
@@ -23,7 +24,8 @@ from gpu_panel.run.text.about import about
 class AboutRun(ModalScreen[None]):
     """The sheet; it is updated each second while it is open."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,i", "close", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *LETTERS, Binding("escape,q,i", "close", "close")]
 
     def __init__(self, store: RunStore, clock: Callable[[], float]) -> None:
         super().__init__()

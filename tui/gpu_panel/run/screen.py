@@ -255,6 +255,11 @@ class RunScreen(PaneScreen):
             self._bare -= {name}
         self._arrange()
 
+    @property
+    def run_at_hand(self) -> str:
+        """The id of the run."""
+        return self.run_folder.id
+
     def placeholders(self) -> Values:
         """For the person's own commands: of the chosen rank. Blocks."""
         from gpu_panel.commands.own import of_run
@@ -270,6 +275,13 @@ class RunScreen(PaneScreen):
                 or (action == "again" and self._again is None):
             return None
         return super().check_action(action, parameters)
+
+    def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        state = self.store.state.state if self.store.state is not None else "not read yet"
+        return {"stop": f"This run can't be stopped: it is {state}",
+                "resume": f"This run can't be resumed: it is {state}; s stops it",
+                "again": "There is no form here to load its settings into"}.get(
+                    action, super().why_off(action, parameters))
 
     def action_back(self) -> None:
         """Go back to all panes if one is shown alone, else to the launch screen; the run goes

@@ -120,6 +120,10 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
 
     # --- what the keys do ----------------------------------------------------------------------
 
+    def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        return {"retry": "No run of this sweep has failed", "stop": "All runs of this sweep have "
+                "ended", "compare": "Mark two runs or more with m, to compare them"}.get(action, "")
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer what can be done now."""
         members = self.members or []

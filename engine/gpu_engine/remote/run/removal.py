@@ -1,7 +1,9 @@
-"""Deleting a run with all that its hosts have of it."""
+"""Removing a run: into the bin; or for good, with all that its hosts have of it."""
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_engine.common import units
@@ -17,7 +19,7 @@ from gpu_engine.remote.reach.channel import (
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.runs import trust
+from gpu_engine.runs import bin, trust
 from gpu_engine.runs.folder import Run
 
 
@@ -26,31 +28,58 @@ class Outcome:
     """What became of one run."""
 
     here: int | None
-    """Bytes that were freed here; None: the folder here stays."""
+    """Bytes that were freed here, or are in the bin; None: the folder here stays."""
     gone: tuple[str, ...] = ()
     """A sentence for each host on which it was removed."""
     stays: tuple[str, ...] = ()
     """A sentence for each host that still has something of it."""
+    binned: bool = False
+    """Whether it is in the bin, and all that hosts have of it still there."""
 
 
 class Removal:
-    """Removes runs, one after another, over one connection to each host. A context manager."""
+    """Removes runs, one after another, over one connection to each host. A context manager, at
+    whose end what has been in the bin for long enough is deleted."""
 
-    def __init__(self, *, only_here: bool = False) -> None:
-        """`only_here`: leave what hosts have."""
-        self._only_here = only_here
+    def __init__(self, *, for_good: bool, only_here: bool = False) -> None:
+        """`for_good`: delete them, else move them into the bin. `only_here`: leave what hosts
+        have."""
+        self._for_good, self._only_here = for_good, only_here
         self._ways: dict[str, Channel | Unreachable] = {}
 
     def __enter__(self) -> Removal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for one in bin.old(time.time()):
+            with suppress(UserError):  # the next time
+                self.empty(one)
         at_once(lambda way: way.close(), [w for w in self._ways.values() if isinstance(w, Channel)])
 
     def remove(self, run: Run) -> Outcome:
-        """Remove `run`; what is here of it last, and only if no host has anything of it left, as
-        nobody would know of that any more. Hosts are asked only about a run that was started
-        from here. Raises UserError as `Run.remove`."""
+        """Remove `run`. For good: what is here of it last, and only if no host has anything of it
+        left, as nobody would know of that any more. Hosts are asked only about a run that was
+        started from here. Raises UserError as `Run.remove` and `bin.put`."""
+        if not self._for_good:
+            size = run.size()
+            bin.put(run)
+            return Outcome(size, binned=True)
+        return self._delete(run)
+
+    def empty(self, one: bin.Removed) -> Outcome:
+        """Delete a run that is in the bin. Where hosts have something of it, it is one of the runs
+        again for as long as they are asked. Raises UserError."""
+        if not (parts.read(one.run.path) or parts.former(one.run.path)):
+            size = one.run.size()
+            bin.delete(one)
+            return Outcome(size)
+        run = bin.restore(one)
+        outcome = self._delete(run)
+        if outcome.here is None:
+            bin.put(run)
+        return outcome
+
+    def _delete(self, run: Run) -> Outcome:
         run.require_removable()
         found = [*parts.read(run.path), *parts.former(run.path)]
         if self._only_here or not trust.started_here(run.path):

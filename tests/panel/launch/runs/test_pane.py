@@ -132,7 +132,7 @@ async def test_delete_all_but_the_newest():
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
             assert "Remove 3 runs" in screen_text(pilot.app)
-            assert "Deletes" in screen_text(pilot.app)
+            assert "into the bin" in screen_text(pilot.app)
             await pilot.press("y")
             await until(pilot, lambda: len(runs.all_runs()) == 2)
             assert {r.id for r in runs.all_runs()} == {made[0].id, live.id}

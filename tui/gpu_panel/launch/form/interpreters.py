@@ -20,6 +20,7 @@ from gpu_engine.interpreters import candidates, own_torch
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.candidates import Place
 from gpu_panel.common.background import in_thread
+from gpu_panel.common.dialogs import LETTERS
 from gpu_panel.common.errors import guard
 
 _AT_ONCE = 4
@@ -31,7 +32,8 @@ class InterpretersScreen(ModalScreen[str | None]):
     """Returns the path of the one that was chosen, "" for the one that is found for each run, or
     None. The list is there at once; what each has is filled in as it answers."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "close", "close"),
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *LETTERS, Binding("escape,q", "close", "close"),
                                              Binding("space", "select", "choose")]
 
     def __init__(self, chosen: str) -> None:

@@ -14,12 +14,14 @@ from textual.widgets import Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
+from gpu_panel.common.dialogs import LETTERS
 
 
 class ProcessesScreen(ModalScreen[None]):
     """Shows the arguments and the added environment of each process."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,v,q", "close", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *LETTERS, Binding("escape,v,q", "close", "close")]
 
     def __init__(self, plan: LaunchPlan) -> None:
         super().__init__()

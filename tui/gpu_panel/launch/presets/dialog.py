@@ -20,7 +20,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.presets import Preset
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import AskName, Confirm
+from gpu_panel.common.dialogs import LETTERS, AskName, Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.launch import saved_form
 
@@ -57,6 +57,7 @@ class PresetsScreen(ModalScreen[str | None]):
     """Returns the name of the preset to load, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *LETTERS,
         Binding("escape,q", "close", "close"), Binding("x,delete", "delete", "delete"),
         Binding("r", "rename", "rename"), Binding("d", "duplicate", "duplicate"),
         Binding("e", "describe", "description")]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _ASK_SLURM = 3.0
 """Seconds between two looks at whether there are jobs of Slurm, and whether it is time to ask."""
+_DOES = {"stop": "stopped", "resume": "resumed", "remove": "removed", "again": "loaded",
+         "note": "named", "tags": "tagged", "move": "moved", "open": "opened"}
 _OF_ONE = ("resume", "again", "note", "move")
 """Actions for a single run."""
 
@@ -44,7 +46,7 @@ class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverr
     HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
 the run under the cursor, live or finished; enter shows it on a whole screen. s asks its ranks to
 finish their step, save and end; u resumes a run that has ended; e loads a run's settings into the
-form. x deletes the folder of a finished run with its checkpoints, X those of all but the newest.
+form. x moves a finished run with its checkpoints into the bin for a week, X all but the newest.
 
 Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]
 move one forward and back, { and } to the front and to the end; s removes it.
@@ -116,6 +118,22 @@ compares them. Esc clears the marks, then the filter."""
         if action in ("stop", "open", "remove", "again", "mark", "note", "tags"):
             return None if line is None or (action == "remove" and line.live) else True
         return True
+
+    def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        line, does = self.line_at_cursor, _DOES.get(action)
+        if action == "compare":
+            return "Mark two runs or more with m, to compare them"
+        if does is None:
+            return ""
+        if self.sweep_at_cursor is not None and action in _OF_ONE:
+            return f"Only a single run can be {does}: → shows those of this sweep"
+        if self.marked and action == "resume":
+            return "Only a single run can be resumed: esc clears the marks"
+        if self.marked or line is None:
+            return f"None of these runs can be {does}" if self.marked else "No run selected"
+        if line.live:
+            return f"Run {line.id} can't be {does}: it is {line.state}; s stops it"
+        return f"Run {line.id} can't be {does}: it is {line.state}"
 
     def action_mark(self) -> None:
         """Mark the run under the cursor, or all runs of the sweep, or take the marks away; and go

@@ -1,4 +1,4 @@
-"""Deleting run folders from the screen, after a question that names their size."""
+"""Removing runs from the screen, after a question that names their size."""
 
 from __future__ import annotations
 
@@ -23,26 +23,22 @@ _NAMED = 12
 
 
 async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
-    """Ask the person, then delete the folder of `run`. Returns whether it was deleted. Call this
-    from a worker. Raises UserError or OSError if it can't be deleted."""
-    from gpu_engine.remote.run import parts
-
+    """Ask the person, then move `run` into the bin. Returns whether it was moved. Call this
+    from a worker. Raises UserError if it can't be moved."""
     size = await in_thread(run.size, name="panel-size")
-    found = await in_thread(lambda: parts.read(run.path), name="panel-parts")
-    there = ", ".join(p.host for p in found)
-    also = f", and what {there} {'have' if ',' in there else 'has'} of it" if there else ""
     if not await app.push_screen_wait(Confirm(
-            f"Remove run {run.id}", f"{name}: deletes {run.path} with logs and "
-            f"checkpoints, {units.size(size)}{also}. This can't be undone.", yes="Delete it")):
+            f"Remove run {run.id}", f"{name}: {units.size(size)} of logs and checkpoints go into "
+            f"the bin. Within a week, gpu-engine runs restore {run.id} brings it back.",
+            yes="Remove it")):
         return False
     await in_thread(lambda: remove_all([run]), name="panel-remove")
     return True
 
 
 async def ask_and_prune(app: App[Any]) -> bool:
-    """Ask how many of the newest finished runs to keep, then delete the others. Returns whether any
-    was deleted. Call this from a worker. Raises UserError, naming every run that could not be
-    deleted."""
+    """Ask how many of the newest finished runs to keep, then remove the others. Returns whether any
+    was. Call this from a worker. Raises UserError, naming every run that could not be
+    removed."""
     ended = await in_thread(_ended, name="panel-ended")
     if not ended:
         app.notify("No run has ended yet", severity="warning")
@@ -55,15 +51,16 @@ async def ask_and_prune(app: App[Any]) -> bool:
         return False
     going = ended[keep:]
     if not going:
-        app.notify("Nothing to delete: all finished runs are kept")
+        app.notify("Nothing to remove: all finished runs are kept")
         return False
     size = units.size(sum(size for _, size in going))
     names = ", ".join(run.id for run, _ in going[:_NAMED])
     names += f" and {len(going) - _NAMED} more" if len(going) > _NAMED else ""
     if not await app.push_screen_wait(Confirm(
             f"Remove {len(going)} run{'s' * (len(going) > 1)}",
-            f"Deletes {size} of logs and checkpoints: {names}. This can't be undone.",
-            yes="Delete them")):
+            f"{size} of logs and checkpoints go into the bin for a week: {names}. gpu-engine runs "
+            "restore brings them back, gpu-engine runs empty frees the room.",
+            yes="Remove them")):
         return False
     await in_thread(lambda: remove_all(run for run, _ in going), name="panel-prune")
     return True
@@ -75,12 +72,12 @@ def _ended() -> list[tuple[Run, int]]:
 
 
 def remove_all(going: Iterable[Run]) -> None:
-    """Delete these runs. Raises UserError at the end, naming every run that could not be
-    deleted."""
+    """Move these runs into the bin. Raises UserError at the end, naming every run that could not be
+    removed."""
     from gpu_engine.remote.run.removal import Removal
 
     trouble: list[str] = []
-    with Removal() as removal:
+    with Removal(for_good=False) as removal:
         for run in going:
             try:
                 outcome = removal.remove(run)

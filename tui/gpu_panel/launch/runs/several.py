@@ -70,21 +70,21 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
 
 
 async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
-    """Ask the person, then delete the folders of those of these runs that have ended. Returns
-    whether any was deleted. Call this from a worker. Raises UserError, naming every run that could
+    """Ask the person, then move those of these runs that have ended into the bin. Returns
+    whether any was. Call this from a worker. Raises UserError, naming every run that could
     not be deleted."""
     going = [line for line in lines if not line.live and line.state != "unreadable"]
     if not going:
         app.notify("None of the marked runs has ended: s stops them", severity="warning")
         return False
     sizes = await in_thread(lambda: sum(line.run.size() for line in going), name="panel-size")
-    text = f"{named(going)}: deletes their logs and checkpoints, {units.size(sizes)}, here and " \
-           "on their hosts. This can't be undone."
+    text = f"{named(going)}: {units.size(sizes)} of logs and checkpoints go into the bin. " \
+           "Within a week, gpu-engine runs restore brings them back."
     if len(going) < len(lines):
         text += f" {len(lines) - len(going)} of the {len(lines)} marked runs stay: they still " \
                 "run or can't be read."
     if not await app.push_screen_wait(Confirm(f"Remove {len(going)} runs", text,
-                                              yes="Delete them")):
+                                              yes="Remove them")):
         return False
     await in_thread(lambda: remove_all(line.run for line in going), name="panel-remove")
     return True

@@ -20,6 +20,7 @@ from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
+from gpu_panel.run.log.file import TextLines
 from gpu_panel.run.log.sources import LogSources
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.pane import Moment, RunPane
@@ -156,8 +157,10 @@ launchers, and the supervisor's log."""
             self._show(self._sources)
 
     def action_copy(self) -> None:
-        """Copy the line under the cursor to the clipboard."""
-        line = self._view.current()
+        """Copy the line under the cursor to the clipboard; of a traceback all lines."""
+        lines = self._view.lines
+        line = "\n".join(map(lines.line, range(len(lines)))) if isinstance(lines, TextLines) \
+            else self._view.current()
         if not line:
             self.notify("No line to copy", severity="warning")
             return

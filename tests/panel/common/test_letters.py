@@ -1,0 +1,76 @@
+"""j and k in every list, h and l where ← and → do something; a key that is off says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.common import paths
+from gpu_panel.common.help import HelpScreen
+from gpu_panel.common.rows import Rows
+from gpu_panel.launch.presets.dialog import PresetsScreen
+
+from ...conftest import slots
+from ..panel_kit import panel, screen_text, until
+from ..run_kit import T0, Written, trained
+
+
+def ended(state: str = "failed") -> Written:
+    paths.runs_folder().mkdir(parents=True)
+    run = trained(paths.runs_folder())
+    run.state(state, ended=T0 + 60)
+    run.release()
+    return run
+
+
+def test_no_list_has_another_meaning_for_j_and_k():
+    def lists(cls: type = Rows):
+        return [cls, *(found for one in cls.__subclasses__() for found in lists(one))]
+
+    for cls in lists():
+        for letter, action in (("j", "scroll_down"), ("k", "scroll_up")):
+            found = cls._merge_bindings().key_to_bindings[letter]
+            assert found[0].action == action, cls
+
+
+async def test_letters_move_in_lists_and_sheets(home: Path):
+    async with panel(slots(3)) as (pilot, screen):
+        screen.devices.focus()
+        await pilot.press("j", "j", "k")
+        assert screen.devices.cursor == 1
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(pilot.app.screen, PresetsScreen)
+                    and pilot.app.screen.query_one("#presets").option_count > 1)
+        box = pilot.app.screen.query_one("#presets")
+        box.highlighted = 0
+        await pilot.press("j")
+        await until(pilot, lambda: box.highlighted == 1)
+        await pilot.press("k")
+        await until(pilot, lambda: box.highlighted == 0)
+        await pilot.press("escape", "question_mark")
+        await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen)
+                    and pilot.app.screen.query_one(".sheet").max_scroll_y > 0)
+        await pilot.press("j")
+        await until(pilot, lambda: pilot.app.screen.query_one(".sheet").scroll_y > 0)
+
+
+@pytest.mark.parametrize(("key", "said"), [
+    ("s", "Run 3f2a can't be stopped: it is failed"), ("c", "Mark two runs or more with m")])
+async def test_a_key_of_the_list_that_is_off_says_why(home: Path, key: str, said: str):
+    ended()
+    async with panel(slots(1), notifications=True) as (pilot, screen):
+        await until(pilot, lambda: screen.runs.line_at_cursor)
+        screen.runs.focus()
+        await pilot.press(key)
+        await until(pilot, lambda: said in " ".join(screen_text(pilot.app).split()))
+
+
+async def test_a_key_of_the_run_screen_that_is_off_says_why(home: Path):
+    run = ended("completed")
+    async with panel(slots(1), notifications=True) as (pilot, screen):
+        screen.runs.open(run.run)
+        await until(pilot, lambda: getattr(pilot.app.screen, "_was_live", True) is False)
+        await pilot.press("s")
+        await until(pilot, lambda: "can't be stopped: it is completed" in " ".join(
+            screen_text(pilot.app).split()))
