@@ -60,9 +60,9 @@ def test_a_straggler_waits_least_and_is_named_with_its_part(cause):
     assert found.figures[f"{cause}_a_step"] == pytest.approx(0.0045)
 
 
-def test_no_straggler_where_the_wait_has_no_cause_of_its_own():
-    """As on a slow link, or where two parts have a hand in it."""
-    assert codes(rank(0, wait=0.5, forward=0.1), rank(1, wait=0.1, forward=0.1)) == []
+def test_no_straggler_where_no_single_part_explains_it():
+    assert codes(rank(0, wait=0.5, forward=0.1, backward=0.1, optimizer=0.1),
+                 rank(1, wait=0.1, forward=0.25, backward=0.25, optimizer=0.2)) == []
     assert codes(rank(0, wait=0.5, forward=0.1, backward=0.1),
                  rank(1, wait=0.0, forward=0.35, backward=0.35)) == []
 
