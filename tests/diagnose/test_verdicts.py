@@ -8,7 +8,7 @@ from gpu_engine.diagnose import steps, told, verdicts
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import SPANS, RankView
 
-HEALTHY = {"data": 0.02, "forward": 0.3, "backward": 0.4, "optimizer": 0.2, "save": 0.0,
+HEALTHY = {"data": 0.02, "forward": 0.3, "backward": 0.3, "optimizer": 0.1, "save": 0.0,
            "eval": 0.0}
 
 
@@ -35,17 +35,17 @@ def test_a_healthy_run_has_none():
 @pytest.mark.parametrize(("data", "n", "there"), [
     (0.5, 100, True), (0.21, 100, True), (0.19, 100, False), (0.5, 300, False), (None, 100, False)])
 def test_input_bound(data, n, there):
-    assert codes(rank(n=n, forward=0.1, data=data)) == ["input-bound"] * there
+    assert codes(rank(n=n, forward=0.0, data=data)) == ["input-bound"] * there
 
 
 def test_it_is_silent_with_too_few_steps_or_too_little_time():
-    assert codes(rank(spans=3, data=0.5)) == []
-    assert codes(rank(n=5, data=0.5)) == []
-    assert codes(rank(n=10, data=0.5)) == ["input-bound"]
+    assert codes(rank(spans=3, data=0.5, forward=0.0)) == []
+    assert codes(rank(n=5, data=0.5, forward=0.0)) == []
+    assert codes(rank(n=10, data=0.5, forward=0.0)) == ["input-bound"]
 
 
 def test_a_rank_that_is_not_heard_of_yet_leaves_all_unsaid():
-    assert codes(rank(0, data=0.5), RankView(1)) == []
+    assert codes(rank(0, data=0.5, forward=0.0), RankView(1)) == []
 
 
 @pytest.mark.parametrize("cause", ["data", "forward", "backward", "optimizer"])
@@ -60,9 +60,9 @@ def test_a_straggler_waits_least_and_is_named_with_its_part(cause):
     assert found.figures[f"{cause}_a_step"] == pytest.approx(0.0045)
 
 
-def test_no_straggler_where_the_wait_has_no_cause_of_its_own():
-    """As on a slow link, or where two parts have a hand in it."""
-    assert codes(rank(0, wait=0.5, forward=0.1), rank(1, wait=0.1, forward=0.1)) == []
+def test_no_straggler_where_no_single_part_explains_it():
+    assert codes(rank(0, wait=0.5, forward=0.1, backward=0.1, optimizer=0.1),
+                 rank(1, wait=0.1, forward=0.25, backward=0.25, optimizer=0.2)) == []
     assert codes(rank(0, wait=0.5, forward=0.1, backward=0.1),
                  rank(1, wait=0.0, forward=0.35, backward=0.35)) == []
 
@@ -78,7 +78,7 @@ def test_no_straggler_if_it_is_another_rank_by_turns():
         for number, view in enumerate(views):
             mine = late == bool(number)
             view.spent([schema.StepTime(at * 100, 100, 1.0, **{
-                **HEALTHY, "forward": 0.6 if mine else 0.1, "wait": 0.0 if mine else 0.5})])
+                **HEALTHY, "forward": 0.5 if mine else 0.1, "wait": 0.0 if mine else 0.5})])
     assert codes(*views) == []
 
 
@@ -102,11 +102,11 @@ def test_the_spans_of_a_long_run_are_added_up():
     assert (run.steps, run.seconds) == (5000, pytest.approx(500))
     assert run.parts["forward"] == pytest.approx(150)
     assert last.seconds == 30
-    assert run.parts["rest"] == pytest.approx(500 * 0.08)
+    assert run.parts["rest"] == pytest.approx(500 * 0.28)
 
 
 def test_figures_that_cannot_be_true_are_left_out():
-    view = rank(data=0.5)
+    view = rank(data=0.5, forward=0.0)
     for odd in (float("nan"), float("inf"), -1.0, 1e300):
         view.spent([schema.StepTime(1, 10, odd, **HEALTHY)])
     assert steps.of_run(view).seconds == 8
@@ -117,8 +117,8 @@ def test_what_is_not_known_is_told_as_that():
     assert parts.share("wait") is None
     assert parts.to_dict()["parts"]["wait"] is None
     assert "waiting" not in told.line(parts)
-    assert told.line(parts) == ("10 ms a step: data 2%, forward 30%, backward 40%, optimizer 20%, "
-                                "rest 8%")
+    assert told.line(parts) == ("10 ms a step: data 2%, forward 30%, backward 30%, optimizer 10%, "
+                                "rest 28%")
 
 
 def test_the_first_steps_do_not_make_a_part_unknown():

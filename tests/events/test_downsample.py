@@ -376,3 +376,21 @@ def test_a_run_that_lacks_them_gets_them(tmp_path, monkeypatch):
     assert made.wait() == 0
     assert sum(b.end - b.begin for b in blocks(path)) > DIGESTED / 2
     assert digests.make_missing(tmp_path) is None
+
+
+def test_what_steps_were_spent_on_is_kept_whole(tmp_path):
+    path = events_path(tmp_path, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for step in range(1, 400):
+            file.write(line("step", {"step": step, "lr": 0.1, "skipped": 0, "loss": 1.0}, t=step))
+            if step % 10 == 0:
+                file.write(line("step_time", {"step": step, "n": 10, "seconds": 0.5, "data": 0.25,
+                                              "median": 0.05}, t=step))
+    all_of(Digester(path))
+    assert sum(len(block.times) for block in blocks(path)) > 20
+    view, _, reader = told(tmp_path)
+    assert reader.skipped == reader.unknown == 0
+    spans = view.ranks[0].spans
+    assert (sum(s.n for s in spans), sum(s.seconds for s in spans)) == (390, 19.5)
+    assert [s.step for s in spans] == list(range(10, 400, 10))

@@ -134,5 +134,6 @@ def bar(view: RankView, cells: int = 10) -> str:
 
 
 def _true(span: Span) -> bool:
-    values = (span.seconds, *(getattr(span, name) for name in schema.PARTS), span.median)
-    return all(v is None or (isfinite(v) and v >= 0) for v in values) and span.seconds < 1e9
+    parts = [v for name in schema.PARTS if (v := getattr(span, name)) is not None]
+    return all(isfinite(v) and v >= 0 for v in (span.seconds, span.median or 0.0, *parts)) \
+        and sum(parts) <= span.seconds * 1.01 + 0.01 and span.seconds < 1e9

@@ -161,3 +161,17 @@ async def test_ranks_are_sorted_and_those_that_fail_come_first() -> None:
         assert ranks_in(table) == [3, 4, 5, 2, 0, 1]
         await pilot.click(table, offset=(where + 3, 1))
         assert ranks_in(table) == [3, 4, 5, 0, 1, 2]
+
+
+async def test_a_step_has_a_letter_for_each_tenth_of_its_time() -> None:
+    async with Table().run_test(size=(150, 8)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        rank, other = view(0), view(1)
+        table.show({0: rank, 1: other}, None, now=NOW, live=True)
+        await pilot.pause()
+        assert " time " not in lines(table)[0]
+        rank.spent([schema.StepTime(9, 9, 2.0, data=0.4, forward=0.6, backward=0.5, wait=0.31)])
+        table.show({0: rank, 1: other}, None, now=NOW, live=True)
+        await pilot.pause()
+        assert " time " in lines(table)[0]
+        assert " ddfffbbbw· " in lines(table)[1]

@@ -204,6 +204,9 @@ def test_what_a_graph_is_captured_in_has_no_events_and_is_left_out(clock):
         cuda.now += 1
     for one in cuda.recorded:
         one.over = True
+    cuda.capturing = True
+    assert parts.event(1, over=True) is None  # whoever asks while capturing waits for its end
+    cuda.capturing = False
     event = parts.event(1, over=True)
     assert (event.data, event.forward, event.backward, event.optimizer) == (1, 0, 0, 1)
     assert len(parts._device.free) == step_parts._POOL - 1

@@ -21,8 +21,8 @@ from ...events import schema
 _EVERY, _SELDOM, _GROWTH = 1.0, 10.0, 60
 """Seconds between two events: 1 in the first minute, then a sixtieth of the time so far, up to
 10."""
-_MOST = 60_000
-"""Marks that are kept while the thread that writes hangs; further ones are lost."""
+_MOST = 3 * 20_000
+"""Entries of the marks that are kept while the thread that writes hangs; more are lost."""
 _POOL = 512
 """CUDA events in use at a time. With fewer, marks on a device that is far behind are lost."""
 
@@ -110,6 +110,8 @@ class StepParts:
 
     def _add_up(self) -> None:
         marks = self._marks
+        if self._device is not None and self._device.capturing():
+            return  # asking an event now would spoil the graph
         while marks:
             event = marks[2]
             if event is not None and not event.query():
@@ -176,11 +178,15 @@ class _DeviceClock:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         return cls(cuda) if cuda is not None and cuda.is_initialized() else None
 
+    def capturing(self) -> bool:
+        """Whether this thread captures a graph on its stream."""
+        return self._cuda.is_current_stream_capturing()
+
     def record(self) -> Any:
         """An event at this place in the current stream; None if there is none to be had, or the
         stream is being captured into a graph."""
         with contextlib.suppress(Exception):  # never the training's problem
-            if self.free and not self._cuda.is_current_stream_capturing():
+            if self.free and not self.capturing():
                 event = self.free.popleft()
                 event.record()
                 return event
