@@ -1,4 +1,4 @@
-"""The rate of steps over the last half minute."""
+"""The rate of steps over the last half minute, or of the last two where steps are slower."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ times = st.lists(st.tuples(st.floats(0, 90), st.integers(0, 10**6)), max_size=30
 def test_the_rate_is_that_of_the_last_half_minute(found: list[tuple[float, int]]) -> None:
     view = RankView(0, step_times=found)
     recent = [(t, step) for t, step in found if t >= found[-1][0] - 30]
-    if len(recent) < 2:
-        recent = found[-2:]  # steps that take longer
+    recent = found[-2:] if len(recent) < 2 else recent
     if len(recent) < 2 or recent[-1][0] == recent[0][0]:
         assert view.steps_per_s is None
     else:

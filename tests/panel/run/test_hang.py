@@ -146,3 +146,29 @@ async def test_a_rank_that_a_signal_stopped_says_how_it_goes_on(tmp_path: Path) 
     finally:
         process.kill()
         await process.wait()
+
+
+async def test_who_waits_for_whom_is_in_the_banner(tmp_path: Path) -> None:
+    """A rank that works is no alarm: it may validate."""
+    run = trained(tmp_path)
+    waits = {"0": {"group": "0", "number": 37, "operation": "all_reduce", "size": "9 float",
+                   "began": T0 + 50.0, "done": False, "point": False}}
+    where = {"step": 99, "phase": "running", "since": T0 + 50.0}
+    for rank, more in ((0, {"works": False, "place": "t.py:5 in step", "collectives": waits}),
+                       (1, {"works": True, "place": "t.py:9 in evaluate"})):
+        run.write(rank, ("stands", 75, where | more),
+                  ("phase", 76, {"phase": "running", "since": T0 + 50, "step": 99}))
+    app = Mini(run.run, at=76)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        text = flat(terminal(app))
+        said = ("rank 0 waits for rank 1 in all_reduce #37 (9 float) at t.py:5 in step since "
+                "00:26; rank 1 works at t.py:9 in evaluate")
+        assert said in text
+        assert f"! {said}" not in text
+        run.write(1, ("stands", 77, where | {"works": False, "place": "t.py:9 in evaluate"}),
+                  ("phase", 77, {"phase": "running", "since": T0 + 50, "step": 99}))
+        app.at = 77
+        await settled(pilot, lambda s: s.ranks[1].beat == T0 + 77)
+        assert "! rank 0 waits for rank 1" in flat(terminal(app))
+        assert "rank 1 stands still at t.py:9 in evaluate" in flat(terminal(app))
