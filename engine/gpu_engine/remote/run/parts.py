@@ -68,6 +68,7 @@ class Part:
     """Why it can't be reached now; None: it can."""
     since: float | None = None
     """Since when, unix seconds."""
+    warnings: tuple[str, ...] = ()
     to_stop: bool = False
     """Whether the run here was stopped, and it has still to be told: see `owed`."""
 
