@@ -123,7 +123,7 @@ def torch_for_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     GPUs, but the torch under which the tests run may be built without. Where there is none, as for
     `make test-fast`, it looks as if there were."""
     if request.node.get_closest_marker("own_torch") is None:
-        look, build = ask.look, Build("2.13.0+cu130", "13.0", None)
+        look, build = ask.inspect, Build("2.13.0+cu130", "13.0", None)
 
         def looked(python: str) -> ask.Seen:
             seen = look(python)
@@ -131,7 +131,7 @@ def torch_for_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
                 return replace(seen, torch=Path(sys.prefix, "torch", "version.py"), build=build)
             return replace(seen, build=build) if seen.has_torch else seen
 
-        monkeypatch.setattr(ask, "look", looked)
+        monkeypatch.setattr(ask, "inspect", looked)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ WRITING = {
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted, write_inside in again
         remote/run/queries.py: open_inside in _whole, write_inside in _manifest
-        remote/run/mirror.py: open_inside in take, open_inside in _begin_anew
+        remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
         remote/run/pending_stops.py: open_inside in begin, open_inside in tell, open_inside in _told
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
@@ -73,7 +73,7 @@ WRITING = {
     "the person's private home, under a name of our making": """
         remote/there/code.py: open in send
         code/store.py: write_bytes in built
-        remote/there/incoming.py: open in take, write_bytes in offer, hardlink_to in _taken_over,
+        remote/there/incoming.py: open in receive, write_bytes in offer, hardlink_to in _taken_over,
             copyfile in _taken_over, move in put
         queue/__main__.py: open in main
         queue/submit.py: write_atomic in _enter

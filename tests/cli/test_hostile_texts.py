@@ -110,7 +110,8 @@ def hostile(state: str = "failed", member: int = 1) -> runs.Run:
     (run.path / "notify.log").write_text(
         f"2026-11-22 14:03:11\tfailed 2\tphone{BAD}\tno answer{BAD}\n")
     if state == "queued":
-        waiting.write(run.path, waiting.Entry(now, 1, socket.gethostname(), ids=("cpu:0",)))
+        waiting.write(run.path, waiting.Entry(
+            submitted=now, number=1, host=socket.gethostname(), ids=("cpu:0",)))
         waiting.enter(run.path)
     for path in run.path.rglob("*.json*"):
         if path.parent.name != "ranks":

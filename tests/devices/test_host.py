@@ -182,16 +182,16 @@ def test_a_containers_cpu_time(tmp_path, monkeypatch):
 
 def test_who_a_process_is():
     owners = Owners("/dev/nvidia")
-    assert owners.look(os.getpid()).cpu is None
+    assert owners.find(os.getpid()).cpu is None
     began, spent = time.monotonic(), time.process_time()
     while time.process_time() - spent < 0.3:  # however long that takes on a busy machine
         pass
-    mine = owners.look(os.getpid())
+    mine = owners.find(os.getpid())
     share = (time.process_time() - spent) / (time.monotonic() - began)
     assert mine.cpu == pytest.approx(share, rel=0.2)
     assert "python" in mine.command
-    assert owners.look(0) is None
-    assert owners.look(1 << 22) is None
+    assert owners.find(0) is None
+    assert owners.find(1 << 22) is None
 
 
 def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
@@ -206,15 +206,15 @@ def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
     now = [0.0]
     owners = Owners("/dev/nvidia", tmp_path, clock=lambda: now[0])
     process("one", 100, 500)
-    assert owners.look(7).command == "one --lr 1"
+    assert owners.find(7).command == "one --lr 1"
     now[0] = 2.0
     process("two ) x", 900, 0)
-    second = owners.look(7)
+    second = owners.find(7)
     assert (second.command, second.cpu) == ("two ) x --lr 1", None)
     assert second.started == 1000 + 900 / os.sysconf("SC_CLK_TCK")
     now[0] = 4.0
     process("two ) x", 900, os.sysconf("SC_CLK_TCK"))
-    assert owners.look(7).cpu == 0.5
+    assert owners.find(7).cpu == 0.5
 
 
 def test_in_a_container_a_number_alone_proves_nothing(monkeypatch, tmp_path):
@@ -225,7 +225,7 @@ def test_in_a_container_a_number_alone_proves_nothing(monkeypatch, tmp_path):
     device = tmp_path / "device0"
     device.touch()
     owners = Owners(str(tmp_path / "device"))
-    assert owners.look(os.getpid()) is None
+    assert owners.find(os.getpid()) is None
     with device.open():
-        assert owners.look(os.getpid()) is not None, "it holds a device file"
-    assert Owners("/dev/of-no-vendor").look(os.getpid()) is not None
+        assert owners.find(os.getpid()) is not None, "it holds a device file"
+    assert Owners("/dev/of-no-vendor").find(os.getpid()) is not None

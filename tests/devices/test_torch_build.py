@@ -107,7 +107,7 @@ def test_a_build_that_is_put_in_its_place_is_noticed(environment):
     python = environment(CPU)
     with pytest.raises(SpecError):
         prepare(spec(python, "0"), inventory=gpus(1))
-    seen = ask.look(python)
+    seen = ask.inspect(python)
     assert seen.torch is not None
     seen.torch.write_text(CUDA)
     prepare(spec(python, "0"), inventory=gpus(1))
@@ -129,8 +129,8 @@ def test_of_ones_own_command_it_is_a_warning(environment, tmp_path, monkeypatch)
 
 
 def test_this_interpreters_own_torch_is_read_and_not_imported():
-    code = ("from gpu_engine.interpreters.ask import look; import sys; "
-            "b = look(sys.executable).build; print(b.version, b.cuda, 'torch' in sys.modules)")
+    code = ("from gpu_engine.interpreters.ask import inspect; import sys; "
+            "b = inspect(sys.executable).build; print(b.version, b.cuda, 'torch' in sys.modules)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     import torch
 

@@ -25,10 +25,10 @@ FREE, BUSY = Availability("free", "free"), Availability("busy", "x")
 def test_a_device_must_stay_free_for_some_looks():
     seen = Steady(3)
     a, b = {"a": FREE, "b": BUSY}, {"a": BUSY, "b": FREE}
-    assert [set(seen.look(f)) for f in (a, a, a, a, b, b, b, a)] == [
+    assert [set(seen.update(f)) for f in (a, a, a, a, b, b, b, a)] == [
         set(), set(), {"a"}, {"a"}, set(), set(), {"b"}, set()]
-    assert seen.look({}) == frozenset()
-    assert not any(seen.look({"a": Availability("unknown", "")}) for _ in range(4))
+    assert seen.update({}) == frozenset()
+    assert not any(seen.update({"a": Availability("unknown", "")}) for _ in range(4))
 
 
 def waiting(*words: str) -> subprocess.Popen[str]:

@@ -253,7 +253,7 @@ def test_logout(monkeypatch):
     for warning, scope, level, cure in (
             ("… loginctl enable-linger", False, "problem", "loginctl enable-linger"),
             (None, True, "ok", None), (None, False, "ok", None)):
-        monkeypatch.setattr(surroundings.logind, "look",
+        monkeypatch.setattr(surroundings.logind, "examine",
                             lambda w=warning, s=scope: SimpleNamespace(warning=w, scope=s))
         assert [(f.level, f.cure) for f in surroundings.logout()] == [(level, cure)]
 

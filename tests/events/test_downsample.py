@@ -347,21 +347,21 @@ def test_single_steps_can_be_read_again(tmp_path):
 def test_the_supervisor_keeps_them_up_to_date(tmp_path, caplog):
     path = a_run(tmp_path, 10, 800)
     keeps = digests.Digests()
-    keeps.look([path, events_path(tmp_path, 1)])
+    keeps.update([path, events_path(tmp_path, 1)])
     made = len(blocks(path))
     assert made
     a_run(tmp_path, 11, 800)
-    keeps.look([path])
+    keeps.update([path])
     assert len(blocks(path)) == made  # it is not time yet
     keeps._due = 0.0
-    keeps.look([path])
+    keeps.update([path])
     assert len(blocks(path)) > made
     digest_path(path).unlink()
     digest_path(path).mkdir()  # it can't be written any more: said once, and given up
     for _ in range(2):
         a_run(tmp_path, 11, 800)
         keeps._due = 0.0
-        keeps.look([path])
+        keeps.update([path])
     assert [r.message for r in caplog.records].count(caplog.records[0].message) == 1
     assert "no digest of 00000.jsonl" in caplog.text
 

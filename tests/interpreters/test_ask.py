@@ -44,7 +44,7 @@ def test_torch_where_only_the_interpreter_finds_it(tmp_path: Path, monkeypatch) 
     torch_in(user, "2.11.0")
     environment(tmp_path / "sees", system=True)
     environment(tmp_path / "alone")
-    found = {name: ask.look(str(tmp_path / name / "bin" / "python"))
+    found = {name: ask.inspect(str(tmp_path / name / "bin" / "python"))
              for name in ("named", "editable", "sees", "alone")}
     assert {name: seen.build and seen.build.version for name, seen in found.items()} == {
         "named": "2.12.0", "editable": "2.14.0a0", "sees": "2.11.0", "alone": None}
@@ -58,20 +58,20 @@ def test_it_is_asked_again_only_after_an_installation(tmp_path: Path, monkeypatc
     calls: list[str] = []
     run = ask._asked
     monkeypatch.setattr(ask, "_asked", lambda path: (calls.append(path), run(path))[1])
-    assert not ask.look(python).has_torch
-    assert not ask.look(python).has_torch
+    assert not ask.inspect(python).has_torch
+    assert not ask.inspect(python).has_torch
     torch = torch_in(site, "2.13.0+cpu", None)
-    assert ask.look(python).build == Build("2.13.0+cpu", None, None)
+    assert ask.inspect(python).build == Build("2.13.0+cpu", None, None)
     torch_in(site, "2.13.0+rocm7.0", None, "7.0")
-    assert ask.look(python).sentence().endswith("torch 2.13.0+rocm7.0 for ROCm 7.0")
+    assert ask.inspect(python).sentence().endswith("torch 2.13.0+rocm7.0 for ROCm 7.0")
     assert len(calls) == 2
     (torch / "version.py").write_text("nothing of use")
-    unreadable = ask.look(python)
+    unreadable = ask.inspect(python)
     assert (unreadable.has_torch, unreadable.build) == (True, None)
     shutil.rmtree(torch)
-    assert not ask.look(python).has_torch
+    assert not ask.inspect(python).has_torch
     torch.mkdir()  # what an uninstallation leaves
-    assert not ask.look(python).has_torch
+    assert not ask.inspect(python).has_torch
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -80,17 +80,17 @@ def test_it_is_asked_again_only_after_an_installation(tmp_path: Path, monkeypatc
     ("echo '[[3,\"x\",1],null,\"\",[]]'", "does not answer as a Python does"),
     ("echo greeting; echo '[[3,8,1],null,\"\",[]]'", "Python 3.8.1, no torch")])
 def test_what_is_no_python_says_so(tmp_path: Path, text: str, words: str) -> None:
-    assert ask.look(script(tmp_path / "python", text)).sentence() == words
+    assert ask.inspect(script(tmp_path / "python", text)).sentence() == words
 
 
 def test_what_is_not_there_or_does_not_end(tmp_path: Path, monkeypatch) -> None:
-    assert ask.look(str(tmp_path / "none")).problem == "there is no such interpreter"
+    assert ask.inspect(str(tmp_path / "none")).problem == "there is no such interpreter"
     (tmp_path / "file").touch()
-    assert ask.look(str(tmp_path / "file")).problem == "can't be executed"
-    assert ask.look("a\0b").problem == "there is no such interpreter"
+    assert ask.inspect(str(tmp_path / "file")).problem == "can't be executed"
+    assert ask.inspect("a\0b").problem == "there is no such interpreter"
     monkeypatch.setattr(ask, "_TIMEOUT", 0.2)
-    hangs = ask.look(script(tmp_path / "hangs", "exec sleep 60"))
+    hangs = ask.inspect(script(tmp_path / "hangs", "exec sleep 60"))
     assert hangs.slow
     assert "did not answer" in hangs.sentence()
     monkeypatch.setattr(ask, "_asked", None)  # it is not asked again at once
-    assert ask.look(str(tmp_path / "hangs")) == hangs
+    assert ask.inspect(str(tmp_path / "hangs")) == hangs

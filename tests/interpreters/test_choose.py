@@ -62,7 +62,7 @@ def test_the_first_with_torch_is_taken(kinds: list[str], own: bool) -> None:
         environ = {"VIRTUAL_ENV": str(top / "virtual"), "CONDA_PREFIX": str(top / "conda"),
                    "PATH": f"relative/bin:{top / 'one/bin'}::{top / 'two/bin'}", "HOME": str(top)}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ask, "look", look)
+            patch.setattr(ask, "inspect", look)
             patch.setattr(read, "environment", look)
             patch.chdir(top)
             chosen = choose.of_ranks(None, top / "work" / "a", environ)
@@ -116,8 +116,8 @@ def test_the_plan_says_which_and_why(tmp_path: Path, monkeypatch) -> None:
 def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path, monkeypatch):
     environment(tmp_path / "env")
     bare = Seen(sys.executable, sys.version_info[:3])
-    look = ask.look
-    monkeypatch.setattr(ask, "look", lambda p: bare if ask.ours(p) else look(p))
+    look = ask.inspect
+    monkeypatch.setattr(ask, "inspect", lambda p: bare if ask.ours(p) else look(p))
     environ = {"VIRTUAL_ENV": str(tmp_path / "env"), "PATH": ""}
     python = tmp_path / "env" / "bin" / "python"
     chosen = choose.of_ranks(None, tmp_path, environ)
@@ -128,12 +128,12 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
         assert words in chosen.problem.message
     assert "\n" not in chosen.problem.message
     hangs = Seen(sys.executable, problem="it did not answer within 20 s", slow=True)
-    monkeypatch.setattr(ask, "look", lambda p: hangs if ask.ours(p) else look(p))
+    monkeypatch.setattr(ask, "inspect", lambda p: hangs if ask.ours(p) else look(p))
     slow = choose.of_ranks(None, tmp_path, environ).problem
     assert slow is not None
     assert slow.message.startswith("gpu-panel's own can't be used: it did not answer within 20 s, "
                                    "and no other interpreter near by has torch")
-    monkeypatch.setattr(ask, "look", lambda p: bare if ask.ours(p) else look(p))
+    monkeypatch.setattr(ask, "inspect", lambda p: bare if ask.ours(p) else look(p))
     alone = choose.of_ranks(None, tmp_path, {"PATH": ""}).problem
     assert alone is not None
     assert "gpu-engine torch --install makes a place for it; or name one" in alone.message
@@ -158,7 +158,7 @@ def test_pip_is_not_named_where_it_would_refuse(tmp_path: Path, monkeypatch) -> 
     marker = tmp_path / "usr" / "lib" / "python3.12" / "EXTERNALLY-MANAGED"
     marker.parent.mkdir(parents=True)
     marker.touch()
-    monkeypatch.setattr(ask, "look", lambda path: Seen(path, (3, 12, 1)))
+    monkeypatch.setattr(ask, "inspect", lambda path: Seen(path, (3, 12, 1)))
     for prefix, words in ((tmp_path / "usr", "name the interpreter of an environment"),
                           (tmp_path / "env", "-m pip install torch")):
         python = prefix / "bin" / "python3"

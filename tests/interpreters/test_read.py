@@ -40,7 +40,7 @@ def test_its_files_say_what_the_interpreter_would(tmp_path: Path, monkeypatch) -
             file.write("version = {}.{}.{}\n".format(*sys.version_info))
         python = str(prefix.parent / "bin" / "python")
         told = read.environment(python)
-        assert told == ask.look(python), prefix
+        assert told == ask.inspect(python), prefix
     assert told.version == sys.version_info[:3]
     assert read.environment(str(tmp_path / "plain/bin/python")).build \
         == Build("2.13.0+rocm7.0", None, "7.0")
@@ -102,7 +102,7 @@ def test_nor_does_the_panel(marker: Path) -> None:
 
 def test_nor_the_list_to_choose_from(marker: Path) -> None:
     found = candidates.around(Path.cwd(), {"PATH": "", "HOME": str(Path.cwd())})
-    assert any(candidates.look(place).has_torch and place.lies_near for place in found)
+    assert any(candidates.inspect(place).has_torch and place.lies_near for place in found)
     assert not marker.exists()
 
 

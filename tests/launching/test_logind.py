@@ -41,7 +41,7 @@ def machine(tmp_path, monkeypatch):
             path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}")
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        return logind.look(root=tmp_path)
+        return logind.examine(root=tmp_path)
 
     made.asked = lambda: (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
     return made

@@ -21,7 +21,7 @@ def made(home, monkeypatch):
 
 
 def looks(seen: RunWatch, times: int = 4):
-    return [found for _ in range(times) if (found := seen.look()) is not None]
+    return [found for _ in range(times) if (found := seen.next_event()) is not None]
 
 
 def steps(made: Made, rank: int, *, ago: float, phase: str = "backward") -> None:
@@ -52,8 +52,8 @@ def test_an_end_is_told_once_with_the_last_figures(made, state, event):
 def test_a_lost_run_is_told_when_it_is_still_lost_at_the_next_look(made):
     seen = RunWatch(made.run)
     made.let_go()
-    assert seen.look() is None, "its process may be started again at once"
-    assert seen.look().event == "lost"
+    assert seen.next_event() is None, "its process may be started again at once"
+    assert seen.next_event().event == "lost"
     assert seen.is_over()
 
 
@@ -83,8 +83,8 @@ def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_move
         steps(made, rank, ago=watch.STANDING + 60, phase=phase)
     assert looks(RunWatch(evaluates.run)) == [], "an evaluation may take as long"
     seen = RunWatch(made.run)
-    assert seen.look() is None, "after a machine's sleep everything seems to stand, for a moment"
-    told = seen.look()
+    assert seen.next_event() is None, "after a machine's sleep everything seems to stand"
+    told = seen.next_event()
     assert told.event == "stalled"
     assert "rank 1 has stalled in data for 06:" in told.why
     assert "rank 0 in backward" in told.why
@@ -135,21 +135,21 @@ def test_of_a_long_file_only_the_end_is_read_whenever_it_grew(made):
     with made.run.events(0).open("ab") as file:
         file.write(line * (40 * watch._NEAR // len(line)))
     seen = RunWatch(made.run)
-    seen.look()
+    seen.next_event()
     tail = seen._figures._tails[0]
     assert tail.offset == tail.size()
     for count in (40, 80):
         with made.run.events(0).open("ab") as file:
             file.write(line * (count * watch._NEAR // len(line)))
         made.event("step", 0, step=count, n=1, epoch=0, loss=2.0, losses=[2.0])
-        seen.look()
+        seen.next_event()
         assert tail.offset == tail.size()
         assert seen._figures.view.progress().step == count
 
 
 def test_a_run_that_was_removed_is_over_and_nothing_is_told(made):
     seen = RunWatch(made.run)
-    seen.look()
+    seen.next_event()
     made.let_go()
     made.remove()
     assert (looks(seen), seen.is_over()) == ([], True)

@@ -149,8 +149,8 @@ SMALL = {
     "slurm.json": (asdict(JOB), job.read, job.Job),
     "environment.json": (asdict(environment.Environment("1", "p", changed_files=3)),
                          environment.read, environment.Environment),
-    "queue.json": (asdict(waiting.Entry(1.7e9, 3.0, "h", begin=1.7e9)), waiting.read,
-                   waiting.Entry)}
+    "queue.json": (asdict(waiting.Entry(submitted=1.7e9, number=3.0, host="h", begin=1.7e9)),
+                   waiting.read, waiting.Entry)}
 
 
 @pytest.mark.parametrize("name", SMALL)

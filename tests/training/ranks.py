@@ -48,7 +48,7 @@ def write_plan(run: Path, use: str, *, params: dict[str, Any] | None = None, wor
     assert size % (world * accumulate) == 0
     plan = {
         "version": 1, "id": "test", "name": "test", "mode": mode,
-        "backend": "gloo" if distributed else "none", "device_type": "cpu",
+        "backend": "gloo" if distributed else "none", "device_type": "cpu", "source": "cpu",
         "world_size": world, "local_world_size": world, "nodes": 1, "node_rank": 0,
         "replicas": world, "master_addr": "127.0.0.1", "master_port": 0,
         "batch": {"size": size, "meaning": "global", "accumulate": accumulate, "replicas": world,

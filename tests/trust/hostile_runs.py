@@ -249,8 +249,9 @@ def of_slurm(path: Path) -> None:
 def waits(path: Path) -> None:
     """Make it a run that waits for its turn."""
     write(path / waiting.FILE, asdict(waiting.Entry(
-        T0, 1.0, socket.gethostname(), 0, ("cpu:0",), 1, ("cpu:0",), 1, False, True, None, T0, 0.0,
-        "environ-x.json", "a1b2", "/x", "/x")))
+        submitted=T0, number=1.0, host=socket.gethostname(), ids=("cpu:0",), count=1,
+        within=("cpu:0",), free=1, cpu=True, begin=T0, environ="environ-x.json", code="a1b2",
+        root="/x", folder="/x")))
     change(path / "state.json", state="queued", pid=None, cause=None, attempts=[])
 
 

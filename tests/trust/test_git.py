@@ -36,5 +36,5 @@ def folder(world: World) -> Path:
 
 
 def test_it_is_looked_at_to_be_sent(folder: Path, world: World):
-    assert snapshot.look(folder).files == len(snapshot.take(folder).entries) == 1
+    assert snapshot.describe(folder).files == len(snapshot.take(folder).entries) == 1
     assert not world.marker.exists()

@@ -96,7 +96,7 @@ def _wait_free(count: int, free: int | None, as_json: bool) -> None:
             seen = recent[-1]
             holders = leases.holders(paths.leases_folder())
             freedom = availability.judge_all(recent, holders)
-            able = steady.look(freedom)
+            able = steady.update(freedom)
             looks = [replace(shot, samples=tuple(s for s in shot.samples if s.device.id in able))
                      for shot in recent[-availability.LOOKS:]]
             try:

@@ -174,7 +174,7 @@ def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
         raise UserError("local is this machine: gpu-panel is here already")
     echo(f"looking around on {name} …", err=True)
     carried = packages.everything()
-    plan = decide.decide(host, probe.look(host, python or host.python), carried,
+    plan = decide.decide(host, probe.inspect(host, python or host.python), carried,
                          packages.digest(carried), __version__, python=python, torch=not no_torch)
     echo("gpu-panel will be set up")
     for sentence in plan.sentences():

@@ -75,7 +75,7 @@ def take(folder: Path) -> Snapshot:
     return taken
 
 
-def look(folder: Path) -> Code:
+def describe(folder: Path) -> Code:
     """What `take` would read, for a plan that is shown again and again: files that have not
     changed since are not read again. Raises as `take`."""
     global _looked

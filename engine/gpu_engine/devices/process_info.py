@@ -68,7 +68,7 @@ class Owners:
         # another process in here, so a process counts only if it has a device file open.
         self._doubt = _inode(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE and _any(device_files)
 
-    def look(self, pid: int) -> Owner | None:
+    def find(self, pid: int) -> Owner | None:
         """Look up a process; None if it can't be seen from this pid namespace."""
         if pid <= 0:
             return None
@@ -100,7 +100,7 @@ class Owners:
     def process(self, pid: int, memory: int | None, kind: ProcessKind, utilization: float | None
                 ) -> DeviceProcess:
         """A process on a device, as its driver and /proc tell of it."""
-        owner = self.look(pid)
+        owner = self.find(pid)
         if owner is None:
             return DeviceProcess(pid, memory, kind, visible=False, utilization=utilization)
         return DeviceProcess(pid, memory, kind, user=owner.user, command=owner.command,

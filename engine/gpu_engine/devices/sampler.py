@@ -19,7 +19,7 @@ from pathlib import Path
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.protocol import Backend
 from gpu_engine.devices.host import HostReader
-from gpu_engine.devices.probe.client import Gone, Probe, take, watch, watch_bus
+from gpu_engine.devices.probe.client import Gone, Probe, acquire, watch, watch_bus
 from gpu_engine.devices.probe.messages import Looked
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 
@@ -126,7 +126,7 @@ class Sampler:
         while not self._stop.is_set():
             problem = "the process that reads the GPUs could not be started"
             try:
-                self._probe = take()
+                self._probe = acquire()
                 if self._stop.is_set():
                     break
                 watch(self._probe, self.inventory.source, self.inventory.devices,

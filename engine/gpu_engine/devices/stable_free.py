@@ -21,7 +21,7 @@ class Steady:
         self._looks = looks
         self._times: dict[str, int] = {}
 
-    def look(self, freedom: Mapping[str, Availability]) -> frozenset[str]:
+    def update(self, freedom: Mapping[str, Availability]) -> frozenset[str]:
         """Take in what one look has found, by a device's id or any other key. Returns the keys of
         those that have been free for long enough."""
         self._times = {key: min(self._times.get(key, 0) + 1, self._looks)

@@ -40,11 +40,6 @@ class Examined:
     name: str
     findings: tuple[Finding, ...]
 
-    @property
-    def healthy(self) -> bool:
-        """Whether nothing is a problem."""
-        return all(f.level != "problem" for f in self.findings)
-
 
 def ok(text: str) -> Finding:
     """All is well."""

@@ -138,7 +138,7 @@ def torches(env: Mapping[str, str]) -> list[Torch]:
     if taken.seen is None:
         own = candidates.own()
         return [(own.path, own.why, None)]
-    others = [(candidates.look(place), place.why) for place in candidates.in_order(folder, env)
+    others = [(candidates.inspect(place), place.why) for place in candidates.in_order(folder, env)
               if not place.stranger and place.path != taken.python]
     return [(taken.seen.path, f"{taken.why}, the default of run.python", taken.seen.build),
             *((seen.path, why, seen.build) for seen, why in others if seen.build)]

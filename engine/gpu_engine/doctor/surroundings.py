@@ -129,7 +129,7 @@ def _clock() -> list[Finding]:
 
 def logout() -> list[Finding]:
     """Whether runs go on after a logout."""
-    found = logind.look()
+    found = logind.examine()
     if found.warning is not None:
         return [problem(found.warning, "loginctl enable-linger"
                         if "enable-linger" in found.warning else None)]

@@ -107,7 +107,7 @@ class Blocks:
         self._lines: Iterator[bytes] | None = None
         self._next: Block | None = None
 
-    def take(self, file: BinaryIO, at: int) -> tuple[list[Block], int | None]:
+    def next_blocks(self, file: BinaryIO, at: int) -> tuple[list[Block], int | None]:
         """The blocks that stand for the events file from `at` on, without a gap between them: at
         most `AT_ONCE`. With them, where the next block begins after that; None: there is none, or
         it was not looked for. `file`: the events file."""

@@ -75,7 +75,7 @@ class DigestedTail(Tail):
         no block begins here."""
         if self._blocks is None:
             return None
-        blocks, self._block_at = self._blocks.take(file, self._offset)
+        blocks, self._block_at = self._blocks.next_blocks(file, self._offset)
         if self._block_at is None and len(blocks) < downsample.AT_ONCE:
             self._blocks = None
         if not blocks:

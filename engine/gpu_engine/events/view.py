@@ -95,7 +95,7 @@ class RunView:
         FOLD[type(event)](self, view, event)
         return view
 
-    def take(self, rank: int, told: Told) -> RankView:
+    def fold_batch(self, rank: int, told: Told) -> RankView:
         """`fold` for an event or a stretch of frequent ones, which have the same effect as one
         after the other."""
         if isinstance(told, Event):

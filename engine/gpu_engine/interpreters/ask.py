@@ -89,7 +89,7 @@ class _Told:
 _known: dict[str, _Told] = {}
 
 
-def look(python: str) -> Seen:
+def inspect(python: str) -> Seen:
     """Ask an interpreter, by its path or its name on the PATH. Takes up to twenty seconds; the
     second time nothing, unless something was installed meanwhile."""
     path = located(python)

@@ -60,12 +60,12 @@ def around(folder: Path, environ: Mapping[str, str]) -> list[Place]:
     return list(_each_once(found))[:_MOST]
 
 
-def look(place: Place) -> Seen:
+def inspect(place: Place) -> Seen:
     """What the interpreter has. One that merely lies near by is not started for that; another is
-    asked, as by `ask.look`."""
+    asked, as by `ask.inspect`."""
     if place.lies_near and not ask.ours(place.path):
         return read.environment(place.path)
-    return ask.look(place.path)
+    return ask.inspect(place.path)
 
 
 def own() -> Place:

@@ -78,7 +78,7 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
         if place.stranger:
             passed.append(Passed(place, "belongs to another user; name it in run.python to use it"))
             continue
-        seen = candidates.look(place)
+        seen = candidates.inspect(place)
         if seen.has_torch and _too_old(seen) is None:
             return Chosen(seen, place.why, tuple(passed), folder=folder)
         passed.append(Passed(place, _why_not(seen), seen.slow))
@@ -103,7 +103,7 @@ def for_nodes(python: str | None, folder: Path | None = None) -> str:
 
 
 def _as_set(python: str) -> Chosen:
-    seen, why = ask.look(python), _KEY
+    seen, why = ask.inspect(python), _KEY
     if seen.slow:
         return Chosen(seen, why, doubt=f"{python}: {seen.problem}, so whether it has torch is not "
                                        "known")

@@ -43,7 +43,7 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
     else:
         taken = plan.interpreter or interpreter.of(plan.spec, folder)
         python = taken.path if isinstance(taken, Interpreter) else taken and taken.python
-    build = ask.look(python).build if python else None
+    build = ask.inspect(python).build if python else None
     used = {d.id for r in plan.ranks for d in r.devices}
     return Environment(version(), python, build.version if build else None, inventory.driver,
                        socket.gethostname(), _named(inventory, used), str(folder), commit, changed)

@@ -45,7 +45,7 @@ def decide(*, in_session: bool, root: bool, kills: bool | None, lingers: bool | 
                             "lingering on first: loginctl enable-linger")
 
 
-def look(root: Path = Path("/")) -> Decision:
+def examine(root: Path = Path("/")) -> Decision:
     """Ask this machine. Costs nothing where there is no login session, and some ten milliseconds
     where there is."""
     try:
@@ -66,13 +66,13 @@ def look(root: Path = Path("/")) -> Decision:
 
 
 def here() -> Decision:
-    """The result of `look`, at most half a minute old: a form needs it at every key press."""
+    """The result of `examine`, at most half a minute old: a form needs it at every key press."""
     return _at(int(time.monotonic() // 30))
 
 
 @functools.lru_cache(maxsize=1)
 def _at(_: int) -> Decision:
-    return look()
+    return examine()
 
 
 _SCOPE = ("systemd-run", "--user", "--scope", "--collect", "--quiet")

@@ -54,7 +54,7 @@ def doubt(spec: RunSpec, inventory: Inventory) -> str | None:
     from gpu_engine.interpreters import ask
 
     python = interpreter_of(command)
-    return _why(ask.look(python), source, inventory) if python else None
+    return _why(ask.inspect(python), source, inventory) if python else None
 
 
 def interpreter_of(command: Sequence[str]) -> str | None:

@@ -47,7 +47,7 @@ def _follow(watch: RunWatch, journal: Journal) -> None:
     asked = time.monotonic() - _SLURM_EVERY
     is_job = (watch.run.path / job.FILE).exists()
     while True:
-        happened = watch.look()
+        happened = watch.next_event()
         if happened is not None:
             _tell(watch.run, happened, journal)
         elif watch.is_over():

@@ -76,7 +76,7 @@ class Figures:
             if tail.size() - tail.offset > 4 * _NEAR:
                 tail.skip(keep=_NEAR)
             for told in tail.read_many(8 * _NEAR):
-                self.view.take(rank, told)
+                self.view.fold_batch(rank, told)
 
     def standing(self, state: State) -> str | None:
         """Which ranks have stood still for long, or why nothing was heard of them for so long, in
@@ -129,7 +129,7 @@ class RunWatch:
         return state is None or state.state == "unreadable" \
             or (not state.live and _key(state) in self._said)
 
-    def look(self) -> Happened | None:
+    def next_event(self) -> Happened | None:
         """Look once. What is returned is not returned again."""
         state = self.state = self._look()
         if state is None or state.state == "unreadable":

@@ -32,7 +32,7 @@ class Digests:
         self._due = 0.0
         self._each: dict[Path, Digester | None] = {}
 
-    def look(self, files: Iterable[Path]) -> None:
+    def update(self, files: Iterable[Path]) -> None:
         """Digest some of what is new in these events files, if it is time."""
         now = time.monotonic()
         if now < self._due:

@@ -51,7 +51,7 @@ class Follower:
         self._look()
         fresh = [(rank, told) for rank, each in self._reader.read(budget) for told in each]
         for rank, told in fresh:
-            self.view.take(rank, told)
+            self.view.fold_batch(rank, told)
         return fresh
 
     def wait(self, seconds: float) -> None:

@@ -205,7 +205,7 @@ class Supervisor:
             self._hear(attempt, self._wait(attempt))
             self._look(attempt)
             devices.sample()
-            digests.look(map(self.run.events, attempt.events))
+            digests.update(map(self.run.events, attempt.events))
         devices.close()
         if attempt.left is not None and attempt.left.rest and not attempt.forced:
             scripts.tell(self.run, attempt.children[0].ranks[0], "the command has left running "

@@ -90,7 +90,7 @@ class ToyReader(Reader):
         processes = []
         for line in (folder / "pids").read_text().splitlines():
             pid, used = map(int, line.split())
-            owner = self._owners.look(pid)
+            owner = self._owners.find(pid)
             processes.append(DeviceProcess(pid, used, visible=owner is not None,
                                            user=owner and owner.user,
                                            command=owner and owner.command))

@@ -44,8 +44,8 @@ def test_a_run_that_waits_is_looked_at_when_its_turn_has_come(news, monkeypatch)
     made.set("queued", pid=None, attempts=())
     news.note([], [made.run])
     looked: list[str] = []
-    real = watch.RunWatch.look
-    monkeypatch.setattr(watch.RunWatch, "look",
+    real = watch.RunWatch.next_event
+    monkeypatch.setattr(watch.RunWatch, "next_event",
                         lambda self: looked.append(self.run.id) or real(self))
     told(news)
     count = len(looked)

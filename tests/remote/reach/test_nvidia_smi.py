@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.remote.reach import nvidia_smi
-from gpu_engine.remote.reach.nvidia_smi import NotSeen, look, read
+from gpu_engine.remote.reach.nvidia_smi import NotSeen, query, read
 from gpu_engine.remote.reach.records import Host
 
 TABLE = """\
@@ -50,7 +50,7 @@ def test_asked_over_a_shell_that_prints_first(tmp_path):
     host = here(tmp_path, f'echo "$*" > "{tmp_path}/asked"; printf "%s" "{TABLE}"')
     noisy = Host("box", via=("sh", "-c", 'echo "0, GPU-9, x, 1, 1, 1, 1, 1, 1, 1"; exec "$@"',
                              "login", *host.via))
-    assert len(look(noisy).inventory.devices) == 2
+    assert len(query(noisy).inventory.devices) == 2
     assert (tmp_path / "asked").read_text() == \
         f"--query-gpu={','.join(nvidia_smi.FIELDS)} --format=csv,noheader,nounits\n"
 
@@ -63,7 +63,7 @@ def test_asked_over_a_shell_that_prints_first(tmp_path):
 ])
 def test_what_it_says_when_it_fails(tmp_path, body, says):
     with pytest.raises(NotSeen) as err:
-        look(here(tmp_path, body))
+        query(here(tmp_path, body))
     assert says in str(err.value)
     assert str(err.value).isprintable()
 
@@ -71,16 +71,16 @@ def test_what_it_says_when_it_fails(tmp_path, body, says):
 def test_none_there(tmp_path, monkeypatch):
     monkeypatch.setattr(nvidia_smi, "_PLACES", ("/nowhere",))
     with pytest.raises(NotSeen, match="there is no nvidia-smi"):
-        look(here(tmp_path, None))
+        query(here(tmp_path, None))
 
 
 def test_one_that_prints_without_end_or_never_ends_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(nvidia_smi, "_SECONDS", 3.0)
     with pytest.raises(NotSeen):
-        look(here(tmp_path, "yes '0, GPU-1, a, 1, 1, 1, 1, 1, 1'"))
+        query(here(tmp_path, "yes '0, GPU-1, a, 1, 1, 1, 1, 1, 1'"))
     (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 600\n")
     with pytest.raises(NotSeen):
-        look(Host("box", via=("env", f"PATH={tmp_path}/bin:/usr/bin:/bin")))
+        query(Host("box", via=("env", f"PATH={tmp_path}/bin:/usr/bin:/bin")))
 
 
 @given(st.one_of(st.text(max_size=400), st.lists(

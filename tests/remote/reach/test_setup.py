@@ -137,7 +137,7 @@ def test_any_answer_is_read(out):
 
 
 def test_this_machine_is_looked_at(tmp_path):
-    found = probe.look(machine(tmp_path / "h"), sys.executable)
+    found = probe.inspect(machine(tmp_path / "h"), sys.executable)
     first = found.pythons[0]
     assert (first.path, first.version) == (sys.executable, sys.version_info[:3])
     assert first.torch == torch_version()
@@ -147,13 +147,13 @@ def test_this_machine_is_looked_at(tmp_path):
 
 def test_nobody_there_is_a_reason(tmp_path):
     with pytest.raises(Unreachable):
-        probe.look(Host("x", via=("sh", "-c", "echo no such box >&2; exit 3")))
+        probe.inspect(Host("x", via=("sh", "-c", "echo no such box >&2; exit 3")))
 
 
 def test_twice_with_the_torch_that_is_there(tmp_path, packed):
     home = tmp_path / "a home"
     host = machine(home)
-    found = probe.look(host, sys.executable)
+    found = probe.inspect(host, sys.executable)
     few = [p for p in packed if p.name in ("gpu-panel", "click", "psutil", "msgspec")]
     plan = decide.decide(host, found, few, packages.digest(few), "0.1.0", python=sys.executable)
     assert (plan.torch, plan.index) == ("linked", False)
@@ -184,7 +184,7 @@ def test_without_uv_torch_or_a_network_all_of_it_is_there(tmp_path, packed):
     base = tmp_path / "base"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(base)], check=True)
     host = machine(tmp_path / "h")
-    found = probe.look(host, str(base / "bin" / "python"))
+    found = probe.inspect(host, str(base / "bin" / "python"))
     plan = decide.decide(host, found, packed, packages.digest(packed), "0.1.0",
                          python=str(base / "bin" / "python"), torch=False)
     assert (plan.torch, plan.index) == ("none", False)
@@ -222,7 +222,7 @@ def test_what_fails_there_leaves_what_was_there_in_use(tmp_path, packed):
     home = tmp_path / "h"
     host = machine(home)
     broken = [packed[0], Package("click", ("py3-none-any",), {"click.py": b"1/0  # click"})]
-    plan = decide.decide(host, probe.look(host, sys.executable), broken,
+    plan = decide.decide(host, probe.inspect(host, sys.executable), broken,
                          hashlib.sha256(b"x").hexdigest(), "0.1.0", python=sys.executable)
     old = home / ".local/share/gpu-panel/host/bin/python"
     old.parent.mkdir(parents=True)

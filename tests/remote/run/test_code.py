@@ -18,7 +18,7 @@ from gpu_engine.cli import cli
 from gpu_engine.code import listing as lists
 from gpu_engine.code import snapshot, store
 from gpu_engine.code.listing import BadList, Entry
-from gpu_engine.code.snapshot import look, take
+from gpu_engine.code.snapshot import describe, take
 from gpu_engine.common.errors import SpecError
 from gpu_engine.launching.launcher import launch, prepare, resume
 from gpu_engine.remote.reach import protocol as messages
@@ -231,7 +231,7 @@ def test_a_run_starts_in_the_code_and_is_resumed_in_it(project, home, tmp_path):
     spec = from_dict({"task": {"command": COMMAND}, "devices": {"hosts": ["a:cpu:0"]},
                       "run": {"sync": "send"}})
     prepared = prepare(spec)
-    assert prepared.plan.code == look(project) == take(project).about()
+    assert prepared.plan.code == describe(project) == take(project).about()
     run = launch(spec)
     (project / "plain.py").write_text("WHAT = 'second'\n")
     assert ended(run).state == "completed", run.state()

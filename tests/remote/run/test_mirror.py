@@ -38,7 +38,7 @@ class Pieces:
         self.to = to
 
     def say(self, piece: Piece) -> None:
-        self.to.take(piece)
+        self.to.append(piece)
 
 
 def send(sender: _Sender, to: Mirror) -> None:
@@ -107,14 +107,14 @@ def test_a_rank_that_comes_from_another_host_goes_on_where_that_one_stopped(here
 def test_a_name_that_is_none_of_its_own_is_refused(here, name):
     before = sorted(p for p in here.parent.rglob("*"))
     with pytest.raises(BadMessage):
-        Mirror(here, PART, 1 << 20).take(Piece(name, 0, b"x"))
+        Mirror(here, PART, 1 << 20).append(Piece(name, 0, b"x"))
     assert sorted(p for p in here.parent.rglob("*")) == before
 
 
 def test_its_own_names_are_taken(here):
     to = Mirror(here, PART, 1 << 20)
     for name in (EVENTS, LOG, "node1.log", "supervisor.log"):
-        to.take(Piece.of(name, 0, b"text\n"))
+        to.append(Piece.of(name, 0, b"text\n"))
     assert (here / "hosts/gpu1.log").read_bytes() == b"text\n"
     assert all((here / name).read_bytes() == b"text\n" for name in (EVENTS, LOG, "node1.log"))
     assert not (here / "supervisor.log").exists()
@@ -123,16 +123,16 @@ def test_its_own_names_are_taken(here):
 def test_a_link_that_lies_in_the_way_is_not_followed(here):
     (here / EVENTS).symlink_to(here.parent / "elsewhere")
     with pytest.raises(OSError, match="it is a link"):
-        Mirror(here, PART, 1 << 20).take(Piece(EVENTS, 0, b"x"))
+        Mirror(here, PART, 1 << 20).append(Piece(EVENTS, 0, b"x"))
     assert not (here.parent / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("offset", [1, 5, 1 << 60])
 def test_bytes_that_do_not_go_on_where_the_file_ends_are_refused(here, offset):
     to = Mirror(here, PART, 1 << 20)
-    to.take(Piece(EVENTS, 0, b"abc"))
+    to.append(Piece(EVENTS, 0, b"abc"))
     with pytest.raises(BadMessage, match="3 are here"):
-        to.take(Piece(EVENTS, offset, b"x"))
+        to.append(Piece(EVENTS, offset, b"x"))
     assert (here / EVENTS).read_bytes() == b"abc"
 
 
@@ -141,11 +141,11 @@ def test_a_log_without_end_stops_here(here, monkeypatch):
     monkeypatch.setattr(Mirror, "_most", lambda self, name: 1000)
     to = Mirror(here, PART, 1)
     for i in range(50):
-        to.take(Piece.of(LOG, i * 100, b"x" * 100)) if i < 10 else to.take(
+        to.append(Piece.of(LOG, i * 100, b"x" * 100)) if i < 10 else to.append(
             Piece.of(LOG, (here / LOG).stat().st_size, b"x" * 100))
     assert (here / LOG).stat().st_size < 1200
     assert b"it is not kept here" in (here / LOG).read_bytes()
-    to.take(Piece.of(LOG, 0, b"new\n", start=True))
+    to.append(Piece.of(LOG, 0, b"new\n", start=True))
     assert (here / LOG).read_bytes() == b"new\n"
     assert (here / (LOG + ".1")).exists()
 
@@ -158,8 +158,8 @@ def test_ten_gigabytes_of_log_cost_no_more_than_is_kept(here, monkeypatch):
     with log.open("wb") as file:
         file.truncate(10 << 30)
     pieces: list[int] = []
-    take = Mirror.take
-    monkeypatch.setattr(Mirror, "take", lambda self, p: pieces.append(p.offset) or take(self, p))
+    take = Mirror.append
+    monkeypatch.setattr(Mirror, "append", lambda self, p: pieces.append(p.offset) or take(self, p))
 
     def connected() -> None:
         pieces.clear()
@@ -182,14 +182,14 @@ def test_ten_gigabytes_of_log_cost_no_more_than_is_kept(here, monkeypatch):
 def test_events_without_end_are_refused(here, monkeypatch):
     monkeypatch.setattr(mirror, "MOST_EVENTS", 150)
     to = Mirror(here, PART, 1)
-    to.take(Piece(EVENTS, 0, b"x" * 100))
+    to.append(Piece(EVENTS, 0, b"x" * 100))
     with pytest.raises(BadMessage, match="more than 150"):
-        to.take(Piece(EVENTS, 100, b"x" * 100))
+        to.append(Piece(EVENTS, 100, b"x" * 100))
 
 
 def test_a_place_says_what_stands_before_it(here):
     to = Mirror(here, PART, 1)
-    to.take(Piece(EVENTS, 0, b"abc" * 200))
+    to.append(Piece(EVENTS, 0, b"abc" * 200))
     at, = to.at()
     assert (at.name, at.offset, at.checked) == (EVENTS, 600, 256)
     assert at.crc == zlib.crc32((b"abc" * 200)[-256:])
@@ -239,8 +239,8 @@ def test_a_host_may_send_much_at_once_but_not_for_long(here, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(allowance.time, "monotonic", lambda: now)
     second = 2 * allowance.RATE
-    assert one.take(round(second * allowance.BURST)) == 0.0
-    assert one.take(second) == 1.0
+    assert one.spend(round(second * allowance.BURST)) == 0.0
+    assert one.spend(second) == 1.0
     now += 11.0
-    assert one.take(second * 5) == 0.0
-    assert one.take(second * 6) == 1.0
+    assert one.spend(second * 5) == 0.0
+    assert one.spend(second * 6) == 1.0

@@ -63,7 +63,7 @@ class RunsNews:
         found: list[News] = []
         for name, watch in list(self._awake.items()):
             stamp = _stamp(watch.run)  # before the look, so that nothing is missed after it
-            happened = watch.look()
+            happened = watch.next_event()
             if happened is not None and happened.event in TOLD:
                 found.append(News(watch.run, summary.read(watch.run).name, happened))
             state = watch.state

@@ -110,7 +110,7 @@ class Teller:
             from gpu_engine.devices.stable_free import Steady  # after the first frame
 
             self._steady = Steady()
-        found = [key for key in self._steady.look(freedom)
+        found = [key for key in self._steady.update(freedom)
                  if key in wanted or row_keys.ANY in wanted]
         for key in found:
             wanted.discard(key)

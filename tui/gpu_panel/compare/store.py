@@ -104,7 +104,7 @@ class Compared:
         """Take in events."""
         for rank, each in fresh:
             for told in each:
-                self.view.take(rank, told)
+                self.view.fold_batch(rank, told)
                 if rank < CURVED:
                     self.curve.take(rank, told)
 

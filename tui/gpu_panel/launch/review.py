@@ -86,7 +86,7 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
     port = spec.parallel.master_port or (MEETING_PORT if len(machines) > 1 else None)
     _, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
     if spec.run.sync != "none":
-        plan = replace(plan, code=snapshot.look(Path.cwd()))
+        plan = replace(plan, code=snapshot.describe(Path.cwd()))
     plan = replace(plan, not_compared=survey.not_compared(spec, Path.cwd()))
     return Review((), over_hosts=plan)
 

@@ -310,7 +310,7 @@ class RunStore:
         """Take in events: for each rank a list in the order in which they were written."""
         for rank, each in fresh:
             for told in each:
-                view = self.view.take(rank, told)
+                view = self.view.fold_batch(rank, told)
                 if not isinstance(told, Event):
                     self._stretch(rank, told)
                 elif isinstance(told, schema.Step):

@@ -140,12 +140,12 @@ def _leave(process: subprocess.Popen[bytes]) -> None:
 
 
 def prepare() -> None:
-    """Start the probe that the next `take` gets, so that it is ready by then. Raises nothing."""
+    """Start the probe that the next `acquire` gets, so that it is ready by then. Raises nothing."""
     with contextlib.suppress(OSError):
         _put_back(Probe())
 
 
-def take() -> Probe:
+def acquire() -> Probe:
     """A probe for the caller alone. If the one that `discover` used still runs, it is that one:
     without persistence mode, waking the GPUs a second time takes seconds."""
     global _spare
@@ -174,7 +174,7 @@ def discover(name: str, environ: Mapping[str, str], timeout: float) -> Inventory
     """
     nothing = registry.load(name).nothing
     try:
-        probe = take()
+        probe = acquire()
     except OSError as error:
         return nothing(environ, f"the process that reads the GPUs could not be started: {error}")
     try:

@@ -110,7 +110,7 @@ def _without(host: Host, reason: str) -> Checkup:
     inventory = None
     if reason == reasons.not_there(host) or reasons.setup(host) in reason:
         try:
-            inventory = nvidia_smi.look(host).inventory
+            inventory = nvidia_smi.query(host).inventory
         except nvidia_smi.NotSeen:
             inventory = None
     return Checkup(host, inventory=inventory, problems=(reason,))

@@ -43,7 +43,7 @@ class NotSeen(Exception):
     """Why there is no look, in words."""
 
 
-def look(host: Host) -> Seen:
+def query(host: Host) -> Seen:
     """One look at the GPUs of `host`. Raises NotSeen."""
     word = secrets.token_hex(8)
     try:

@@ -126,7 +126,7 @@ class _Watch:
         there is not even that; None where there is, and more may be tried again."""
         for _ in range(_AGENT_AGAIN):
             try:
-                found = nvidia_smi.look(self._host)
+                found = nvidia_smi.query(self._host)
             except nvidia_smi.NotSeen as err:
                 same = str(err) in (reason, nvidia_smi.ABSENT)
                 return reason if same else f"{reason}; nvidia-smi there: {err}"

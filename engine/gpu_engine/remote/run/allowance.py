@@ -40,7 +40,7 @@ class Allowance:
             return f"less than {units.size(FLOOR)} would be free on the disk of {self._run}"
         return None
 
-    def take(self, count: int) -> float:
+    def spend(self, count: int) -> float:
         """So many bytes were written. Returns for how many seconds no more is to be taken."""
         now = time.monotonic()
         self._taken += count

@@ -192,7 +192,7 @@ class Link(threading.Thread):
 
     def _take(self, piece: protocol.Piece) -> None:
         before = self._mirror.stopped
-        pause = self._mirror.take(piece)
+        pause = self._mirror.append(piece)
         if before is None and self._mirror.stopped is not None:
             self._report(NotKept(self.part.host, self._mirror.stopped))
         self._over.wait(min(pause, 1.0))  # the host notices that nobody reads, and waits too

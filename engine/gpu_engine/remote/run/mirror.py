@@ -69,7 +69,7 @@ class Mirror:
         finally:
             os.close(fd)
 
-    def take(self, piece: Piece) -> float:
+    def append(self, piece: Piece) -> float:
         """Append what came. Returns for how many seconds no more is to be taken. Raises BadMessage
         for what the host has no business sending, or that does not go on where the file here
         ends; OSError where it can't be written."""
@@ -100,7 +100,7 @@ class Mirror:
                 os.write(fd, _FULL)
                 return 0.0
             _write_all(fd, data, size)
-            return self._allowance.take(len(data))
+            return self._allowance.spend(len(data))
         finally:
             os.close(fd)
 

@@ -6,7 +6,7 @@ folder, which somebody may have sent."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
@@ -68,7 +68,7 @@ class Part:
     """Why it can't be reached now; None: it can."""
     since: float | None = None
     """Since when, unix seconds."""
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
     to_stop: bool = False
     """Whether the run here was stopped, and it has still to be told: see `owed`."""
 

@@ -196,7 +196,7 @@ class Span:
             for report in self._reports.take(0.2):
                 self._hear(report)
             self._decide()
-            digests.look(self.run.events(r) for part in self.parts.values() for r in part.ranks)
+            digests.update(self.run.events(r) for part in self.parts.values() for r in part.ranks)
         for name, one in self.links.items():
             if name not in self.over:
                 self.over[name] = End(self.told.get(name), lost=self.broken[name][0]

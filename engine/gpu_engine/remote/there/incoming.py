@@ -49,7 +49,7 @@ def offer(asked: Asked, request: OfferCheckpoint) -> None:
     asked.say(LackingFiles(tuple(lacking)))
 
 
-def take(asked: Asked, request: SendCheckpoint) -> None:
+def receive(asked: Asked, request: SendCheckpoint) -> None:
     try:
         data = request.content()
     except BadMessage as err:

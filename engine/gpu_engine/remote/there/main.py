@@ -31,7 +31,7 @@ _VERBS = {
     protocol.ListCheckpoints: "runs:listed", protocol.Read: "runs:read",
     protocol.Remove: "runs:remove",
     protocol.OfferCheckpoint: "incoming:offer",
-    protocol.SendCheckpoint: "incoming:take",
+    protocol.SendCheckpoint: "incoming:receive",
     protocol.CompareCode: "code:compare", protocol.SendCode: "code:send",
     protocol.BuildCode: "code:build",
 }

@@ -326,7 +326,8 @@ def waits(number, **more):
     """A run in the queue, as `gpu-engine run --queue` makes it."""
     run, lock = create_run("toy", "", PLAN)
     os.close(lock)
-    entry = waiting.Entry(time.time() - 60, number, socket.gethostname(), **{"count": 1, **more})
+    entry = waiting.Entry(submitted=time.time() - 60, number=number, host=socket.gethostname(),
+                          **{"count": 1, **more})
     waiting.write(run.path, entry)
     waiting.enter(run.path)
     return run

@@ -77,7 +77,7 @@ class InterpretersScreen(ModalScreen[str | None]):
         if place.stranger:
             return
         async with gate:
-            seen = await in_thread(lambda: candidates.look(place), name="panel-interpreter")
+            seen = await in_thread(lambda: candidates.inspect(place), name="panel-interpreter")
         if self.is_attached:
             self._box.replace_option_prompt(f"o{number}", _line(place, seen))
 

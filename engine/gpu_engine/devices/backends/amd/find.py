@@ -36,8 +36,6 @@ class Found:
     """Its compute units."""
     render: str
     """Its render node, below dev/dri."""
-    real: bool
-    """Whether `device.uuid` is a name that ROCm knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,7 @@ def _found(tree: Tree, index: int, node: _Node, cards: Counter[str], serials: Co
         Device(str(index), "gpu", name, index=index, uuid=uuid, memory_total=memory),
         node=node.name, gpu_id=node.gpu_id, card=node.card, partitions=cards[node.card],
         units=p["simd_count"] // per_unit or None if per_unit else None,
-        render=f"renderD{p['drm_render_minor']}", real=real)
+        render=f"renderD{p['drm_render_minor']}")
 
 
 def _bank(tree: Tree, node: str) -> int | None:

@@ -48,7 +48,7 @@ class Nvidia(Backend):
         nothing = self.nothing(environ, problem)
         if driver is None:
             return nothing
-        return find.look(driver, nothing, environ.get("CUDA_DEVICE_ORDER"), patience)
+        return find.discover(driver, nothing, environ.get("CUDA_DEVICE_ORDER"), patience)
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
         """A reader for each GPU; the slices of one GPU share a reader. Raises `DriverLost`."""

@@ -48,7 +48,7 @@ def start() -> tuple[ModuleType | None, str | None]:
     return nvml, None
 
 
-def look(
+def discover(
     nvml: ModuleType, nothing: Inventory, device_order: str | None, patience: float
 ) -> Inventory:
     """Find all GPUs and slices that may be offered. Returns `nothing` with them filled in.

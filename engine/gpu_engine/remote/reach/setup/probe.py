@@ -74,7 +74,7 @@ class Found:
     """Bytes free in the home."""
 
 
-def look(host: Host, python: str | None = None) -> Found:
+def inspect(host: Host, python: str | None = None) -> Found:
     """Look around on `host`; `python` names an interpreter to be looked at first. Raises
     Unreachable."""
     word = secrets.token_hex(8)
