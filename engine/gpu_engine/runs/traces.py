@@ -73,4 +73,4 @@ def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float 
 def _read(tails: dict[int, Tail], view: RunView) -> None:
     for rank, tail in tails.items():
         for told in tail.read_many():
-            view.take(rank, told)
+            view.fold_batch(rank, told)
