@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from contextlib import suppress
@@ -123,10 +124,9 @@ def _list_removed(as_json: bool) -> None:
 
 
 def _left(seconds: float) -> str:
-    """How long a removed run is kept: "6 days"; "until the next removal"."""
-    days = int(seconds // 86400)
-    return f"{days} day{'s' * (days != 1)}" if days > 0 else "less than a day" if seconds > 0 \
-        else "until the next removal"
+    """How long a removed run is kept: "7 days"; "until the next removal"."""
+    days = math.ceil(seconds / 86400)
+    return "until the next removal" if seconds <= 0 else f"{days} day{'s' * (days > 1)}"
 
 
 @command.command()
