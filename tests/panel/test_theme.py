@@ -212,8 +212,8 @@ async def test_a_theme_that_cant_be_kept_is_said(
     from ..conftest import slots
 
     monkeypatch.setattr(PanelApp, "NOTIFICATION_TIMEOUT", 600)  # however late this test looks
+    (home / "panel.json").mkdir(parents=True)
     async with panel(slots(1), notifications=True) as (pilot, _):
-        (home / "panel.json").mkdir(parents=True)
         pilot.app.theme = "textual-light"
         await until(pilot, lambda: "can't be saved" in screen_text(pilot.app))
         assert (home / "panel.json").is_dir()

@@ -667,7 +667,7 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="fold")
     async def _keep_form(self, shown: str) -> None:
-        with suppress(OSError):  # it is folded the next time
+        with suppress(OSError):  # the next panel then shows it as it was kept last
             await in_thread(lambda: themed.write(themed.read() | {"form": shown}),
                             name="panel-fold")
 
