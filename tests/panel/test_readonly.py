@@ -37,11 +37,11 @@ SHOWS = """
     CompareTable: aside
     FiguresPane: open
     CurvePicker: cancel move page
-    CurveView: band cross mark whole zoom
+    CurveView: band cross mark range whole zoom
     CurvesPane: axis log_scale smooth value
     DetailPane: close order other
     DevicesPane: count_free details move_rank order other_kind sort_ranks tick tick_all
-    DevicesPane: tick_free wait wait_any
+    DevicesPane: fewer more tick_free wait wait_any
     ExportDialog: cancel
     FilterInput: keep leave
     FindInput: leave
@@ -51,7 +51,7 @@ SHOWS = """
     HelpScreen: close
     InterpreterLine: open
     InterpretersScreen: close select
-    LaunchScreen: gpu_processes leave redo undo
+    LaunchScreen: gpu_processes jump leave pane redo undo
     LaunchTaken: wait
     LogPane: copy filter find find_next go next_rank source wrap
     LogScroll: aside first follow last move page wrap
@@ -61,7 +61,7 @@ SHOWS = """
     OutputScreen: close copy
     PaneScreen: on_pane pane
     PanelApp: command_line help quit redraw tell
-    PlanPane: copy processes
+    PlanPane: copy processes unfold
     PresetsScreen: close
     ProcessesScreen: close
     QueueDialog: cancel submit
@@ -69,13 +69,14 @@ SHOWS = """
     ResumeDialog: cancel resume
     Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize
-    RunsList: clear columns filter order turn
-    RunsPane: again compare fold mark mark_all open
+    RunsList: best clear columns filter order turn
+    RunsPane: again best compare fold mark mark_all open
     SignalDialog: answer other
-    SweepPane: clear compare copy fold mark open turn value
+    SweepPane: clear compare copy fold mark mark_all open turn value
     SweepScreen: back
     TagsDialog: cancel
     TorchScreen: choose close end install
+    TraceSheet: close
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

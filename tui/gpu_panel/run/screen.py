@@ -60,7 +60,7 @@ class RunScreen(PaneScreen):
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
     AUTO_FOCUS = None
     SCOPE = "run"
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "resume", "note", "export"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "resume", "note", "export", "trace"})
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
 
     def __init__(self, run: Run, *, store: RunStore | None = None,

@@ -239,7 +239,8 @@ class Recorder:
             self._queue.popleft()
         if steps:
             lines.append(self._line_of(steps))
-        times = self.parts.event(self.step_now, over=self._done.is_set())
+        times = self.parts.event(self.step_now,
+                                 over=self.phase == "done" or self._done.is_set())
         if times is not None:
             lines.append(encode(times))
         return lines
