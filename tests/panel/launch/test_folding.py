@@ -195,6 +195,7 @@ async def test_again_is_ready_for_another_learning_rate(folded):
 async def test_of_a_command_the_value_that_mostly_varies_is_replaced(command, after):
     async with panel(slots(1), command=tuple(command.split())) as (pilot, screen):
         screen.form.enter_to_vary()
+        await settled(pilot, screen)
         await pilot.press("X")
         await settled(pilot, screen)
         assert screen.query_one("#f-task-command", Input).value == after

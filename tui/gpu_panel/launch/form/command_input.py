@@ -22,8 +22,11 @@ class CommandInput(Input):
         self.replace(one_line(event.text), *sorted(self.selection))
 
     def select_varied(self) -> None:
-        """Select the value that is mostly varied, for another to be typed in its place."""
+        """Select the value that is mostly varied, for another to be typed in its place; without
+        one, go to the end."""
         name = varied(self.value.split())
-        if name is not None:
+        if name is None:
+            self.selection = Selection.cursor(len(self.value))
+        else:
             *_, last = re.finditer(rf"(?:^|\s)-*{re.escape(name)}(?:=|\s+)(\S+)", self.value)
             self.selection = Selection(*last.span(1))

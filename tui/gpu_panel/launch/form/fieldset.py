@@ -119,9 +119,8 @@ class Fieldset(FocusInView):
         name = widget_id(field.key)
         if field.options:
             return Choice(field.options, id=name, classes="field", notes=field.notes)
-        command = field.key == "task.command"  # what is typed first must not replace all of it
-        box = compact((CommandInput if command else Input)(
-            id=name, classes="field", select_on_focus=not command))
+        kind = CommandInput if field.key == "task.command" else Input
+        box = compact(kind(id=name, classes="field", select_on_focus=True))
         box.styles.width = field.width + 1 if field.width else "1fr"
         return box
 
@@ -153,7 +152,6 @@ class Fieldset(FocusInView):
                 box = self._input(key)
                 if field.meant(box.value) != field.meant(said):  # "0" stays as it was typed
                     box.value = said
-                    box.cursor_position = len(said)
 
     def _fill_more(self) -> None:
         """Fill the fields below "more", which were drawn after the others."""
@@ -365,7 +363,7 @@ class Fieldset(FocusInView):
         box = self._input("task.command" if self._kind == OWN_COMMAND else "train.lr")
         (last if last is not None and last.display else box).focus()
         if isinstance(box, CommandInput) and last in (None, box):
-            box.select_varied()
+            box.call_after_refresh(box.select_varied)  # the focus selects all of it
 
     # --- the widgets ---------------------------------------------------------------------------
 

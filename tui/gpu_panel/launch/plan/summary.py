@@ -43,4 +43,4 @@ def summary(draft: Draft) -> Content:
     elif told("train.epochs"):
         count = draft.text("train.epochs") or "1"
         words.append(f"{count} epoch{'s' * (count != '1')}")
-    return Content.assemble((clean(task), "bold"), *(_GAP + clean(word) for word in words))
+    return Content.assemble((clean(task, 60), "bold"), *(_GAP + clean(word) for word in words))
