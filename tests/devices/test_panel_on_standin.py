@@ -16,10 +16,10 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 @asynccontextmanager
-async def panel(preset="single", sets=(), size=(120, 40)):
+async def panel(preset="single", sets=(), size=(120, 40), notifications=False):
     """The panel that finds and samples the devices itself."""
     app = PanelApp(preset, sets=sets)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=notifications) as pilot:
         screen = app.screen_stack[0]
         await until(pilot, lambda: screen.review is not None and screen.devices.resolved)
         await settled(pilot, screen)

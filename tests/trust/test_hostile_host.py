@@ -116,7 +116,7 @@ def test_a_good_one(world: World, watching: Watch):
     watching.call("export", str(path), str(world.root / "out" / "w.pt"))
     assert (path / STEP / "state.pt").read_bytes() == FILES["state.pt"]
     watching.problems.clear()  # nothing may load what came
-    assert "77aa on h0" in watching.call("runs", "rm", "77aa")
+    assert "77aa on h0" in watching.call("runs", "rm", "--for-good", "77aa")
 
 
 def test_asked_who_they_are(world: World, watching: Watch):
@@ -198,7 +198,7 @@ def test_weights_of_one(how: str, world: World, watching: Watch):
 def test_removing_from_one(how: str, world: World, watching: Watch):
     name, = hosts(world, how)
     path = on(name, world)
-    watching.call("runs", "rm", "77aa")
+    watching.call("runs", "rm", "--for-good", "77aa")
     assert path.exists() is (how != "it was the root")
     watching.call("runs", "prune", "--keep", "1")
 
