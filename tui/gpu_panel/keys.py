@@ -260,7 +260,7 @@ KEYS: tuple[Key, ...] = (
         "Move the crosshair to the evaluation, checkpoint, attempt or note before"),
     Key("chart.band", "chart", "b", "band", "band",
         "Draw a line for every rank, or their range and mean"),
-    Key("chart.range", "chart", "v", "range", "range",
+    Key("chart.range", "chart", "a", "range", "range",
         "Cut off values far outside, such as a spike, or show all of them"),
     Key("loss.log-scale", "loss", "l", "log_scale", "log scale",
         "Draw the first chart on a logarithmic or a linear scale", everywhere=True),

@@ -165,23 +165,23 @@ async def test_without_colour_the_dashes_differ(monkeypatch: pytest.MonkeyPatch)
         assert len({r[3:].count(" ") for r in rows}) == 2
 
 
-async def test_what_is_cut_off_is_marked_and_v_shows_it() -> None:
+async def test_what_is_cut_off_is_marked_and_a_shows_it() -> None:
     spike = [1.0 + x / 100 for x in range(100)]
     spike[50] = 1000.0
     async with Chart().run_test(size=(60, 12)) as pilot:
         view = await chart(pilot, spike, [1.5] * 100)
         assert "▲" not in text(view)
         assert "1,000" in text(view) or "1000" in text(view)
-        await pilot.press("v")
+        await pilot.press("a")
         await pilot.pause()
         drawn = text(view)
         assert drawn.count("▲") == 1
         assert "1000" not in drawn
-        assert str(view.border_subtitle) == "outliers cut (v)"
+        assert str(view.border_subtitle) == "outliers cut (a)"
         view.toggle_log()  # where nothing is flattened
         assert "▲" not in text(view)
         view.toggle_log()
-        await pilot.press("v")
+        await pilot.press("a")
         await pilot.pause()
         assert "▲" not in text(view)
         assert not str(view.border_subtitle)

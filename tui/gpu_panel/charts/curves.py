@@ -93,7 +93,7 @@ class CurveView(CurveDrawing, can_focus=True):
         found = ["log"] if self.log_scale else []
         found += [f"smooth {self.smooth}"] if self.smooth else []
         found += ["zoomed"] if self._window else []
-        found += ["outliers cut (v)"] if self.is_cut else []
+        found += ["outliers cut (a)"] if self.is_cut else []
         found += ["band"] if self._as_band() else []
         return " · ".join(found)
 
