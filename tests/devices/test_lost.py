@@ -92,7 +92,8 @@ async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
 
 async def test_nor_beside_one_that_somebody_uses(as_this_machine):
     as_this_machine("count 2", "gpu 1 lost 1", "gpu 0 proc 1 2000000000")
-    async with panel("ddp", sets=("devices.ids=0,1",), notifications=True) as (pilot, screen, table):
+    async with panel("ddp", sets=("devices.ids=0,1",), notifications=True) as (
+            pilot, screen, table):
         await until(pilot, lambda: "GPU is lost" in shown(table))
         await refused(pilot, screen)
 
