@@ -14,6 +14,7 @@ from gpu_engine.events.schema import Event
 from gpu_engine.runs.folder import Run
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.banner import banner
+from gpu_panel.run.text.ranks import standing_still
 
 from ... import event_lines
 from ..run_kit import T0, Written, trained
@@ -23,8 +24,9 @@ async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
     run = Written(tmp_path)
     line = event_lines.line("step", {"step": 1, "n": 1, "epoch": 0, "loss": 2.0,
                                      "losses": [2.0]}, t=T0)
+    phase = event_lines.line("phase", {"phase": "forward", "since": T0}, t=T0)
     for rank in (0, 1):
-        run.raw(rank, b"".join(line.replace(b'"step":1', b'"step":%d' % s)
+        run.raw(rank, phase + b"".join(line.replace(b'"step":1', b'"step":%d' % s)
                                for s in range(40_000)))
     store = RunStore(run.run)
     task = asyncio.create_task(store.follow())
@@ -33,10 +35,13 @@ async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
         await asyncio.sleep(0.001)
         if store.state is not None and store.ranks:
             shares += banner(store, T0)[0]
+            if store.read_share < 1.0:  # what is read is old, and no sign that a rank is silent
+                assert standing_still(store, T0 + 600) == []
     task.cancel()
     assert len(set(shares)) > 3  # the share that was read rises, so other tasks run in between
     assert any("reading events… " in s and s.endswith(" %") for s in shares)
     assert store.ranks[1].step == 39_999
+    assert standing_still(store, T0 + 600)
     assert sum(store.loss.ranks[0].count) == 40_000
 
 
