@@ -153,4 +153,3 @@ class RecordWriter:
         stands = self._still.look(self._source.step_now, phase)
         if stands is not None:
             self._file.write(encode(stands))
-
