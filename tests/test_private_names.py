@@ -26,7 +26,8 @@ ENGINE = {
         "engine/gpu_engine/worker/rank/loader_sockets.py": {"_config"},
     },
     "torch, in any rank": {
-        "engine/gpu_engine/worker/rank/tracer.py": {"_profiler_enabled"},
+        "engine/gpu_engine/worker/rank/torch_private.py": {
+            "_dump_fr_trace_json", "_dump_nccl_trace_json", "_profiler_enabled"},
     },
     "torch, in a rank of the engine": {
         "engine/gpu_engine/training/torch_private.py": {

@@ -9,7 +9,6 @@ its heartbeat stops as well then, by which it is known.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import sysconfig
@@ -22,6 +21,7 @@ from typing import Any
 
 from ...common import procs
 from ...events import schema
+from . import torch_private
 
 AFTER = 10.0
 """Seconds without a step, or a change of phase, after which a rank says where it is."""
@@ -156,24 +156,10 @@ def collectives() -> dict[int, schema.Collective]:
     """The last collective operations that this process has begun, in the order of their beginning.
     Empty where torch records none, as before 2.5, or before 2.8 under gloo."""
     found: list[schema.Collective] = []
-    for dump in _dumps():
+    for dump in torch_private.recorded_collectives():
         found += map(_collective, dump.get("entries", ())[-_RECENT:])
     found.sort(key=lambda one: one.began)
     return dict(enumerate(found[-_RECENT:]))
-
-
-def _dumps() -> Iterator[dict[str, Any]]:
-    """What the recorders of torch have, gloo's and NCCL's. There is no public way to ask: torch
-    writes a file, as pickle, and only when NCCL has timed out. It costs nothing until it is asked,
-    and 30 to 60 ms then. Where it is gone, waiting ranks are told by their stacks alone."""
-    torch = sys.modules.get("torch._C._distributed_c10d")
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
-        dump = getattr(torch, name, None)
-        try:
-            if dump is not None:
-                yield json.loads(dump())
-        except Exception:  # noqa: BLE001  another torch, whose answer is another
-            continue
 
 
 def _collective(entry: dict[str, Any]) -> schema.Collective:

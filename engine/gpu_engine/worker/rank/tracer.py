@@ -21,6 +21,7 @@ from typing import Any
 from ...common import files
 from ...events import schema
 from ...events.paths import MOST_TRACED, TRACE_REQUEST, TRACES
+from . import torch_private
 
 _EVERY = 1.0
 
@@ -118,8 +119,7 @@ class Tracer:
             elif step >= self._from:
                 import torch
 
-                # Starting a second profiler would end the first, without a word.
-                if torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
+                if torch_private.is_profiled():
                     raise RuntimeError("it is being profiled already, by its own code")
                 profiler = torch.profiler
                 # The first step warms up: starting up takes time that no step has otherwise.
