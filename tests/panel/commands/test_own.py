@@ -10,7 +10,7 @@ import pytest
 from textual.binding import Binding
 from textual.widgets import Log, Static
 
-from gpu_engine.common import paths
+from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.settings.own_commands import OwnCommand
 from gpu_engine.settings.schema import Settings
@@ -94,6 +94,19 @@ async def test_what_it_prints_is_text_and_closing_ends_it(made):
         assert "[b]x" in screen_text(app)
         await pilot.press("escape")
         assert await shown.process.wait() < 0
+
+
+async def test_closing_ends_what_it_has_started_too(made):
+    app = made(OwnCommand("say", "f9", ("sh", "-c", "sleep 1000 & echo $!; wait")))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("f9")
+        await until(pilot, lambda: isinstance(app.screen, OutputScreen)
+                    and app.screen.query_one(Log).lines)
+        child = int(app.screen.query_one(Log).lines[0])
+        ticks = procs.start_ticks(child)
+        assert procs.alive(child, ticks)
+        await pilot.press("escape")
+        await until(pilot, lambda: not procs.alive(child, ticks))
 
 
 async def test_a_dangerous_one_is_asked_for(made):

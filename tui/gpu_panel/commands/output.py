@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,8 @@ _READ = 1 << 16
 
 
 class OutputScreen(ModalScreen[None]):
-    """Runs a program and shows what it prints. Closing it ends the program."""
+    """Runs a program and shows what it prints. Closing it ends the program and what it has started
+    in its session."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *LETTERS,
@@ -52,7 +54,7 @@ class OutputScreen(ModalScreen[None]):
     def on_unmount(self) -> None:
         if self.process is not None and self.process.returncode is None:
             with suppress(ProcessLookupError):
-                self.process.terminate()
+                os.killpg(self.process.pid, signal.SIGTERM)  # with what it has started
 
     def _say(self, text: str) -> None:
         self.query_one(Log).border_subtitle = harmless(text)
