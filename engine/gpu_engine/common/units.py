@@ -72,6 +72,11 @@ def short(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:.2f}"
 
 
+def brief(seconds: float) -> str:
+    """A short time to three digits: "13.8 ms", "2.5 s"."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def clock(seconds: float | None) -> str:
     """A length of time: "04:12", "1:02:03", "2 d 03:04"."""
     if not _known(seconds):

@@ -6,10 +6,10 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 from gpu_engine.diagnose import steps
-from gpu_engine.diagnose.verdicts import ms
 from gpu_engine.events import reader, schema
 from gpu_engine.events.paths import events_path, ranks_with_files
 
@@ -48,7 +48,7 @@ class Regression:
 
     def told(self, limit: float) -> str:
         """The figures in a line. `limit`: the largest change that passes, 0.05 for 5 %."""
-        each = [f"{one.run} {ms(one.median)} ({one.steps} steps)"
+        each = [f"{one.run} {units.brief(one.median)} ({one.steps} steps)"
                 for one in (self.before, self.after)]
         verdict = "more than" if self.change > limit else "within"
         return f"median step time: {each[0]}, {each[1]}: {self.change:+.1%}, {verdict} {limit:.1%}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from gpu_engine.common import units
 from gpu_engine.diagnose import steps, verdicts
 from gpu_engine.diagnose.steps import NAMES, Parts
 from gpu_engine.events.rank_view import RankView
@@ -15,7 +16,7 @@ def line(parts: Parts) -> str:
     less than half a percent, are left out."""
     each = [f"{NAMES[name]} {share:.0%}" for name in parts.parts
             if (share := parts.share(name)) is not None and share >= 0.005]
-    return f"{verdicts.ms(parts.seconds / parts.steps)} a step: {', '.join(each)}"
+    return f"{units.brief(parts.seconds / parts.steps)} a step: {', '.join(each)}"
 
 
 def unknown(parts: Parts) -> str:

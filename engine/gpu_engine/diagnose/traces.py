@@ -267,7 +267,7 @@ def told(run: Run, answer: Trace | None) -> tuple[Path | None, Summary | None, l
 def lines(whole: Summary) -> list[str]:
     """The summary for a terminal."""
     what, unit = ("kernel", "GPU") if whole.gpu else ("operator", "processor")
-    out = [f"{whole.steps} steps in {_time(whole.seconds)}, "
+    out = [f"{whole.steps} step{'s' * (whole.steps > 1)} in {_time(whole.seconds)}, "
            f"{_time(whole.seconds / whole.steps)} each; no {what} on the {unit} for "
            f"{whole.idle:.0%} of it"]
     if whole.hidden is not None:

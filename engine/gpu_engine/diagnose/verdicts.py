@@ -11,6 +11,7 @@ from dataclasses import field
 from statistics import median, median_high
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
 from gpu_engine.diagnose import steps
 from gpu_engine.diagnose.steps import NAMES, REST, Parts
@@ -85,7 +86,7 @@ def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
                  "work for each example")
     return Verdict(
         "input-bound", f"waiting for data takes {median(shares):.0%} of the training, "
-        f"{ms(median(a_step))} a step: {cure}",
+        f"{units.brief(median(a_step))} a step: {cure}",
         {"share": round(median(shares), 4), "seconds_a_step": round(median(a_step), 6)})
 
 
@@ -111,9 +112,9 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
     if seconds < EXPLAINED * gap:
         return None
     return Verdict(
-        "straggler", f"rank {culprit} makes the others wait {ms(gap)} in each step of "
-        f"{ms(own.seconds / own.steps)}: its {NAMES[cause]} takes {ms(seconds)} longer than "
-        "theirs", {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit)
+        "straggler", f"rank {culprit} makes the others wait {units.brief(gap)} in each step of "
+        f"{units.brief(own.seconds / own.steps)}: its {NAMES[cause]} takes "
+        f"{units.brief(seconds)} longer than theirs", {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit)
 
 
 def _comes_last(each: Sequence[Parts]) -> tuple[int, float] | None:
@@ -163,8 +164,3 @@ def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
 RULES: tuple[Callable[[Sequence[RankTimes]], Verdict | None], ...] = (
     straggler, input_bound, evaluating, saving)
 """In the order in which they are told."""
-
-
-def ms(seconds: float) -> str:
-    """"13.8 ms", "2.5 s"."""
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

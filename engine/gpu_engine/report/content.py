@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from gpu_engine.common import units
 from gpu_engine.common.errors import with_type
 from gpu_engine.diagnose.steps import NAMES
-from gpu_engine.diagnose.verdicts import ms
 from gpu_engine.report.story import Best, Story
 from gpu_engine.report.svg import Chart, Line, letter
 from gpu_engine.runs import compare
@@ -142,7 +141,7 @@ def _at(found: tuple[float, int]) -> str:
 def _time(story: Story) -> Section:
     """Where the steps' time went, a column for each part that some rank knows."""
     names = [name for name in NAMES if any(p.parts[name] is not None for p in story.parts)]
-    rows = tuple((f"rank {p.rank}", units.count(p.steps), ms(p.seconds / p.steps),
+    rows = tuple((f"rank {p.rank}", units.count(p.steps), units.brief(p.seconds / p.steps),
                   *("–" if (share := p.share(name)) is None else f"{share:.0%}" for name in names))
                  for p in story.parts)
     parts: list[Table | Text] = [Text((one,)) for one in story.verdicts]

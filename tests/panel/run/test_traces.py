@@ -31,7 +31,7 @@ async def test_a_sheet_says_what_takes_the_time(tmp_path: Path, monkeypatch) -> 
         await pressed(pilot)
         text = flat(terminal(app))
         assert "Traces of run 3f2a" in text
-        assert "1 steps in 1.00 ms" in text
+        assert "1 step in 1.00 ms" in text
         assert "aten::[red]mm" in text
         assert "no trace: no room" in text
         assert "it made no step in that time" in text
