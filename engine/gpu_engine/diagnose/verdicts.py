@@ -114,7 +114,8 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
     return Verdict(
         "straggler", f"rank {culprit} makes the others wait {units.brief(gap)} in each step of "
         f"{units.brief(own.seconds / own.steps)}: its {NAMES[cause]} takes "
-        f"{units.brief(seconds)} longer than theirs", {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit)
+        f"{units.brief(seconds)} longer than theirs",
+        {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit)
 
 
 def _comes_last(each: Sequence[Parts]) -> tuple[int, float] | None:

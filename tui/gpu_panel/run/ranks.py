@@ -26,7 +26,6 @@ from gpu_panel.run.text.ranks import (
     doing,
     is_silent,
     missing,
-    reading,
     since_heard,
     stalled,
 )
@@ -125,7 +124,7 @@ any order."""
         """The rank that is marked, as its log is shown."""
 
     def paint(self, store: RunStore, moment: Moment) -> None:
-        self.show(store.ranks, store.plan, now=moment.now, live=moment.live and not reading(store),
+        self.show(store.ranks, store.plan, now=moment.now, live=moment.live and not store.behind,
                   figures=store.devices,
                   unheard=store.state.unheard if store.state is not None else ())
         height = self.rows_high()

@@ -139,6 +139,8 @@ class RunStore:
         """Whether everything written before the screen opened has been read."""
         self.read_share = 0.0
         """The share of it that has been read, from 0 to 1."""
+        self.behind = False
+        """Whether much is not read yet: what was read is of the past, and says nothing of now."""
         self._reader = RunReader(run.path)
         self._tails = DeviceTails(run.path)
         self._notes: list[chart_annotations.Mark] = []
@@ -241,6 +243,7 @@ class RunStore:
                 self.devices.fold(host, reading, self.clock.seconds(reading.t))
                 self._tell()
         fresh = await asyncio.to_thread(self._reader.read, BATCH)
+        self.behind = self._reader.behind()
         for begin in range(0, max(len(fresh), 1), AT_ONCE):
             self.fold(fresh[begin:begin + AT_ONCE])
             await asyncio.sleep(0)

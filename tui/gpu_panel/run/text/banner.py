@@ -16,7 +16,7 @@ from gpu_panel.common import units
 from gpu_panel.run.snapshot import Turn
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.headline import DOT
-from gpu_panel.run.text.ranks import missing, name_ranks, reading, why_still
+from gpu_panel.run.text.ranks import missing, name_ranks, why_still
 from gpu_panel.run.text.states import WARNING, glyph
 
 SHOWN_FOR = 120.0
@@ -28,7 +28,7 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     """The banner's lines and its tone: "error", "warning", "success" or "plain". There are no
     lines if there is nothing to say. `now`: unix seconds."""
     state = store.state
-    if state is None or (reading(store) and store.ranks):
+    if state is None or (not store.caught_up and store.read_share < 1.0 and store.ranks):
         share = "" if state is None else f" {units.share(store.read_share)}"
         return [f"reading events…{share}"], "plain"
     mark = glyph(state.state)

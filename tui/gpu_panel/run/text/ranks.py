@@ -112,17 +112,11 @@ def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Standstill]:
     return hang.stalled(ranks.values(), now)
 
 
-def reading(store: RunStore) -> bool:
-    """Whether what there is of the run is still being read: what a rank said last is then old, and
-    says nothing of it now."""
-    return not store.caught_up and store.read_share < 1.0
-
-
 def standing_still(store: RunStore, now: float) -> list[hang.Standstill]:
     """The ranks that stand still in a running run. While there are any, the last rate is out of
     date and the time left is unknown."""
     state = store.state
-    if state is None or state.state != "running" or reading(store):
+    if state is None or state.state != "running" or store.behind:
         return []
     return stalled({r: v for r, v in store.ranks.items() if r not in state.unheard}, now)
 
@@ -130,7 +124,7 @@ def standing_still(store: RunStore, now: float) -> list[hang.Standstill]:
 def why_still(store: RunStore, now: float) -> hangs.Hang | None:
     """Why the ranks of a running run make no step; None while they do."""
     state = store.state
-    if state is None or state.state != "running" or reading(store):
+    if state is None or state.state != "running" or store.behind:
         return None
     soon = any(is_silent(v, now) for v in store.ranks.values())
     return hangs.found(store.ranks.values(), now, at_least=SILENT if soon else hangs.SOON,
