@@ -138,6 +138,7 @@ class PanelApp(ThemedApp):
         through here."""
         node, parsed = self._target(action, default_namespace, namespaces)
         if readonly.refuses(node, parsed):
+            self.clear_notifications()  # it is said once, also to who presses ten keys
             self.notify(readonly.SAID, title="Read-only", severity="warning")
             return True
         _, name, given = parsed

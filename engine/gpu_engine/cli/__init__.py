@@ -60,7 +60,7 @@ def main() -> None:
     completing(cli, "gpu-engine")
     gc.set_threshold(50_000, 20, 20)  # else it searches what is being imported fifty times
     with mistakes_shown():
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="gpu-engine", standalone_mode=False)
 
 
 @contextmanager

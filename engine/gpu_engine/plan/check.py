@@ -259,7 +259,7 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
         but = "one" if mode.most_devices == 1 else str(mode.most_devices)
         out.append(Problem("parallel.mode", p.mode,
                            f"{mode.label} trains on {most} and {n} are chosen; "
-                           f"untick all but {but}, or take ddp"))
+                           f"choose {but}, or the mode ddp"))
     elif mode.needs_gpus and cpu:
         pass  # said already
     elif not mode.process_a_device and repeated:

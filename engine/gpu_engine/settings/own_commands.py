@@ -93,9 +93,9 @@ def _problems(name: str, table: Any) -> Iterator[tuple[str, object, str]]:
     if table.get("where", "pane") not in get_args(Where):
         yield f"{at}.where", table["where"], "expected one of " + ", ".join(get_args(Where))
     if not str(table.get("key", "")).strip():
-        yield f"{at}.key", table.get("key"), 'expected a key, as "f9" or "ctrl+t"'
+        yield f"{at}.key", table.get("key", ""), 'expected a key, as "f9" or "ctrl+t"'
     if isinstance(table.get("run"), str | list) or "run" not in table:
-        yield from ((f"{at}.run", table.get("run"), why) for why in _of_words(table.get("run")))
+        yield from ((f"{at}.run", table.get("run", ""), why) for why in _of_words(table.get("run")))
 
 
 def _of_words(given: list[Any] | str | None) -> Iterator[str]:

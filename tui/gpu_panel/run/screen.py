@@ -280,6 +280,7 @@ class RunScreen(PaneScreen):
         state = self.store.state.state if self.store.state is not None else "not read yet"
         return {"stop": f"This run can't be stopped: it is {state}",
                 "resume": f"This run can't be resumed: it is {state}; s stops it",
+                "trace": f"This run makes no steps to trace: it is {state}",
                 "again": "There is no form here to load its settings into"}.get(
                     action, super().why_off(action, parameters))
 
