@@ -145,6 +145,17 @@ def test_what_became_of_who_did_not_come(other, text, works):
     assert hang.works is works
 
 
+def test_of_those_who_did_not_come_one_of_those_that_stand_still_is_an_alarm():
+    hang = hangs.found([rank(0, WAITS), rank(1, DONE, works=True), rank(2, DONE)], NOW)
+    assert (hang.rank, hang.works) == (2, False)
+
+
+def test_nothing_is_told_of_unheard_ranks():
+    views = [rank(0, DONE, still=1), rank(1, WAITS)]
+    assert hangs.found(views, NOW) is not None
+    assert hangs.found(views, NOW, unheard={1}) is None
+
+
 def test_a_rank_that_is_in_no_group_with_them_is_not_missed():
     group = ("3", 5, "all_reduce", "9 float", False)
     views = [rank(0, group), rank(1, ("3", 4, "all_reduce", "9 float", True)),

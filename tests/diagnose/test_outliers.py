@@ -52,3 +52,9 @@ def test_links_within_a_machine_and_between_machines_are_not_compared():
 
 def test_slots_that_share_a_memory_are_no_links():
     assert slow_links([pair(0, 1, 9, kind="cpu"), pair(0, 2, 1, kind="cpu")]) == []
+
+
+def test_a_network_is_judged_also_between_machines_without_gpus():
+    assert [x.what for x in slow_links([
+        pair(0, r, gib, ("a", str(r)), kind="cpu") for r, gib in ((1, 1.0), (2, 0.1), (3, 1.0))])
+    ] == ["ranks 0 and 2"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.diagnose.step_examples import trained_step
-from gpu_engine.runs import folder
+from gpu_engine.runs import attempts, folder
 from gpu_engine.runs.folder import AttemptRecord
 
 from ..command_line import called
@@ -78,6 +78,25 @@ def test_the_last_attempt_that_trained_it_counts_with_the_figures_before_it(home
     assert at.before is not None
     assert (at.before.loss, at.before.grad_norm, at.at.grad_norm) == (2.0, 0.5, 7.0)
     assert trained_step(run.run, 5).attempt == 1
+
+
+def test_the_seed_is_that_of_the_attempt_that_trained_the_step(home):
+    with Written(ranks=1, train={"lr": 0.1, "steps": 50, "seed": 3}) as run:
+        batch = run.run.plan().batch.global_size
+        run.start()
+        schedule(run, 0, examples=10 * batch, batch=batch)
+        run.steps(0, 10, [9.0] * 10, t=1.0)
+        spec = run.path / "spec.toml"
+        text = spec.read_text().replace("seed = 3", "seed = 4")
+        attempts.keep(run.run, 1, text)
+        spec.write_text(text)
+        run.state = replace(run.state, attempt=2, attempts=(
+            replace(run.state.attempts[0], ended=T0 + 1.5, outcome="stopped"),
+            AttemptRecord(2, T0 + 2.0)))
+        run.start(attempt=2, t=2.0)
+        schedule(run, 0, examples=10 * batch, batch=batch, t=2.0, first_step=10)
+        run.steps(0, 12, [1.0, 2.0], t=3.0)
+    assert [trained_step(run.run, step).seed for step in (10, 11)] == [3, 4]
 
 
 @pytest.mark.parametrize(("second", "why"), [

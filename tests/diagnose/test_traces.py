@@ -152,6 +152,7 @@ def asks(run: Path, **other: object) -> None:
     (lambda run: None, True),
     (lambda run: run.chmod(0o777), False),
     (lambda run: run.chmod(0o770), False),
+    (lambda run: run.chmod(0o702), False),
     (lambda run: asks(run, until=time.time() - 1), False),
     (lambda run: asks(run, ranks=[1, 2]), False),
     (lambda run: asks(run, steps=10**6), False),

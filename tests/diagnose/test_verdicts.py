@@ -48,6 +48,11 @@ def test_a_rank_that_is_not_heard_of_yet_leaves_all_unsaid():
     assert codes(rank(0, data=0.5, forward=0.0), RankView(1)) == []
 
 
+def test_a_second_process_that_trains_as_a_rank_leaves_nothing_unsaid():
+    second = RankView(1, as_rank=0, process=2)
+    assert codes(rank(0, data=0.5, forward=0.0), second) == ["input-bound"]
+
+
 @pytest.mark.parametrize("cause", ["data", "forward", "backward", "optimizer"])
 def test_a_straggler_waits_least_and_is_named_with_its_part(cause):
     others = [rank(number, wait=0.5, forward=0.1, backward=0.1, optimizer=0.1)
@@ -65,6 +70,15 @@ def test_no_straggler_where_no_single_part_explains_it():
                  rank(1, wait=0.1, forward=0.25, backward=0.25, optimizer=0.2)) == []
     assert codes(rank(0, wait=0.5, forward=0.1, backward=0.1),
                  rank(1, wait=0.0, forward=0.35, backward=0.35)) == []
+
+
+def test_a_straggler_is_named_though_one_rank_waits_far_longer_than_the_others():
+    equal = {"forward": 0.1, "backward": 0.1, "optimizer": 0.1}
+    (found,) = verdicts.of([
+        rank(0, wait=0.5, **equal), rank(1, wait=0.03, **equal | {"forward": 0.55}),
+        rank(2, wait=0.5, **equal), rank(3, wait=0.9, forward=0.01, backward=0.01, optimizer=0.01)])
+    assert (found.code, found.rank) == ("straggler", 1)
+    assert found.figures["seconds_a_step"] == pytest.approx(0.0047)
 
 
 def test_no_straggler_where_a_wait_is_not_known():
@@ -93,6 +107,9 @@ def test_saving_counts_where_it_is_often():
 def test_evaluations_that_take_longer_than_training():
     assert codes(rank(eval=0.6, forward=0.1, backward=0.1, optimizer=0.1)) == ["evaluation"]
     assert codes(rank(eval=0.4, forward=0.1, backward=0.1, optimizer=0.1)) == []
+    once = rank()
+    once.spent([schema.StepTime(900, 10, 20.0, **{**HEALTHY, "eval": 19.0})])
+    assert codes(once) == []  # one long evaluation, as at the end
 
 
 def test_the_spans_of_a_long_run_are_added_up():

@@ -122,6 +122,23 @@ def test_another_run_with_its_id_is_not_replaced(home: Path):
         bin.find("zzzz")
 
 
+def test_of_two_with_one_id_the_last_removed_comes_back(home: Path):
+    for when in ("100", "300", "200"):
+        (home / "removed" / f"3f2a.{when}").mkdir(parents=True)
+    assert [one.removed for one in bin.listed()] == [300, 200, 100]
+    assert bin.find("3f").removed == 300
+
+
+def test_deleting_a_removed_run_forgets_nothing_of_another_with_its_id(home: Path):
+    run = ended()
+    bin.put(run)
+    ended().path.rename(run.path)
+    trust.note_started(run.path)
+    bin.delete(bin.find(run.id))
+    assert not bin.listed()
+    assert trust.started_here(run.path)
+
+
 def test_what_else_lies_in_the_bin_is_left_alone(home: Path, tmp_path: Path):
     (home / "removed").mkdir(parents=True)
     (home / "removed" / "notes").mkdir()

@@ -25,8 +25,9 @@ def test_a_line_is_split_before_anything_is_put_into_it():
 
 
 def test_a_value_never_becomes_an_option():
-    with pytest.raises(ValueError, match="would be the option --exec=x"):
-        OwnCommand("a", "f9", ("find", "{run.id}")).filled({"run.id": "--exec=x"})
+    for value in ("--exec=x", "-delete", "-"):
+        with pytest.raises(ValueError, match=f"would be the option {value}"):
+            OwnCommand("a", "f9", ("find", "{run.id}")).filled({"run.id": value})
     assert OwnCommand("a", "f9", ("kill", "-{pid}")).filled({"pid": "7"}) == ["kill", "-7"]
 
 
@@ -40,6 +41,7 @@ def test_a_value_never_becomes_an_option():
     ('key = "f9"\nrun = "x {run.name}"', "{run.name} is unknown; there are {run.dir}, {run.id}"),
     ('key = "f9"\nrun = "{run.dir}/x"', "the program itself has no placeholder"),
     ('key = "f9"\nrun = ["bash", "-lc", "ls {run.dir}"]', "a shell would run what is put in there"),
+    ('key = "f9"\nrun = "/bin/sh -c \'ls {run.dir}\'"', "a shell would run what is put in there"),
     ('key = "f9"\nrun = "x"\nwhere = "moon"', "expected one of pane, terminal, background"),
     ('key = "f9"\nrun = "x"\nconfirm = 1', "commands.a.confirm = 1: expected true or false"),
     ('key = "f9"\nrun = "x"\nsure = 1', "no such setting; there are key, run, help")])

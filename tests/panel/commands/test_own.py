@@ -124,6 +124,19 @@ async def test_a_dangerous_one_is_asked_for(made):
         await until(pilot, lambda: isinstance(app.screen, OutputScreen))
 
 
+async def test_what_is_put_in_is_one_argument_in_the_background_too(made, tmp_path: Path):
+    hostile = "a b; $(id) 'x"
+    program = "import os, sys; open('t', 'w').write(repr(sys.argv[1:])); os.rename('t', 'said')"
+    found = OwnCommand("say", "f9", (sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r})"
+                                     f"; {program}", "{host}"), where="background")
+    app = made(found)
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.screen.placeholders = lambda: own.of_process(None, hostile)
+        await own.run(app, found)
+        await until(pilot, (tmp_path / "said").exists)
+    assert (tmp_path / "said").read_text() == repr([hostile])
+
+
 @pytest.mark.parametrize("only_show", [True, False])
 async def test_it_is_refused_where_there_is_nothing_for_it(made, monkeypatch, only_show: bool):
     monkeypatch.setattr(readonly, "on", only_show)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.events.decode import BadEvent, from_dict
 from gpu_engine.events.schema import Event
-from gpu_engine.runs.folder import Run
+from gpu_engine.runs.folder import Run, State
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.banner import banner
 from gpu_panel.run.text.ranks import standing_still
@@ -65,6 +65,17 @@ def event_of(line: dict[str, object]) -> Event | None:
         return from_dict(line)
     except BadEvent:
         return None
+
+
+def test_a_rank_of_which_all_is_read_may_be_silent_though_its_run_writes_faster() -> None:
+    store = RunStore(Run(Path("/nowhere/3f2a")))
+    store.state = State("running", "3f2a", "toy", T0)
+    store.fold([(0, [e for n in range(1, 9) if (e := event_of({
+        "t": T0 + n, "kind": "step", "step": n, "n": 1, "loss": 1.0}))])])
+    assert not store.caught_up
+    for share, still in ((0.5, []), (1.0, [0])):
+        store.read_share = share
+        assert [one.rank for one in standing_still(store, T0 + 600)] == still
 
 
 @given(st.lists(events, max_size=12))
