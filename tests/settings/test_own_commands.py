@@ -32,8 +32,8 @@ def test_a_value_never_becomes_an_option():
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ('run = "x"', 'commands.a.key = None: expected a key'),
-    ('key = "f9"', "commands.a.run = None: expected a program"),
+    ('run = "x"', 'commands.a.key = \"\": expected a key'),
+    ('key = "f9"', "commands.a.run = \"\": expected a program"),
     ('key = "f9"\nrun = []', "expected a program"),
     ('key = "f9"\nrun = ["x", 3]', "expected a program"),
     ('key = "f9"\nrun = 3', "line 3: commands.a.run = 3: expected a list of words, or a line"),
@@ -41,6 +41,10 @@ def test_a_value_never_becomes_an_option():
     ('key = "f9"\nrun = "x {run.name}"', "{run.name} is unknown; there are {run.dir}, {run.id}"),
     ('key = "f9"\nrun = "{run.dir}/x"', "the program itself has no placeholder"),
     ('key = "f9"\nrun = ["bash", "-lc", "ls {run.dir}"]', "a shell would run what is put in there"),
+    ('key = "f9"\nrun = ["bash", "-ce", "{run.id}"]', "a shell would run what is put in there"),
+    ('key = "f9"\nrun = ["env", "sh", "-c", "ls {run.dir}"]', "a shell would run"),
+    ('key = "f9"\nrun = ["ssh", "{host}", "ls {run.dir}"]', "a shell would run"),
+    ('key = "f9"\nrun = ["python3", "-c", "open({run.id}, 1)"]', "another program that takes"),
     ('key = "f9"\nrun = "/bin/sh -c \'ls {run.dir}\'"', "a shell would run what is put in there"),
     ('key = "f9"\nrun = "x"\nwhere = "moon"', "expected one of pane, terminal, background"),
     ('key = "f9"\nrun = "x"\nconfirm = 1', "commands.a.confirm = 1: expected true or false"),

@@ -21,6 +21,9 @@ PLACEHOLDERS: Mapping[str, str] = {
     "host": "the machine on which that is"}
 _HOLE = re.compile(r"\{([A-Za-z.]+)\}")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
+_PLAIN = re.compile(r"[\w./:=@+,%~-]*")
+"""What may stand in a word around a placeholder: a path or an option, but no text with spaces or
+quotes, which is a command for the far side of ssh, for env, for Python."""
 _SHELLS = frozenset({"sh", "ash", "bash", "dash", "fish", "ksh", "zsh"})
 
 
@@ -114,7 +117,8 @@ def _of_words(given: list[Any] | str | None) -> Iterator[str]:
     if _HOLE.search(words[0]):
         yield "the program itself has no placeholder"
     for before, word in pairwise(words):
-        if PurePath(words[0]).name in _SHELLS and re.fullmatch(r"-\w*c", before) \
-                and _HOLE.search(word):
-            yield ("a shell would run what is put in there; write it as arguments of the line, as "
-                   '["sh", "-c", "du -sh \\"$1\\"", "sh", "{run.dir}"]')
+        of_shell = PurePath(words[0]).name in _SHELLS and re.fullmatch(r"-\w*c\w*", before)
+        if _HOLE.search(word) and (of_shell or not _PLAIN.fullmatch(_HOLE.sub("", word))):
+            yield ("a shell would run what is put in there, or another program that takes a text "
+                   'for its own language; write it as arguments of the line, as ["sh", "-c", '
+                   '"du -sh \\"$1\\"", "sh", "{run.dir}"]')
