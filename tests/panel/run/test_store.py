@@ -67,14 +67,13 @@ def event_of(line: dict[str, object]) -> Event | None:
         return None
 
 
-def test_a_rank_of_which_all_is_read_may_be_silent_though_its_run_writes_faster() -> None:
+def test_a_rank_is_called_silent_only_where_the_reader_is_not_behind() -> None:
     store = RunStore(Run(Path("/nowhere/3f2a")))
     store.state = State("running", "3f2a", "toy", T0)
     store.fold([(0, [e for n in range(1, 9) if (e := event_of({
         "t": T0 + n, "kind": "step", "step": n, "n": 1, "loss": 1.0}))])])
-    assert not store.caught_up
-    for share, still in ((0.5, []), (1.0, [0])):
-        store.read_share = share
+    for behind, still in ((True, []), (False, [0])):
+        store.behind = behind
         assert [one.rank for one in standing_still(store, T0 + 600)] == still
 
 
