@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-from . import growth, logging_steps, monitors, opening, page, results, stopping, training
+from . import growth, logging_steps, monitors, observing, opening, page, results, stopping, training
 from .rounds import Found, Program, interleaved
 from .surroundings import FOLDER, PYTHON, commit, machine, nvtop, versions
 
-PACKAGES = ("torch", "accelerate", "lightning", "nvitop", "wandb", "trackio", "tensorboard")
+PACKAGES = ("torch", "accelerate", "lightning", "nvitop", "wandb", "trackio", "tensorboard",
+            "traceml-ai")
 Keep = Callable[[list[results.Figure], dict[str, str]], None]
 Programs = Callable[[], Mapping[str, Program]]
 
@@ -65,6 +66,7 @@ GROUPS: dict[str, Callable[[int, Keep], None]] = {
     "stop": _of({"Ctrl-C": lambda: stopping.programs("Ctrl-C"),
                  "from outside": lambda: stopping.programs("from outside")}),
     "gpus": _monitors,
+    "observe": _of({"1 process": observing.programs}),
     "log": _of({"1 process": logging_steps.programs}),
     "open": _of({"1,000,000 points": opening.programs}),
     "points": _of({"8 ranks": growth.points}),

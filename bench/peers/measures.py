@@ -34,6 +34,8 @@ MEASURES: dict[tuple[str, str], Measure] = {
     ("stop", "stop"): Measure("from the request to the end of the last process", "s"),
     ("gpus", "first frame"): Measure("from the command to the first GPU on the screen", "s"),
     ("gpus", "watching"): Measure("share of a core while it watches", "%"),
+    ("observe", "step"): Measure("a step of 10 ms that is looked into", "ms"),
+    ("observe", "cpu"): Measure("processor time of such a step of 10 ms", "ms"),
     ("log", "step"): Measure("a step whose loss and learning rate are recorded", "ms"),
     ("log", "cpu"): Measure("processor time of such a step, in the process that trains", "ms"),
     ("open", "opened"): Measure("from the command to the whole curve", "s"),
@@ -48,7 +50,7 @@ MEASURES: dict[tuple[str, str], Measure] = {
     ("ranks", "to the terminal"): Measure("the panel to its terminal", "kB/s"),
     ("ranks", "recorded"): Measure("events of all ranks", "kB/s"),
 }
-BESIDE = ("train1", "train2", "stop", "gpus", "log", "open")
+BESIDE = ("train1", "train2", "stop", "gpus", "observe", "log", "open")
 """Groups in which gpu-panel stands beside others. What begins with "gpu-panel" is ours."""
 GROWTH = ("points", "runs", "ranks")
 """Groups of gpu-panel alone."""

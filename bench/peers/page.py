@@ -102,7 +102,7 @@ def _whole(name: str, group: Group) -> str:
         kind = MEASURES[name, measure]
         for case in dict.fromkeys(f.case for f in group.figures if f.measure == measure):
             figures = [f for f in group.figures if (f.measure, f.case) == (measure, case)]
-            compared = name in ("train1", "train2", "log") and measure != "start"
+            compared = name in ("train1", "train2", "observe", "log") and measure != "start"
             base = figures[0] if compared else None
             beside = f" | ÷ {base.program} |" if base else " |"
             out += [f"\n| {kind.title}, {case} | median | least to greatest of "

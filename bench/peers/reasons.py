@@ -28,6 +28,7 @@ TITLES = {
     "train2": "Training on two ranks: step and start",
     "stop": "Stopping two ranks",
     "gpus": "Watching GPUs",
+    "observe": "Where a step's time goes",
     "log": "Recording each step",
     "open": "Opening a million points",
     "points": "Opening a finished run",
@@ -58,6 +59,12 @@ one also measures 20 ms. Two processes on each GPU; all figures change once a se
 watch at the same time, on terminals of 120×36, each as it comes: nvitop and the panel ask about
 once a second; nvtop asks every GPU for its bus rates, which takes 2.6 s for 64 GPUs, so it looks
 less often there. Children count.""",
+    "observe": """\
+The loop by hand with a larger perceptron (784-1024-1024-10), about 10 ms a step, in one process.
+gpu-panel's is the script unchanged, observed: its loss, and where each step's time goes. TraceML's
+is started by `traceml run`, with `trace_step` around each step, which a plain loop needs.
+Processor time is that of the training process: what TraceML's second process and gpu-panel's
+supervisor need comes on top.""",
     "log": """\
 The loop by hand in one process, whose loss and learning rate are recorded in each of its steps of
 about 1 ms, and how long a step then takes. gpu-panel's is the script unchanged, observed.

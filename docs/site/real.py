@@ -1,7 +1,8 @@
 """Pictures of real runs for the README, on two CPU slots: `python docs/site/real.py`.
 
-A run on one slot is trained to its end, one on both is watched for a while, on the launch screen
-and on its own. Writes docs/pictures/real-launch.svg and real-run.svg, which differ each time.
+A sweep and a run on one slot are trained to their end, a run on both is watched for a while, on the
+launch screen and on its own. Then the sweep's table, and both runs compared. Writes
+docs/pictures/real-*.svg, which differ each time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def train(*words: str) -> None:
 
 async def take() -> None:
     """Open the panel, train, and write the pictures."""
+    await asyncio.to_thread(train, "default", *DIGITS, "--set", "name=digits-lr", "--devices",
+                            "cpu:0", "--set", "train.epochs=8", "--grid",
+                            "train.lr=1e-3,3e-3,1e-2,3e-2,1e-1")
+    await ended()
     async with PanelApp().run_test(size=(160, 48)) as pilot:
         await asyncio.sleep(20)
         await asyncio.to_thread(train, "default", *DIGITS, "--set", "name=digits-one",
@@ -44,9 +49,22 @@ async def take() -> None:
         await pilot.press("enter")
         await asyncio.sleep(5)
         save("real-run", pilot.app)
+        await pilot.press("escape", "m", "down", "m", "c")
+        await asyncio.sleep(5)
+        save("real-compare", pilot.app)
+        await pilot.press("escape", "down", "enter")
+        await asyncio.sleep(5)
+        save("real-sweep", pilot.app)
         for run in all_runs():
             if run.state().live:
                 run.stop()
+        await ended()
+
+
+async def ended() -> None:
+    """Wait until no run is live; one that waits is."""
+    while any(run.state().live for run in all_runs()):
+        await asyncio.sleep(0.2)
 
 
 def save(name: str, app: PanelApp) -> None:

@@ -203,9 +203,10 @@ def compare(name: str, text: str) -> None:
         f"the screen differs from {path.name}; GOLDENS=write writes it again"
 
 
-def picture(name: str, app: Any) -> None:
-    """Compare the screen with docs/pictures/NAME.svg; GOLDENS=write writes that file."""
-    path = PICTURES / f"{name}.svg"
+def picture(name: str, app: Any, folder: Path = PICTURES) -> None:
+    """Compare the screen with docs/pictures/NAME.svg, or with that in `folder`; GOLDENS=write
+    writes that file."""
+    path = folder / f"{name}.svg"
     svg = app.export_screenshot(title="gpu-panel", simplify=True)
     if os.environ.get("GOLDENS") == "write":
         path.parent.mkdir(exist_ok=True)

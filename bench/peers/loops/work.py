@@ -1,11 +1,13 @@
 """The work that every loop does, and how it is timed: a step of about 1 ms on one thread.
 
 The environment says what to do: LOOP_STEPS, of which the first LOOP_WARM are not timed, LOOP_OUT,
-the file to which rank 0 writes what it has measured, and LOOP_RANKS, how many ranks there must be.
+the file to which rank 0 writes what it has measured, LOOP_RANKS, how many ranks there must be, and
+LOOP_HIDDEN, the widths of the hidden layers.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -42,7 +44,10 @@ class Examples(Dataset):
 
 def model() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+    widths = [784, *map(int, os.environ.get("LOOP_HIDDEN", "256").split(","))]
+    hidden = [layer for ins, outs in itertools.pairwise(widths)
+              for layer in (nn.Linear(ins, outs), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(widths[-1], 10))
 
 
 def loader(rank: int, ranks: int) -> DataLoader:

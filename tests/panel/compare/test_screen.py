@@ -26,7 +26,7 @@ from gpu_panel.themed import ThemedApp
 from ... import event_lines
 from ...conftest import slots
 from ..launch.runs.test_pane import at_the_runs
-from ..panel_kit import compare, panel, picture, screen_text, until
+from ..panel_kit import GOLDENS, compare, panel, picture, screen_text, until
 
 pytestmark = pytest.mark.usefixtures("home")
 T0 = 1_790_000_000.0
@@ -117,7 +117,7 @@ async def test_golden_of_two_runs_side_by_side(size):
         assert len(screen.query_one(KeyBar).shown) <= 8
         compare(f"compare-{size[0]}", screen_text(pilot.app))
         if size[0] == 120:
-            picture("compare", pilot.app)
+            picture("compare", pilot.app, GOLDENS)
         await pilot.press("2")
         await until(pilot, lambda: screen.query_one(FiguresPane).has_focus)
         said = screen_text(pilot.app)
