@@ -26,23 +26,19 @@ from .panel_kit import panel, screen_text, until
 from .run_kit import T0, trained
 
 SHOWS = """
-    AboutRun: close
-    AskCount, AskLine, AskName: cancel
     Choice: move open
-    ChoiceMenu: close select
+    ChoiceMenu: select
     ChooseColumns: accept cancel default tick
     CommandLine: cancel earlier
     CompareScreen: back copy
-    Confirm: answer
     CompareTable: aside
     FiguresPane: open
-    CurvePicker: cancel move page
+    CurvePicker: move page
     CurveView: band cross mark range whole zoom
     CurvesPane: axis log_scale smooth value
     DetailPane: close order other
     DevicesPane: count_free details move_rank order other_kind sort_ranks tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
-    ExportDialog: cancel
     FilterInput: keep leave
     FindInput: leave
     FormPane: focus_next focus_previous leave page presets
@@ -50,20 +46,17 @@ SHOWS = """
     GpuProcessesScreen: back
     HelpScreen: close
     InterpreterLine: open
-    InterpretersScreen: close select
+    InterpretersScreen: select
     LaunchScreen: gpu_processes jump leave pane redo undo
     LaunchTaken: wait
     LogPane: copy filter find find_next go next_rank source wrap
     LogScroll: aside first follow last move page wrap
     LossPane: log_scale smooth
-    Message: close
     NoteDialog: accept cancel
     OutputScreen: close copy
     PaneScreen: on_pane pane
     PanelApp: command_line help quit redraw tell
     PlanPane: copy processes unfold
-    PresetsScreen: close
-    ProcessesScreen: close
     QueueDialog: cancel submit
     RanksPane: choose sort
     ResumeDialog: cancel resume
@@ -75,8 +68,7 @@ SHOWS = """
     SweepPane: clear compare copy fold mark mark_all open turn value
     SweepScreen: back
     TagsDialog: cancel
-    TorchScreen: choose close end install
-    TraceSheet: close
+    TorchScreen: end install
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

@@ -130,7 +130,7 @@ async def test_what_a_failed_attempt_had_otherwise_stands_to_be_taken_out(
         await settled(pilot)
         await pilot.press("i")
         await screen_is(pilot, AboutRun)
-        sheet = str(app.screen.query_one("#about", Static).content)
+        sheet = str(app.screen.query_one(Static).content)
         assert "with batch.size=4096 train.steps=600 rank 0: out of memory" in flat(sheet)
         await pilot.press("escape", "u")
         await screen_is(pilot, ResumeDialog)

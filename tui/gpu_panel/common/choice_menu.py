@@ -27,8 +27,8 @@ class ChoiceMenu(ModalScreen[str | None]):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        *LETTERS, Binding("escape,left,q", "close", "close"),
-                                             Binding("space,right", "select", "choose")]
+        *LETTERS, Binding("escape,left,q", "dismiss", "close"),
+        Binding("space,right", "select", "choose")]
 
     def __init__(self, options: Sequence[tuple[str, str, str]], chosen: str, field: Region) -> None:
         """`options`: (value, text, a word about it, perhaps empty). `field`: where the choice is
@@ -67,9 +67,6 @@ class ChoiceMenu(ModalScreen[str | None]):
 
     def action_select(self) -> None:
         self.query_one(OptionList).action_select()
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
 
 def _line(text: str, about: str, wide: int) -> Content:

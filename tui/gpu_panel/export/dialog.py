@@ -44,7 +44,7 @@ TARGETS = (
 class ExportDialog(ModalScreen[list[str] | None]):
     """Answers with the words of a `gpu-engine` command; None: nothing is to be exported."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
     DEFAULT_CSS = """
     ExportDialog {
         OptionList { height: auto; background: transparent; margin-bottom: 1; }
@@ -108,6 +108,3 @@ class ExportDialog(ModalScreen[list[str] | None]):
             name = self.query_one("#file", Input).value.strip() or self._offered(target)
             words += ["--out", str(expanded(name))]
         self.dismiss(words)
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)

@@ -126,7 +126,7 @@ class ChartPane(CurveView, RunPane):
         place = list(store.ranks).index(moment.rank) if moment.rank in store.ranks else None
         shown = self.show(
             found.lines(store), found.over_all(store), place,
-            marks=marks(store.moments, store.begins, store.trainings, store.clock,
+            marks=marks(store.moments, store.view.begins, store.view.trainings, store.clock,
                         by_time=found.by_time),
             levels=found.levels(store), patience=PATIENCE if moment.live else 0.0)
         if not shown:

@@ -16,7 +16,7 @@ def place_of(store: RunStore, now: float, chart: ChartPane | None) -> chart_anno
         mark = chart_annotations.Mark("", t=store.clock.moment(at)) if by_time \
             else chart_annotations.Mark("", step=at)
     else:
-        step = store.progress().step
+        step = store.view.progress().step
         live = store.state is not None and store.state.live
         if step is None and not live:
             return None
@@ -28,4 +28,5 @@ def ask_for_note(place: chart_annotations.Mark) -> AskLine:
     """The question for the text of a note at `place`."""
     where = "the crosshair" if place.step is None else f"step {place.step:,}"
     return AskLine(f"Note at {where}", place.text, "Charts mark it with ✎, and show its text at "
-                   "the crosshair. An empty text removes it.", longest=chart_annotations.LONGEST)
+                   "the crosshair. An empty text removes it.", may_be_empty=True,
+                   longest=chart_annotations.LONGEST)

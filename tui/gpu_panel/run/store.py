@@ -24,7 +24,7 @@ from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
-from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
+from gpu_engine.events.view import RunView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import chart_annotations, downsampling, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
@@ -162,44 +162,6 @@ class RunStore:
     def ranks(self) -> dict[int, RankView]:
         """The view of each rank, in the order of the ranks."""
         return self.view.ranks
-
-    @property
-    def saved(self) -> SavedCheckpoint | None:
-        """The last checkpoint."""
-        return self.view.saved
-
-    @property
-    def evaluations(self) -> list[tuple[int | None, dict[str, float]]]:
-        """(step, name → value) of the last few evaluations, oldest first."""
-        return self.view.evaluations
-
-    @property
-    def begins(self) -> dict[int, int]:
-        """Attempt → its first step, for attempts after the first."""
-        return self.view.begins
-
-    @property
-    def trainings(self) -> dict[int, int]:
-        """Training → the number of steps before it, if a script trains several times in one
-        process."""
-        return self.view.trainings
-
-    @property
-    def bad_step(self) -> tuple[int, int] | None:
-        """(step, rank) of the first loss that was not finite."""
-        return self.view.bad_step
-
-    def progress(self) -> Progress:
-        """How far the run has got."""
-        return self.view.progress()
-
-    def first_error(self) -> RankView | None:
-        """The rank whose error event came first."""
-        return self.view.first_error()
-
-    def warnings(self) -> list[str]:
-        """The warnings of the ranks, each once."""
-        return self.view.warnings()
 
     def verdicts(self, now: float) -> list[Verdict]:
         """Why the run is slow, looked at every few seconds. `now`: Unix seconds."""

@@ -318,11 +318,11 @@ w notifies you when the device under the cursor is free, W when any is."""
             inventory = self._source.inventory
             if inventory is None:
                 return
-            from gpu_panel.common.dialogs import AskCount
+            from gpu_panel.common.dialogs import ask_count
 
-            count = await self.app.push_screen_wait(AskCount(
-                "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
-                "How many? f repeats it."))
+            count = await ask_count(
+                self.app, "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
+                "How many? f repeats it.")
             if count is not None:
                 await self._tick_freest(count)
 

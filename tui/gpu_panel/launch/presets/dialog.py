@@ -20,7 +20,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.presets import Preset
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import LETTERS, AskName, Confirm
+from gpu_panel.common.dialogs import LETTERS, AskLine, Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.launch import saved_form
 
@@ -58,7 +58,7 @@ class PresetsScreen(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *LETTERS,
-        Binding("escape,q", "close", "close"), Binding("x,delete", "delete", "delete"),
+        Binding("escape,q", "dismiss", "close"), Binding("x,delete", "delete", "delete"),
         Binding("r", "rename", "rename"), Binding("d", "duplicate", "duplicate"),
         Binding("e", "describe", "description")]
     CHANGES: ClassVar[frozenset[str]] = frozenset({"delete", "rename", "duplicate", "describe"})
@@ -170,7 +170,7 @@ class PresetsScreen(ModalScreen[str | None]):
                 return f"you have a preset {name} already"
             return presets.name_problem(name)
 
-        return self.app.push_screen_wait(AskName(
+        return self.app.push_screen_wait(AskLine(
             title, value, note, wrong=wrong, hint=lambda name: f"{name} ships with gpu-panel; your "
             "copy will be used instead" if name != value and presets.ships(name) else ""))
 
@@ -181,7 +181,7 @@ class PresetsScreen(ModalScreen[str | None]):
         if entry is None or entry.preset is None or not self._is_own(entry, "described"):
             return
         with guard(self.app):
-            text = await self.app.push_screen_wait(AskName(
+            text = await self.app.push_screen_wait(AskLine(
                 f"Description of {entry.name}", entry.preset.description,
                 "What this preset is for. Empty: the first comment in its file says it.",
                 wrong=presets.description_problem, longest=presets.LONGEST_DESCRIPTION,
@@ -192,9 +192,6 @@ class PresetsScreen(ModalScreen[str | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.dismiss(event.option_id)
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
 
 def _read_all() -> list[_Entry]:

@@ -34,8 +34,8 @@ class TorchScreen(ModalScreen[str | None]):
     no installation."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close"), Binding("y", "install", "install"),
-        Binding("c", "choose", "choose another"), Binding("x", "end", "end it"),
+        Binding("escape", "dismiss", "close"), Binding("y", "install", "install"),
+        Binding("c", f"dismiss({CHOOSE!r})", "choose another"), Binding("x", "end", "end it"),
         Binding("left", "app.focus_previous", "other", show=False),
         Binding("right", "app.focus_next", "other", show=False)]
 
@@ -52,9 +52,9 @@ class TorchScreen(ModalScreen[str | None]):
             yield Static(harmless("\n".join(self._offer.lines())))
             yield Static("", id="torch-progress")
             with Horizontal(classes="buttons"):
-                yield Button("Close", id="torch-close", compact=True, action="screen.close")
+                yield Button("Close", id="torch-close", compact=True, action="screen.dismiss")
                 yield Button("Choose another", id="torch-choose", compact=True,
-                             action="screen.choose")
+                             action=f"screen.dismiss({CHOOSE!r})")
                 yield Button("Install", id="torch-install", compact=True, variant="primary",
                              action="screen.install")
 
@@ -110,9 +110,3 @@ class TorchScreen(ModalScreen[str | None]):
         if self._installation is not None and not self._installation.over:
             self._installation.give_up()
             self._paint()
-
-    def action_choose(self) -> None:
-        self.dismiss(CHOOSE)
-
-    def action_close(self) -> None:
-        self.dismiss(None)

@@ -105,7 +105,7 @@ def _failure(store: RunStore) -> tuple[int | None, str] | None:
     cause = store.state.cause if store.state is not None else None
     if cause is not None and cause.traceback:
         return cause.rank, cause.traceback
-    first = store.first_error()
+    first = store.view.first_error()
     error = first.error if first is not None else None
     if first is None or error is None \
             or (cause is not None and cause.rank not in (None, first.rank)):
