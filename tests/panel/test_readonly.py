@@ -36,18 +36,16 @@ SHOWS = """
     CurvePicker: move page
     CurveView: band cross mark range whole zoom
     CurvesPane: axis log_scale smooth value
-    DetailPane: close order other
-    DevicesPane: count_free details move_rank order other_kind sort_ranks tick tick_all
+    DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
     FilterInput: keep leave
     FindInput: leave
     FormPane: focus_next focus_previous leave page presets
-    GpuProcessesPane: order
     GpuProcessesScreen: back
     HelpScreen: close
     InterpreterLine: open
     InterpretersScreen: select
-    LaunchScreen: gpu_processes jump leave pane redo undo
+    LaunchScreen: details gpu_processes jump leave other_device pane redo undo
     LaunchTaken: wait
     LogPane: copy filter find find_next go next_rank source wrap
     LogScroll: aside first follow last move page wrap
@@ -56,9 +54,10 @@ SHOWS = """
     OutputScreen: close copy
     PaneScreen: on_pane pane
     PanelApp: command_line help quit redraw tell
-    PlanPane: copy processes unfold
+    PlanPane: copy processes
     QueueDialog: cancel submit
     RanksPane: choose sort
+    ProcessTable: order
     ResumeDialog: cancel resume
     Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize

@@ -98,12 +98,12 @@ class LaunchScreen(PaneScreen):
         self.strip = DeviceStrip()
         self.top = Container(id="top")
         self.devices = DevicesPane(source)
-        self.detail = DetailPane(source)
         self.form = FormPane(source)
         self.plan = PlanPane()
         self.lower = Container(id="lower")
         stores = Stores()
         self.runs = RunsPane(stores)
+        self.detail = DetailPane(source, lambda: self.runs.lines or (), self.runs.stop)
         self.preview = PreviewPane(stores)
 
     @cached_property
@@ -287,7 +287,6 @@ class LaunchScreen(PaneScreen):
     @on(RunsPane.Read)
     def _runs_read(self, event: RunsPane.Read) -> None:
         self.devices.show_runs(event.runs)
-        self.detail.show_runs(event.runs)
         marks = [f"●{self.runs.live}"] if self.runs.live else []
         marks += [f"◌{self.runs.waiting}"] if self.runs.waiting else []
         self.bar.mark("runs", " ".join(marks))
@@ -588,18 +587,17 @@ class LaunchScreen(PaneScreen):
         if self.detail_open:
             self.detail.show_device(self.devices.key_at_cursor)
 
-    @on(DevicesPane.Details)
-    def _wants_details(self, event: DevicesPane.Details) -> None:
-        if self.detail_open and not event.enter:
+    def action_details(self, enter: bool) -> None:
+        """Show or hide the details of the device under the cursor. `enter`: and go there."""
+        if self.detail_open and not enter:
             self._close_detail()
             return
         self.add_class("-detail")
         self._share_room()
         self._paint_detail()
-        if event.enter or self.has_class("-narrow"):
+        if enter or self.has_class("-narrow"):
             self.detail.focus()
 
-    @on(DetailPane.Closed)
     def _close_detail(self) -> None:
         if self.detail_open:
             self.remove_class("-detail")
@@ -612,13 +610,9 @@ class LaunchScreen(PaneScreen):
     def _highlighted(self) -> None:
         self._if_seen(self._paint_detail)
 
-    @on(DetailPane.OtherDevice)
-    def _other_device(self, event: DetailPane.OtherDevice) -> None:
-        self.devices.cursor += 1 if event.which == "after" else -1
-
-    @on(DetailPane.StopRun)
-    def _stop_run(self, event: DetailPane.StopRun) -> None:
-        self.runs.stop(event.run, event.title)
+    def action_other_device(self, by: int) -> None:
+        """Show the details of the next device, or of the one before."""
+        self.devices.cursor += by
 
     def action_gpu_processes(self) -> None:
         """Show the processes on all GPUs in one table."""
@@ -653,10 +647,6 @@ class LaunchScreen(PaneScreen):
             self._keep_unfolded(True)
             self.bring_forward("form")
             self.form.ask_for_letter()
-
-    @on(PlanPane.Unfold)
-    def _unfold(self) -> None:
-        self.action_pane("form")
 
     def _keep_unfolded(self, unfolded: bool) -> None:
         """Show the whole form or only its three lines, from now on and the next time."""

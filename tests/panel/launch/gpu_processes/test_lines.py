@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.devices.records import DeviceProcess, Sample, Snapshot
-from gpu_panel.launch.gpu_processes.lines import ORDERS, Machine, build, gather, unlisted
+from gpu_panel.launch.devices.source import Machine
+from gpu_panel.launch.gpu_processes.lines import ORDERS, build, gather, unlisted
 
 from ....conftest import gpus
 from ...panel_kit import NOW

@@ -14,6 +14,7 @@ from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch.devices import graphs, row_keys, shapes
 from gpu_panel.launch.devices.shapes import Facts
+from gpu_panel.launch.devices.source import Machine
 
 if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
@@ -79,29 +80,6 @@ class DeviceTable:
     """Keys of the rows of devices that the person waits for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """This machine or a host, with its devices."""
-
-    inventory: Inventory
-    snapshot: Snapshot | None
-    freedom: Mapping[str, Availability] | None
-    history: History | None
-    host: HostSeen | None = None
-
-    @property
-    def can_run(self) -> bool:
-        return self.host is None or self.host.can_run
-
-    def key(self, device: Device) -> str:
-        """The key of a device's row."""
-        return row_keys.of(self.host.host.name if self.host is not None else None, device.id)
-
-    def sample(self, device: Device) -> Sample:
-        found = self.snapshot.of(device.id) if self.snapshot is not None else None
-        return found or Sample(device)
-
-
 ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fullest first",
           "free": "free first"}
 """How the table can be sorted → the words for it in the title."""
@@ -122,23 +100,22 @@ class Built:
 def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
     """The table `width` cells wide. `height`: lines that there are for it; None for as many as it
     wants."""
-    if table.inventory is None:
+    inventory = table.inventory
+    if inventory is None:
         looking = _looking(table.looking, width)
         return Built(None, looking, _lines(looking))
-    own, *others = _machines(table, table.inventory)
-    facts = {id(m): [_facts(table, m, d, s) for d, s in
-                     _sorted(table, m, [(d, m.sample(d)) for d in m.inventory.devices])]
-             for m in (own, *others)}
+    machines = _machines(table)
+    facts = {m.host: [_facts(table, m, d, s) for d, s in _sorted(table, m)] for m in machines}
     every = [f for found in facts.values() for f in found]
 
     def rows(drawn: Mapping[str, Row]) -> list[Row]:
         """All rows, with those of the devices that are drawn."""
         out = [_text("this machine", "strong", width)] if table.hosts else []
-        out += [drawn[f.key] for f in facts[id(own)] if f.key in drawn]
-        out += _of_own(own.inventory, width)
-        for machine, seen in zip(others, table.hosts, strict=True):
+        out += [drawn[f.key] for f in facts[None] if f.key in drawn]
+        out += _of_own(inventory, width)
+        for machine, seen in zip(machines[1:], table.hosts, strict=True):
             out.append(_host(seen, table.now, width))
-            out += [drawn[f.key] for f in facts[id(machine)] if f.key in drawn]
+            out += [drawn[f.key] for f in facts[machine.host] if f.key in drawn]
             out += _unseen(table, machine, width)
         return [*out, *(_text(text, style, width) for text, style in table.notes)]
 
@@ -158,21 +135,22 @@ def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
                   if cells(f.mine + f.use[0]) > drawn.room})
 
 
-def _machines(table: DeviceTable, own: Inventory) -> list[_Machine]:
-    """This machine, whose inventory is `own`, and the hosts."""
-    return [_Machine(own, table.snapshot, table.freedom, table.history),
-            *(_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
-                       table.histories.get(seen.host.name), seen) for seen in table.hosts)]
+def _machines(table: DeviceTable) -> list[Machine]:
+    """This machine and the hosts."""
+    return [Machine(None, table.inventory, table.snapshot, table.freedom, table.history),
+            *(Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
+                      table.histories.get(s.host.name), None if s.can_run else s.reason or "")
+              for s in table.hosts)]
 
 
 def strip(table: DeviceTable) -> Line:
     """Each device in one cell: a bar of its utilisation, in the hue of the run of ours on it; a gap
     between machines."""
     parts: list[Part] = []
-    for machine in _machines(table, table.inventory) if table.inventory is not None else ():
-        parts += [(" ", "")] if parts and machine.inventory.devices else []
-        for sample in map(machine.sample, machine.inventory.devices):
-            ours = (table.ours or {}).get(machine.key(sample.device))
+    for machine in _machines(table):
+        parts += [(" ", "")] if parts and machine.devices else []
+        for device in machine.devices:
+            ours, sample = (table.ours or {}).get(machine.key(device)), _sample(machine, device)
             share = sample.utilization
             parts.append(("!", "bad") if sample.problem else ("·", "dim") if share is None else
                          (bar(share), graphs.style(share, ours.hue if ours else 0)))
@@ -238,23 +216,27 @@ def _host(seen: HostSeen, now: float, width: int) -> Row:
     return Row("", tuple(lines))
 
 
-def _unseen(table: DeviceTable, machine: _Machine, width: int) -> list[Row]:
+def _unseen(table: DeviceTable, machine: Machine, width: int) -> list[Row]:
     """Ticked devices of a host that it does not show, as it was never reached: so that the ticks
     can be taken away."""
-    shown = {machine.key(device) for device in machine.inventory.devices}
-    name = machine.host.host.name if machine.host is not None else None
+    shown = {machine.key(device) for device in machine.devices}
     return [Row(key, (((TICKED, "accent"), (" " + fit(
         f"{clean(row_keys.split(key)[1]) or 'all'}  not seen yet", width - 2).rstrip(), "warn")),))
-        for key in table.ticked if row_keys.split(key)[0] == name and key not in shown]
+        for key in table.ticked if row_keys.split(key)[0] == machine.host and key not in shown]
 
 
 def _indented(text: str, style: str, width: int) -> list[Line]:
     return [(("  " + part, style),) for part in wrap(clean(text), width - 2)]
 
 
-def _sorted(table: DeviceTable, machine: _Machine, pairs: list[tuple[Device, Sample]]
-            ) -> list[tuple[Device, Sample]]:
+def _sample(machine: Machine, device: Device) -> Sample:
+    found = machine.snapshot.of(device.id) if machine.snapshot is not None else None
+    return found or Sample(device)
+
+
+def _sorted(table: DeviceTable, machine: Machine) -> list[tuple[Device, Sample]]:
     """The devices in the wanted order: equal ones by index, unknown ones last."""
+    pairs = [(device, _sample(machine, device)) for device in machine.devices]
     if table.order == "utilization":
         return sorted(pairs, key=lambda p: -_or(p[1].utilization, -1.0))
     if table.order == "memory":
@@ -279,10 +261,10 @@ def _name(device: Device) -> str:
     return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
 
 
-def _facts(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> Facts:
+def _facts(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> Facts:
     key = machine.key(device)
     on = key in table.ticked
-    box = TICKED if on else UNTICKED if machine.can_run else NOT_TO_TICK
+    box = TICKED if on else UNTICKED if machine.refusal is None else NOT_TO_TICK
     rank, waits = role(table, key), key in table.wanted
     ours = (table.ours or {}).get(key)
     use = _use(table, machine, device, sample)
@@ -317,20 +299,17 @@ def in_machines_order(table: DeviceTable) -> bool:
 
 def keys(table: DeviceTable) -> list[str]:
     """The keys of all devices' rows, machine by machine, in the order of each machine's numbers."""
-    own = table.inventory.devices if table.inventory is not None else ()
-    return [d.id for d in own] + [
-        row_keys.of(seen.host.name, d.id) for seen in table.hosts
-        if seen.inventory is not None for d in seen.inventory.devices]
+    return [machine.key(device) for machine in _machines(table) for device in machine.devices]
 
 
-def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> tuple[str, str]:
+def _use(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> tuple[str, str]:
     ours = (table.ours or {}).get(machine.key(device))
     freedom = (machine.freedom or {}).get(device.id)
     if sample.problem:
         return "! " + clean(sample.problem), "bad"
     if ours:
         return str(ours), graphs.style(1.0, ours.hue)
-    if not machine.can_run and freedom is None:
+    if machine.refusal is not None and freedom is None:
         return "users unknown", "dim"
     if freedom is None or freedom.state == "unknown":
         return (clean(freedom.reason) if freedom else "…"), "dim"

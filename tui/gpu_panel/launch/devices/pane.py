@@ -64,13 +64,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         """The devices that are held by runs, or can't be used, are not the same as before."""
 
     @dataclass
-    class Details(Message):
-        """The person wants to see the details of the device under the cursor. `enter`: and to move
-        the focus there."""
-
-        enter: bool
-
-    @dataclass
     class Highlighted(Message):
         """The cursor is on another device."""
 
@@ -430,6 +423,3 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._order = names[(names.index(self._order) + 1) % len(names)]
         self.paint()
         self.cursor = 0
-
-    def action_details(self, enter: bool) -> None:
-        self.post_message(self.Details(enter))

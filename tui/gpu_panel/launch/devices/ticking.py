@@ -26,9 +26,9 @@ def all_or_none(source: DeviceSource, keys: Sequence[str], ticked: Sequence[str]
     """All devices of one machine that can be used and that no run holds; if these are ticked
     already, none of its devices. Other machines' stay as they are. `keys`: those of all rows.
     `host`: None for this machine."""
-    shot = source.snapshot_of(host)
-    bad = {row_keys.of(host, s.device.id) for s in shot.samples if s.problem} \
-        if shot is not None else set()
+    machine = source.machine(host)
+    shot = machine.snapshot if machine is not None else None
+    bad = {row_keys.of(host, s.device.id) for s in (shot.samples if shot else ()) if s.problem}
     more = [key for key in keys if key not in bad and key not in ticked
             and row_keys.split(key)[0] == host and why_not(source, key) is None
             and source.state_of(key) != "leased"]
@@ -37,9 +37,9 @@ def all_or_none(source: DeviceSource, keys: Sequence[str], ticked: Sequence[str]
 
 def why_not(source: DeviceSource, key: str) -> str | None:
     """Why this device can't be ticked; None if it can."""
-    host, _ = row_keys.split(key)
-    seen = next((s for s in source.hosts if s.host.name == host), None)
-    return None if seen is None or seen.can_run else f"{seen.host.name}: {seen.reason}"
+    machine = source.machine(row_keys.split(key)[0])
+    refusal = machine.refusal if machine is not None else None
+    return None if machine is None or refusal is None else f"{machine.host}: {refusal}"
 
 
 async def freest_of(source: DeviceSource, host: str | None, count: int) -> list[str] | None:
@@ -51,9 +51,11 @@ async def freest_of(source: DeviceSource, host: str | None, count: int) -> list[
     if host is None:
         await source.judge()
         return [d.id for d in freest(count, inventory, source.looks, source.holders)]
-    seen = next((s for s in source.hosts if s.host.name == host and s.can_run), None)
-    return [row_keys.of(host, name) for name, f in seen.freedom.items() if f.free][:count] \
-        if seen is not None else []
+    machine = source.machine(host)
+    if machine is None or machine.refusal is not None:
+        return []
+    return [row_keys.of(host, name) for name, f in (machine.freedom or {}).items()
+            if f.free][:count]
 
 
 def moved(ticked: Sequence[str], key: str, by: int) -> list[str] | None:

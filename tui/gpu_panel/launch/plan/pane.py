@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Button, Static
 
 from gpu_engine.common.clean import clean
@@ -46,9 +45,6 @@ class PlanPane(VerticalScroll, Pane):
 rank uses and what the rank calls it, and the command that does the same without the panel. y copies
 the command; v shows every process in full, with its environment. Where the form is folded, the
 first line says what is in it, and enter opens it."""
-
-    class Unfold(Message):
-        """The person wants to see the whole form."""
 
     def __init__(self) -> None:
         super().__init__(id=self.NAME)
@@ -168,12 +164,9 @@ first line says what is in it, and enter opens it."""
 
     # --- keys ----------------------------------------------------------------------------------
 
-    def action_unfold(self) -> None:
-        self.post_message(self.Unfold())
-
-    def on_click(self) -> None:
+    async def on_click(self) -> None:
         if self._folded:
-            self.action_unfold()
+            await self.run_action("screen.pane('form')")
 
     def action_copy(self) -> None:
         """Copy the command."""
