@@ -13,9 +13,9 @@ from gpu_engine.launching import launcher as launch
 from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Message
-from gpu_panel.run.about import AboutRun
 from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
+from gpu_panel.run.sheets import AboutRun
 
 from ...conftest import slots
 from ..run_kit import (

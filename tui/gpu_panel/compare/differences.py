@@ -11,7 +11,6 @@ from gpu_engine.common.clean import clean
 from gpu_engine.runs import compare
 from gpu_panel import keys
 from gpu_panel.common.rows import Line, Part, Row, cells, fit
-from gpu_panel.compare import strokes
 from gpu_panel.compare.pane import CompareTable
 
 _LEAST = 10
@@ -46,8 +45,9 @@ and machine, as far as they differ too. Everything that is not listed is the sam
         shown = range(self.first, self.first + count)
         self.hidden = shown[-1] < len(facts) - 1
         top: list[Part] = [(" " * head, "dim")]
-        top += [(f"  {strokes.sample(self.app, i)} " + fit(facts[i].id, size - 3),
-                 f"{strokes.PREFIX}{i}") for i in shown]
+        for i in shown:
+            sample, style = self.stroke(i)
+            top.append((f"  {sample}" + fit(facts[i].id, size - 3), style))
         problems = [clean(f"{one.id}: its settings can't be read: {one.problem}")
                     for one in self.store.runs if one.problem is not None]
         rows = [Row("", (((text, "warn"),),)) for text in problems]

@@ -10,7 +10,6 @@ from textual.binding import BindingType
 from gpu_engine.runs import compare
 from gpu_panel import keys
 from gpu_panel.common.rows import Line, Part, Row, Rows, cells, fit
-from gpu_panel.compare import strokes
 from gpu_panel.compare.pane import CompareTable
 
 _NAME = 22
@@ -48,8 +47,8 @@ evaluation, the time of its attempts, its speed and the most memory that it took
         head += [("  " + columns[at].name.rjust(sizes[at]), "dim") for at in shown]
         rows = []
         for i, one in enumerate(facts):
-            parts: list[Part] = [(strokes.sample(self.app, i) + " ", f"{strokes.PREFIX}{i}"),
-                                 (fit(one.id, ids + 1), "strong"), (fit(one.name, names), "")]
+            parts: list[Part] = [self.stroke(i), (fit(one.id, ids + 1), "strong"),
+                                 (fit(one.name, names), "")]
             parts += [("  " + compare.cell(columns[at].values[i]).rjust(sizes[at]), "")
                       for at in shown]
             rows.append(Row(one.id, (tuple(parts),)))

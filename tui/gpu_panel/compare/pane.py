@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from rich.style import Style
 from textual.message import Message
 
+from gpu_panel.charts import palette
+from gpu_panel.charts.drawing import SAMPLES
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Rows
-from gpu_panel.compare import strokes
+from gpu_panel.common.rows import Part, Rows
 from gpu_panel.compare.store import CompareStore
 
 
@@ -53,7 +54,13 @@ class CompareTable(Rows, ComparePane):  # pyright: ignore[reportIncompatibleMeth
             self.first = max(0, self.first + by)
             self.repaint()
 
+    def stroke(self, index: int) -> Part:
+        """A piece of the line of the run at `index`, and a blank."""
+        sample = SAMPLES[palette.dash_of(self.app, index) % len(SAMPLES)]
+        return f"{sample} ", f"line{index}"
+
     def _style(self, name: str) -> Style:
-        if name not in self._styles and (found := strokes.style(self.app, name)) is not None:
-            self._styles[name] = found
+        index = name.removeprefix("line")
+        if name not in self._styles and index != name:
+            self._styles[name] = palette.strokes(self.app)[int(index) % palette.HUES]
         return super()._style(name)

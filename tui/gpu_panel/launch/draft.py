@@ -20,7 +20,7 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
-from gpu_panel.launch.devices.freest import freest
+from gpu_panel.launch.devices.ticking import freest
 from gpu_panel.launch.edits import Edits, State
 
 if TYPE_CHECKING:

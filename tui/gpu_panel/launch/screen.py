@@ -6,6 +6,7 @@ answer. A pane owns its content and its keys; the screen passes messages between
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -30,15 +31,14 @@ from gpu_panel.launch.busy_devices import BusyDevice, busy_devices, sharing_woul
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices import lines
 from gpu_panel.launch.devices.pane import DevicesPane
-from gpu_panel.launch.devices.strip import DeviceStrip
-from gpu_panel.launch.devices.ticks import named_in
+from gpu_panel.launch.devices.row_keys import named_in
+from gpu_panel.launch.devices.shades import DeviceStrip
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.plan.pane import PlanPane, as_before
 from gpu_panel.launch.preview.pane import PreviewPane
 from gpu_panel.launch.reviewed import Review
 from gpu_panel.launch.runs.pane import RunsPane
-from gpu_panel.launch.settle import settle
 from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
@@ -49,11 +49,14 @@ if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.draft import Draft
-    from gpu_panel.launch.torch.installation import Installation
+    from gpu_panel.launch.torch.dialog import Installation
 
 WHOLE, FOLDED = "whole", "folded"
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
+SETTLED = 2.0
+"""Seconds after the first frame until nearly all that is there stays: from then on the garbage
+collector leaves it alone, as searching it holds up a key for 50 ms."""
 _TABS = 56
 """Cells for the tabs and their marks."""
 APART = 0.3
@@ -135,14 +138,14 @@ class LaunchScreen(PaneScreen):
         # The parts are painted at different moments: the compositor visits every widget in the
         # rectangle around all changes of one moment, which would be the whole screen.
         # Details are painted every two seconds, as the processes are sampled every two seconds.
-        for part, every, after in ((self._look, 1.0, 0.01), (self.host.paint, 1.0, APART),
+        for part, every, after in ((self._look, 1.0, 0.01), (self.host.refresh, 1.0, APART),
                                    (self._paint_detail, 2.0, 2 * APART)):
             self.set_timer(after, partial(self.set_interval, every, partial(self._if_seen, part)))
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
         self._begun = True
-        self.run_worker(settle(), group="settle", exit_on_error=False)
+        self.set_timer(SETTLED, lambda: gc.freeze())
         self.runs.look_at_once()
         self._find_devices()
         self._load_form()
@@ -178,9 +181,7 @@ class LaunchScreen(PaneScreen):
         with guard(self.app):
             if not self.form.ready:
                 return
-            from gpu_panel.launch.presets.load import of_run
-
-            await self._load(await of_run(event.run))
+            await self._load(await in_thread(lambda: _draft_of(event.run), name="panel-again"))
             self._keep_unfolded(True)
             self.bring_forward("form")
             self.form.enter_to_vary()
@@ -263,7 +264,7 @@ class LaunchScreen(PaneScreen):
         self.call_after_refresh(self._share_room)
 
     def _look_and_paint(self) -> None:
-        self.host.paint()
+        self.host.refresh()
         self._look()
         self._paint_detail()
 
@@ -273,7 +274,7 @@ class LaunchScreen(PaneScreen):
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         if not self._begun:
-            self.host.paint()
+            self.host.refresh()
             self.devices.look()
             return
         self.runs.look_at_once()
@@ -514,7 +515,7 @@ class LaunchScreen(PaneScreen):
         if found.no_torch is not None and not found.others:
             self.action_torch()
         elif found.problems:
-            from gpu_panel.launch.form.problems import blame
+            from gpu_panel.launch.form.fields import blame
 
             first = found.others[0]
             self.notify(blame(first), title="Can't launch", severity="error", markup=False)
@@ -556,7 +557,7 @@ class LaunchScreen(PaneScreen):
             self.edited()
 
     def _begin_torch(self, offer: Offer) -> Installation:
-        from gpu_panel.launch.torch.installation import Installation
+        from gpu_panel.launch.torch.dialog import Installation
 
         self._torch = Installation(offer)
         self._await_torch(self._torch)
@@ -673,6 +674,14 @@ class LaunchScreen(PaneScreen):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
+
+
+def _draft_of(run: Run) -> Draft:
+    """The draft of the settings of `run`. Blocks. Raises UserError if they can't be read."""
+    from gpu_engine.runs import attempts
+    from gpu_panel.launch.draft import Draft
+
+    return Draft.of_run(run.id, attempts.read_spec(run))
 
 
 def _first_draft(preset: str | None, assignments: Sequence[str], command: Sequence[str] | None,

@@ -1,4 +1,4 @@
-"""The base of the run screen's two charts: each draws any of the recorded curves."""
+"""The two charts of the run screen. Each draws any of the recorded curves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 from textual import work
 from textual.strip import Strip
 
-from gpu_panel import keys
+from gpu_panel import keys, themed
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.charts.drawing import ZoomSeries
 from gpu_panel.common.background import in_thread
@@ -132,3 +132,51 @@ class ChartPane(CurveView, RunPane):
         if not shown:
             self._painted = None
         self.entitle(found.title(store))
+
+
+class LossPane(ChartPane):
+    """Its own keys work on the whole screen, as most people watch this chart."""
+
+    NAME = TITLE = "loss"
+    FIRST = subjects.LOSS
+    KEYS = keys.of("chart", "loss")
+    HELP = """The loss of every rank, step by step, or what c chooses; the chosen rank's line is
+thick and on top. ┊ marks where an attempt or another training begins, ◆ an evaluation, ▪ a
+checkpoint; × marks a value that is not finite."""
+    DEFAULT_CSS = "LossPane { width: 62fr; }"
+
+    def action_log_scale(self) -> None:
+        """Switch between a logarithmic and a linear scale."""
+        self.toggle_log()
+
+    def action_smooth(self) -> None:
+        """Use the next strength of smoothing."""
+        self.cycle_smoothing()
+
+
+class MemoryPane(ChartPane):
+    """GiB over the time since the run began, until something else is chosen."""
+
+    NAME = TITLE = "memory"
+    FIRST = subjects.MEMORY
+    BESIDE = True
+    HELP = """What PyTorch has allocated on every device, or what c chooses; the dotted line is its
+peak, the dashed one the card's capacity. On CPU slots, the memory of the ranks' processes."""
+    DEFAULT_CSS = "MemoryPane { width: 38fr; }"
+
+
+_KEPT_AS = "curves"
+"""What each chart showed last is kept for the next screen under this name in panel.json."""
+
+
+def kept_choices() -> dict[str, str]:
+    """Chart → the key of its curves. Blocks: call it in a thread."""
+    found = themed.read().get(_KEPT_AS)
+    if not isinstance(found, dict):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, str)}
+
+
+def keep_choice(chart: str, key: str) -> None:
+    """Remember what a chart shows. Blocks. Raises OSError."""
+    themed.write(themed.read() | {_KEPT_AS: kept_choices() | {chart: key}})

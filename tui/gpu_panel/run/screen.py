@@ -30,11 +30,9 @@ from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.common.rows import fit
-from gpu_panel.run import choices, stop_dialog, subjects
-from gpu_panel.run.chart import ChartPane
+from gpu_panel.run import questions, subjects
+from gpu_panel.run.chart import ChartPane, LossPane, MemoryPane, keep_choice, kept_choices
 from gpu_panel.run.log.pane import LogPane
-from gpu_panel.run.loss import LossPane
-from gpu_panel.run.memory import MemoryPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.store import RunStore
@@ -321,12 +319,12 @@ class RunScreen(PaneScreen):
         if found is not None:
             pane.choose(found)
             with guard(self.app):
-                await in_thread(lambda: choices.keep(pane.NAME, found), name="panel-curve")
+                await in_thread(lambda: keep_choice(pane.NAME, found), name="panel-curve")
 
     @work(group="choices", exit_on_error=False)
     async def _choose_as_before(self) -> None:
         """Show in each chart what was chosen there last, in this run or another."""
-        kept = await in_thread(choices.kept, name="panel-curve")
+        kept = await in_thread(kept_choices, name="panel-curve")
         for pane in self._panes():
             if isinstance(pane, ChartPane) and pane.NAME in kept and self.is_mounted:
                 pane.choose(kept[pane.NAME])
@@ -351,7 +349,7 @@ class RunScreen(PaneScreen):
     async def action_note(self) -> None:
         """Let the person write a note at the reading line, or at the present step; a note that is
         there already is changed."""
-        from gpu_panel.run.noting import ask_for_note, place_of
+        from gpu_panel.run.questions import ask_for_note, place_of
 
         pane = next((p for p in self._panes() if isinstance(p, ChartPane) and p.has_focus), None)
         place = place_of(self.store, self._clock(), pane)
@@ -373,14 +371,14 @@ class RunScreen(PaneScreen):
 
     def action_about(self) -> None:
         """Show the sheet with attempts, warnings, command and folder."""
-        from gpu_panel.run.about import AboutRun
+        from gpu_panel.run.sheets import AboutRun
 
         self.app.push_screen(AboutRun(self.store, self._clock))
 
     @work(group="trace", exclusive=True, exit_on_error=False)
     async def action_trace(self) -> None:
         """Have each rank trace its next steps, and show what the traces say."""
-        from gpu_panel.run.traces import ask_for_traces
+        from gpu_panel.run.sheets import ask_for_traces
 
         self.notify("Tracing the next 3 steps of each rank")
         with guard(self.app):
@@ -396,10 +394,10 @@ class RunScreen(PaneScreen):
         now = self._asked_to_stop or state.state == "stopping"
         queued = self.store.turn is not None
         waits = state.state == "queued" and job.read(run.path) is not None
-        question = stop_dialog.end_left(run.id, left) if left \
-            else stop_dialog.ask_to_leave(run.id) if queued \
-            else stop_dialog.ask_to_cancel(run.id) if waits \
-            else stop_dialog.end_now(run.id) if now else stop_dialog.ask_to_stop(run.id)
+        question = questions.end_left(run.id, left) if left \
+            else questions.ask_to_leave(run.id) if queued \
+            else questions.ask_to_cancel(run.id) if waits \
+            else questions.end_now(run.id) if now else questions.ask_to_stop(run.id)
         if not await self.app.push_screen_wait(question):
             return
         try:

@@ -31,7 +31,7 @@ from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel import readonly
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import one_at_a_time
-from gpu_panel.run import losses, recorded, zoom_series
+from gpu_panel.run import losses, recorded
 from gpu_panel.run.clock import RunClock
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.marks import Moments
@@ -234,7 +234,7 @@ class RunStore:
     def zoom_series(self, first: int, last: int) -> RankSeries | None:
         """The losses of these steps one by one; None if there are too many. Blocks: called in a
         thread."""
-        return zoom_series.read(self._reader, first, last)
+        return losses.zoom_series(self._reader, first, last)
 
     async def look_now(self) -> None:
         """Read the state without waiting for the next look."""

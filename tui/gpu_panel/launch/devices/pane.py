@@ -18,7 +18,7 @@ from gpu_panel import keys
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.devices import lines, row_keys, ticking, ticks, words
+from gpu_panel.launch.devices import lines, row_keys, ticking, words
 from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, DeviceTable
 from gpu_panel.launch.devices.shades import ShadedRows
 from gpu_panel.launch.devices.source import LOOKS, DeviceSource
@@ -197,7 +197,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         if draft is None or not draft.hosts:
             return tuple(draft.ids) if draft is not None else ()
         inventories = {seen.host.name: seen.inventory for seen in source.hosts}
-        return ticks.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
+        return row_keys.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
 
     @property
     def _listing(self) -> bool:
@@ -262,7 +262,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         if self._draft is None:  # no preset has been read yet
             return
         self.resolved = True
-        before, entries = self._draft.mode, ticks.entries(ids)
+        before, entries = self._draft.mode, row_keys.entries(ids)
         if entries is None:
             self._draft.tick(ids)
         else:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult
+from textual.events import Paste
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
+from textual.widgets.input import Selection
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
@@ -18,13 +21,14 @@ from gpu_engine.plan import own_command
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskInfo
+from gpu_engine.spec.typed_command import one_line
+from gpu_engine.sweep.grid import varied
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.errors import guard
 from gpu_panel.common.flow import FlowRow, Labelled
 from gpu_panel.common.in_view import FocusInView
 from gpu_panel.common.static_text import put_lines
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.form.command_input import CommandInput
 from gpu_panel.launch.form.fields import (
     FIELDS,
     LENGTH,
@@ -38,14 +42,35 @@ from gpu_panel.launch.form.fields import (
     Field,
     FormRow,
     field_of,
+    label_of,
+    letters,
+    problem_text,
     widget_id,
 )
 from gpu_panel.launch.form.interpreter import InterpreterLine
-from gpu_panel.launch.form.letters import letters
 from gpu_panel.launch.form.more import More
-from gpu_panel.launch.form.problems import label_of, problem_text
-from gpu_panel.launch.form.row import FieldRow
 from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
+
+
+class CommandInput(Input):
+    """An Input that takes all lines of what is pasted, where others take the first."""
+
+    def on_paste(self, event: Paste) -> None:
+        """Put the lines where the cursor is, or in the place of what is selected."""
+        event.prevent_default()
+        event.stop()
+        self.replace(one_line(event.text), *sorted(self.selection))
+
+    def select_varied(self) -> None:
+        """Select the value that is mostly varied, for another to be typed in its place; without
+        one, go to the end."""
+        name = varied(self.value.split())
+        if name is None:
+            self.selection = Selection.cursor(len(self.value))
+        else:
+            *_, last = re.finditer(rf"(?:^|\s)-*{re.escape(name)}(?:=|\s+)(\S+)", self.value)
+            self.selection = Selection(*last.span(1))
+
 
 _FIRST_ROWS = (*TASK_ROWS, *ROWS)
 _PYTHON = "run.python"
@@ -91,8 +116,7 @@ class Fieldset(FocusInView):
         options = [(t.use, f"{t.name} · {_first(t.doc)}" if t.doc else t.name)
                    for t in self._tasks]
         options += [(OWN_CLASS, "own task class …"), (OWN_COMMAND, "own command …")]
-        yield FlowRow("Task", [Labelled(Choice(options, closed=True, id="task-choice"))],
-                      classes="row")
+        yield FlowRow("Task", [Labelled(Choice(options, closed=True, id="task-choice"))])
         for row in TASK_ROWS:
             yield self._row(row)
         yield TaskParams(id="params")
@@ -106,13 +130,13 @@ class Fieldset(FocusInView):
         for row in MORE_ROWS:
             made.append(fields := self._row(row))
             if row.fields[0].key == _PYTHON:
-                fields.above_problems = FlowRow("", [Labelled(self._line)], classes="row",
+                fields.above_problems = FlowRow("", [Labelled(self._line)],
                                                 id="row-interpreter")
                 made.append(fields.above_problems)
         return made
 
-    def _row(self, row: FormRow) -> FieldRow:
-        return FieldRow(row.label, [Labelled(self._widget(f), f.label) for f in row.fields],
+    def _row(self, row: FormRow) -> FlowRow:
+        return FlowRow(row.label, [Labelled(self._widget(f), f.label) for f in row.fields],
                         id=_row_id(row))
 
     def _widget(self, field: Field) -> Choice | Input:
@@ -187,7 +211,7 @@ class Fieldset(FocusInView):
                 here = self._has(field, mode, draft)
                 shown |= here
                 self._adapt_field(field, here, draft)
-            line = self.query_one("#" + _row_id(row), FieldRow)
+            line = self.query_one("#" + _row_id(row), FlowRow)
             line.display = shown
             line.adapt_labels()
             if row.fields[0].key == _PYTHON:
@@ -260,7 +284,7 @@ class Fieldset(FocusInView):
                 texts += [problem_text(p, label_of(p, field, row)) for p in mine]
                 if mine:
                     del by_field[field.key]
-            self.query_one("#" + _row_id(row), FieldRow).say(texts)
+            self.query_one("#" + _row_id(row), FlowRow).say(texts)
         left = self.query_one(TaskParams).show_problems(
             [p for problems in by_field.values() for p in problems])
         where = {"task.use": "task", "": ""}

@@ -111,9 +111,9 @@ and its best value so far, of marked runs the comparison."""
         """The page for this, which is made when it is first needed."""
         kind: type[Page]
         if at.sweep is not None:
-            from gpu_panel.launch.preview.sweep import SweepPage as kind
+            from gpu_panel.launch.preview.several import SweepPage as kind
         elif len(at.lines) > 1:
-            from gpu_panel.launch.preview.marked import MarkedPage as kind
+            from gpu_panel.launch.preview.several import MarkedPage as kind
         else:
             from gpu_panel.launch.preview.run import RunPage as kind
         found = self.query_children(kind)

@@ -16,10 +16,9 @@ from gpu_engine.runs.folder import Run
 from gpu_panel.launch.preview import room
 from gpu_panel.launch.preview.page import SOON, Page
 from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.run.chart import LossPane, MemoryPane
 from gpu_panel.run.log.pane import LogPane
 from gpu_panel.run.log.view import LogView
-from gpu_panel.run.loss import LossPane
-from gpu_panel.run.memory import MemoryPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.store import RunStore

@@ -1,4 +1,4 @@
-"""A sheet over the run screen: attempts with their reasons, warnings, the command, the folder."""
+"""Sheets over the run screen: everything about the run, and what its traces say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from textual import work
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from gpu_engine.common.clean import clean
+from gpu_engine.diagnose import traces
 from gpu_engine.runs import notes
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.traces import trace
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Sheet
 from gpu_panel.common.static_text import put
@@ -43,3 +47,20 @@ class AboutRun(Sheet):
     def _paint(self) -> None:
         put(self.text, Content("\n").join(about(self._store, self._clock(), self._bytes,
                                                 self._written)))
+
+
+class TraceSheet(Sheet):
+    """What each rank's trace says."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("T", "dismiss", "close")]
+
+
+def ask_for_traces(run: Run) -> TraceSheet:
+    """Have each rank trace its next steps, wait for that, and read what they say. Raises UserError
+    and OSError."""
+    lines: list[str] = []
+    for rank, answer in trace(run).items():
+        path, _, text = traces.told(run, answer)
+        lines += [f"rank {rank}" + ("" if path is None else f": {path}"), *text, ""]
+    lines.append("https://ui.perfetto.dev opens the files")
+    return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))
