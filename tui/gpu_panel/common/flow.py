@@ -90,8 +90,8 @@ class FlowLayout(Layout):
 class FlowRow(Container):
     """Shows fields in a `FlowLayout`, on as many lines as they need. It draws heading and labels
     itself: a widget for each takes as long to mount and style as a field. The label of a field with
-    the class `-untold` is struck out, and the heading if all fields have it. Below it stands what is
-    wrong with its fields; the widget for that is made with the first problem, as most rows never
+    the class `-untold` is struck out, and the heading if all fields have it. Below it stands what
+    is wrong with its fields; the widget for that is made with the first problem, as most rows never
     have any."""
 
     DEFAULT_CSS = "FlowRow { height: auto; width: 1fr; }"

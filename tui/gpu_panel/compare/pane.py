@@ -23,10 +23,6 @@ class ComparePane(Pane):
 
         index: int
 
-    def on_mount(self) -> None:
-        """The title in the frame, until `paint` says more there."""
-        self.border_title = self.border_title or self.TITLE
-
     def paint(self, store: CompareStore, chosen: int | None) -> None:
         """Show what is known now. `chosen`: the index of the run under the cursor."""
         raise NotImplementedError

@@ -22,7 +22,7 @@ from gpu_engine.runs import facts
 from gpu_engine.runs.compare import Figures, RunFacts
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run, State
-from gpu_panel.common.reading import one_at_a_time
+from gpu_panel.common.reading import Followed
 from gpu_panel.compare.curve import LOSS, RunCurve
 
 if TYPE_CHECKING:
@@ -109,21 +109,18 @@ class Compared:
                     self.curve.take(rank, told)
 
 
-class CompareStore:
-    """The compared runs. `version` rises whenever something has changed."""
+class CompareStore(Followed):
+    """The compared runs."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
+        super().__init__()
         self.runs = [Compared(run) for run in runs[:MOST]]
         self.name = LOSS
         """The value whose curves are read."""
-        self.version = 0
-        self.caught_up = False
-        """Whether everything written so far has been read once."""
         self.read_share = 0.0
         self._looked = 0.0
         self._turn = 0
         """Rises when another value is chosen, as what is read then belongs to the old one."""
-        self.reading: asyncio.Future[float] | None = None
 
     @property
     def facts(self) -> list[RunFacts]:
@@ -144,13 +141,7 @@ class CompareStore:
             for one in self.runs:
                 one.anew(name)
 
-    async def follow(self) -> None:
-        """Read until the owner cancels this task; another can go on from there."""
-        while True:
-            await asyncio.sleep(await one_at_a_time(self))
-
     async def read_on(self) -> float:
-        """Read what is new, a batch of each run. Returns the seconds until the next time."""
         turn = self._turn
         fresh, changed = await asyncio.to_thread(self._read)
         if turn != self._turn:  # some of it may have been read for the new value

@@ -624,10 +624,6 @@ class LaunchScreen(PaneScreen):
 
     # --- going from pane to pane ---------------------------------------------------------------
 
-    @on(PaneBar.Picked)
-    def _picked(self, event: PaneBar.Picked) -> None:
-        self.action_pane(event.pane)
-
     def bring_forward(self, name: str) -> None:
         """Show this pane if there is room for only one."""
         if name not in dict(self.tabs()):  # one of the preview's

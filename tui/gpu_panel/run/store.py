@@ -30,7 +30,7 @@ from gpu_engine.runs import chart_annotations, downsampling, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel import readonly
 from gpu_panel.charts.series import RankSeries
-from gpu_panel.common.reading import one_at_a_time
+from gpu_panel.common.reading import Followed
 from gpu_panel.run import losses, recorded
 from gpu_panel.run.clock import RunClock
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
@@ -46,10 +46,10 @@ BATCH = 0.01
 LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 """Seconds between reads, of a live run and of one that has ended."""
 MANY, MANY_EVERY = 16, 1.0
-JUDGED_EVERY = 5.0
-"""Seconds between two looks at why the run is slow."""
 """With more ranks than that, a live run is read less often: most of the cost is per read and rank,
 and at so many nobody sees the difference."""
+JUDGED_EVERY = 5.0
+"""Seconds between two looks at why the run is slow."""
 AT_ONCE = 8
 """Ranks whose news are folded before other tasks get their turn."""
 
@@ -101,11 +101,12 @@ def _put(xs: Sequence[int], values: Sequence[int | None], *into: Series) -> None
             series.add_rising(at, found)
 
 
-class RunStore:
+class RunStore(Followed):
     """Everything that the run screen shows: the state, the plan, the view of the events, and the
-    curves. `version` rises whenever something has changed."""
+    curves."""
 
     def __init__(self, run: Run) -> None:
+        super().__init__()
         self.run = run
         self.plan: LaunchPlan | None = None
         """None before it was read, or if it can't be read."""
@@ -134,9 +135,6 @@ class RunStore:
         """Its place in the queue; None: it is not in it."""
         self.left: list[int] = []
         """Pids of a lost run's processes that still run."""
-        self.version = 0
-        self.caught_up = False
-        """Whether everything written before the screen opened has been read."""
         self.read_share = 0.0
         """The share of it that has been read, from 0 to 1."""
         self.behind = False
@@ -149,7 +147,6 @@ class RunStore:
         self._digested = False
         self._looked = -math.inf
         """When the state was read last, monotonic seconds."""
-        self.reading: asyncio.Future[float] | None = None
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -189,14 +186,7 @@ class RunStore:
 
     # --- reading --------------------------------------------------------------------------------
 
-    async def follow(self) -> None:
-        """Read until the owner cancels this task. What is being read then is taken in all the
-        same, so that another owner can go on from there."""
-        while True:
-            await asyncio.sleep(await one_at_a_time(self))
-
     async def read_on(self) -> float:
-        """Read what is new, a batch of it. Returns the seconds until the next time."""
         now = time.monotonic()
         if now - self._looked >= 1.0 or not self.ranks:
             self._looked = now

@@ -1,8 +1,8 @@
 """The keys of the rows of the device table: for a device of this machine its id, for a device of a
 host the host's name, a space and its id. Neither name contains a space. Pure.
 
-A spec names the ids (`devices.ids`) if only devices of this machine are ticked. Otherwise each entry
-of `devices.hosts` names a host and its devices; this machine is called "local".
+A spec names the ids (`devices.ids`) if only devices of this machine are ticked. Otherwise each
+entry of `devices.hosts` names a host and its devices; this machine is called "local".
 """
 
 from __future__ import annotations

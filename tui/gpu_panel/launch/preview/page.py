@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widget import Widget
 
+from gpu_panel.common.reading import Followed
 from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.launch.stores import Stores
 
@@ -17,17 +17,6 @@ SOON = 0.05
 what was shown before stays until then."""
 AGAIN, CATCHING_UP = 0.5, 0.1
 """Seconds between two looks at what was read: usually, and while old events are being read."""
-
-
-class Follows(Protocol):
-    """A store that somebody must have read on."""
-
-    caught_up: bool
-    version: int
-
-    async def follow(self) -> None:
-        """Read until cancelled."""
-        ...
 
 
 class Page(Vertical):
@@ -69,7 +58,7 @@ class Page(Vertical):
             self.entitled = title, keys_here
             frame.border_title, frame.border_subtitle = title, Content(keys_here)
 
-    async def _follow(self, store: Follows) -> None:
+    async def _follow(self, store: Followed) -> None:
         """Have `store` read, and paint what is new, as long as `_changes`."""
         reading = asyncio.create_task(store.follow())
         try:

@@ -13,9 +13,11 @@ from textual.content import Content
 from textual.widgets import Static
 
 from gpu_engine.runs.folder import Run
+from gpu_panel.common.static_text import put
 from gpu_panel.launch.preview import room
 from gpu_panel.launch.preview.page import SOON, Page
 from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.run.banner import Banner
 from gpu_panel.run.chart import LossPane, MemoryPane
 from gpu_panel.run.log.pane import LogPane
 from gpu_panel.run.log.view import LogView
@@ -42,14 +44,6 @@ class RunPage(Page):
     DEFAULT_CSS = """
     RunPage {
         #run-facts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-        #run-banner {
-            height: auto;
-            padding: 0 1;
-            &.-error { background: $error-muted; color: $text-error; }
-            &.-warning { background: $warning-muted; color: $text-warning; }
-            &.-success { background: $success-muted; color: $text-success; }
-            &.-plain { background: $boost; }
-        }
         #run-plan { padding: 1 1 0 1; }
         #run-curves MemoryPane { margin-left: 1; }
         LogPane { min-height: 1; }
@@ -64,7 +58,7 @@ class RunPage(Page):
 
     def compose(self) -> ComposeResult:
         yield Static(id="run-facts", markup=False)
-        yield Static(id="run-banner", markup=False)
+        yield Banner(id="run-banner", markup=False)
         with Horizontal(id="run-curves"):
             yield LossPane(id="run-loss")
             yield MemoryPane(id="run-memory")
@@ -117,13 +111,10 @@ class RunPage(Page):
             lines = []  # the title and the facts say it
         facts = figures(store, now)
         self._arrange(store, lines, bool(facts.plain.strip()))
-        self._put("#run-facts", facts)
-        banner_place = self.query_one("#run-banner", Static)
-        for name in ("error", "warning", "success", "plain"):
-            banner_place.set_class(name == tone, f"-{name}")
-        self._put("#run-banner", Content("\n".join(lines)))
+        put(self.query_one("#run-facts", Static), facts, layout=False)
+        self.query_one(Banner).say(lines, tone)
         if store.turn is not None:
-            self._put("#run-plan", Content("\n").join(about(store, now)[:-1]))
+            put(self.query_one("#run-plan", Static), Content("\n").join(about(store, now)[:-1]))
         moment = Moment(now, self._changes(), self._rank)
         for pane in self._panes():
             if pane.display:
@@ -134,12 +125,6 @@ class RunPage(Page):
             return "enter whole screen" + DOT + "[ ] move" + DOT + "s out of the queue"
         return "enter whole screen" + DOT + ("s stop" if self._changes() else "u resume" + DOT
                                              + "e again")
-
-    def _put(self, where: str, content: Content) -> None:
-        place = self.query_one(where, Static)
-        shown = place.content
-        if not (isinstance(shown, Content) and content.is_same(shown)):
-            place.update(content, layout=where != "#run-facts")
 
     def _arrange(self, store: RunStore, lines: list[str], facts: bool) -> None:
         """Give each part its rows, if they are others than before."""
