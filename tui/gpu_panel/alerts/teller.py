@@ -45,7 +45,6 @@ class Teller:
         self._chosen = chosen
 
     def begin(self) -> None:
-        """Look from now on."""
         self._app.set_timer(_FIRST, lambda: self._app.set_interval(EVERY, self._look_in_background))
 
     # --- the setting ---------------------------------------------------------------------------

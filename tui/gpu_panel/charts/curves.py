@@ -73,7 +73,6 @@ class CurveView(CurveDrawing, can_focus=True):
             self.border_title = Content(title)
 
     def redraw(self) -> None:
-        """Draw everything again with the next frame."""
         self._frame = None
         self.border_subtitle = self.modes()
         self.refresh()
@@ -100,27 +99,22 @@ class CurveView(CurveDrawing, can_focus=True):
     # --- keys -----------------------------------------------------------------------------------
 
     def toggle_log(self) -> None:
-        """Switch between a logarithmic and a linear scale."""
         self.log_scale = not self.log_scale
         self.redraw()
 
     def cycle_smoothing(self) -> None:
-        """Use the next strength in `SMOOTHING`."""
         self.smooth = SMOOTHING[(SMOOTHING.index(self.smooth) + 1) % len(SMOOTHING)]
         self.redraw()
 
     def action_band(self) -> None:
-        """Switch between a line for each rank, and their range and mean."""
         self.banded = not self._as_band()
         self.redraw()
 
     def action_range(self) -> None:
-        """Switch between all values and those that are not far outside."""
         self.robust = not self.robust
         self.redraw()
 
     def action_whole(self) -> None:
-        """Show the whole x range and hide the reading line."""
         self._window = self.cross = None
         self.redraw()
 
@@ -137,7 +131,6 @@ class CurveView(CurveDrawing, can_focus=True):
         self.redraw()
 
     def action_mark(self, by: int) -> None:
-        """Move the crosshair to the next mark (1) or the previous one (-1)."""
         x0, x1 = self._range
         at = marking.beside(self.marks, (x1 if by < 0 else x0 - 1) if self.cross is None
                             else self.cross, by)

@@ -161,7 +161,6 @@ class CurveDrawing(Widget):
         return self._frame[y] if y < len(self._frame) else Strip.blank(width)
 
     def frame(self, width: int, height: int) -> list[Strip]:
-        """The whole chart as strips."""
         if width < 1 or height < 1:
             return []
         canvas = Canvas(width, height)

@@ -166,7 +166,6 @@ class Choice(Widget, can_focus=True):
         return lines
 
     def choose(self, value: str) -> None:
-        """Choose an option and post `Changed`."""
         if value != self.value and value in [v for v, _ in self.options]:
             self.value = value
             self.post_message(self.Changed(self, value))
@@ -178,7 +177,6 @@ class Choice(Widget, can_focus=True):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_open(self) -> None:
-        """Show all options in a menu."""
         options = [(value, text, note) for (value, text), note in
                    zip(self.options, self._notes, strict=True)]
         chosen = await self.app.push_screen_wait(ChoiceMenu(options, self.value, self.region))

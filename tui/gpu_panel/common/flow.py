@@ -123,7 +123,6 @@ class FlowRow(Container):
         return Content("\n").join(lines)
 
     def say(self, problems: Sequence[str]) -> None:
-        """Show these problems below."""
         if self._problems is None:
             if not problems or not isinstance(self.parent, Widget):
                 return

@@ -166,7 +166,6 @@ class PaneScreen(Screen[None]):
     # --- actions -------------------------------------------------------------------------------
 
     def action_pane(self, name: str) -> None:
-        """Show a pane and give it the focus."""
         self.bring_forward(name)
         self.pane(name).enter()
 
@@ -239,7 +238,7 @@ class StoreScreen(PaneScreen):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group == "store" and event.state == WorkerState.ERROR:
-            self.notify(f"The panel reads nothing more of this: {event.worker.error}",
+            self.notify(f"The panel no longer reads what is shown: {event.worker.error}",
                         severity="error", markup=False, timeout=30)
 
 

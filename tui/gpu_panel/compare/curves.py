@@ -70,7 +70,6 @@ v shows them."""
         return clean(f"{one.id} {one.facts.name}")
 
     def action_axis(self) -> None:
-        """Draw the curves over the next of steps, time and examples."""
         every = list(_AXES)
         self.axis = every[(every.index(self.axis) + 1) % len(every)]
         self.action_whole()  # what was zoomed in means nothing on another axis
@@ -78,16 +77,13 @@ v shows them."""
             self.paint(*self._last)
 
     def action_log_scale(self) -> None:
-        """Switch between a logarithmic and a linear scale."""
         self.toggle_log()
 
     def action_smooth(self) -> None:
-        """Use the next strength of smoothing."""
         self.cycle_smoothing()
 
     @work(group="value", exclusive=True, exit_on_error=False)
     async def action_value(self) -> None:
-        """Choose another value by typing a part of its name."""
         from gpu_panel.run.picker import CurvePicker
 
         if self._last is None:

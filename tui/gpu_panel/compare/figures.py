@@ -63,7 +63,6 @@ evaluation, the time of its attempts, its speed and the most memory that it took
         event.stop()
 
     def action_open(self) -> None:
-        """Open the screen of the run under the cursor."""
         from gpu_panel.run.screen import RunScreen
 
         if self.store is not None and self.store.runs:

@@ -61,7 +61,6 @@ class CompareScreen(StoreScreen):
             await asyncio.sleep(_EVERY)
 
     def paint(self) -> None:
-        """Draw what has changed."""
         now = (self.store.version, self._chosen)
         if not self.app.is_running or not self.is_current or now == self._painted:
             return
@@ -104,9 +103,7 @@ class CompareScreen(StoreScreen):
     # --- actions --------------------------------------------------------------------------------
 
     def action_back(self) -> None:
-        """Back to the list of runs."""
         self.dismiss(None)
 
     def action_copy(self) -> None:
-        """Copy figures and differences as a Markdown table."""
         copy(self.app, "\n".join(compare.markdown(self.store.facts)))

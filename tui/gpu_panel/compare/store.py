@@ -64,7 +64,6 @@ class Compared:
 
     @property
     def facts(self) -> RunFacts:
-        """What is compared of it, as far as it is known."""
         told = self._told or RunFacts(self.id, self.id, Figures("…"), {}, Environment())
         return told if self.state is None else facts.with_figures(told, self.state, self.view)
 
@@ -101,7 +100,6 @@ class Compared:
         return self._reader.read(seconds, _PIECE)
 
     def fold(self, fresh: Iterable[tuple[int, list[Told]]]) -> None:
-        """Take in events."""
         for rank, each in fresh:
             for told in each:
                 self.view.fold_batch(rank, told)
@@ -124,7 +122,6 @@ class CompareStore(Followed):
 
     @property
     def facts(self) -> list[RunFacts]:
-        """The facts of all runs."""
         return [one.facts for one in self.runs]
 
     @property

@@ -64,12 +64,10 @@ class Edits:
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is an edit to undo."""
         return bool(self._past)
 
     @property
     def can_redo(self) -> bool:
-        """Whether there is an undone edit to do again."""
         return bool(self._future)
 
     def undo(self) -> State | None:

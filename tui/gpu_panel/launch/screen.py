@@ -177,7 +177,6 @@ class LaunchScreen(PaneScreen):
     @on(RunsPane.Again)
     @work(exit_on_error=False, group="form")
     async def _again(self, event: RunsPane.Again) -> None:
-        """Load a run's settings into the form."""
         with guard(self.app):
             if not self.form.ready:
                 return
@@ -397,11 +396,9 @@ class LaunchScreen(PaneScreen):
     # --- undoing -------------------------------------------------------------------------------
 
     async def action_undo(self) -> None:
-        """Take back the last edit."""
         await self._show_undone(self.draft.undo(), "Nothing to undo")
 
     async def action_redo(self) -> None:
-        """Redo the edit that was undone."""
         await self._show_undone(self.draft.redo(), "Nothing to redo")
 
     async def _show_undone(self, draft: Draft | None, otherwise: str) -> None:
@@ -420,7 +417,6 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="launch", exclusive=True)
     async def action_launch(self) -> None:
-        """Start the run, after a question if devices are not free."""
         from gpu_engine.launching import launcher
 
         with guard(self.app):
@@ -526,7 +522,6 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="torch", exclusive=True)
     async def action_torch(self) -> None:
-        """Offer to install torch, or to choose an interpreter that has it."""
         with guard(self.app):
             inventory = self.source.inventory
             going = self._torch if self._torch is not None and not self._torch.over else None
@@ -581,7 +576,6 @@ class LaunchScreen(PaneScreen):
 
     @property
     def detail_open(self) -> bool:
-        """Whether the details of a device are shown."""
         return self.has_class("-detail")
 
     def _paint_detail(self) -> None:
@@ -612,11 +606,9 @@ class LaunchScreen(PaneScreen):
         self._if_seen(self._paint_detail)
 
     def action_other_device(self, by: int) -> None:
-        """Show the details of the next device, or of the one before."""
         self.devices.cursor += by
 
     def action_gpu_processes(self) -> None:
-        """Show the processes on all GPUs in one table."""
         from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
 
         self.app.push_screen(GpuProcessesScreen(
@@ -625,7 +617,6 @@ class LaunchScreen(PaneScreen):
     # --- going from pane to pane ---------------------------------------------------------------
 
     def bring_forward(self, name: str) -> None:
-        """Show this pane if there is room for only one."""
         if name not in dict(self.tabs()):  # one of the preview's
             return
         if self.has_class("-narrow"):
@@ -639,7 +630,6 @@ class LaunchScreen(PaneScreen):
         super().action_pane(name)
 
     def action_jump(self) -> None:
-        """Go to the field of the form whose letter is typed next."""
         if self.form.ready:
             self._keep_unfolded(True)
             self.bring_forward("form")

@@ -26,7 +26,6 @@ class Banner(Static):
     """
 
     def say(self, lines: Sequence[str], tone: str) -> None:
-        """Show these lines."""
         if not self.has_class(f"-{tone}"):
             self.set_classes(f"-{tone}")
         width, height = self.content_size

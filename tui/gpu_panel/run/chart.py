@@ -146,11 +146,9 @@ checkpoint; × marks a value that is not finite."""
     DEFAULT_CSS = "LossPane { width: 62fr; }"
 
     def action_log_scale(self) -> None:
-        """Switch between a logarithmic and a linear scale."""
         self.toggle_log()
 
     def action_smooth(self) -> None:
-        """Use the next strength of smoothing."""
         self.cycle_smoothing()
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def add(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
-    """Add the losses of the events, in this order."""
     for some in _alike(events):
         first = some[0]
         if not first.losses:
@@ -51,7 +50,6 @@ def _alike(events: Sequence[StepEvent]) -> Iterator[Sequence[StepEvent]]:
 
 
 def _add_means(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
-    """Add the mean, the least and the greatest loss of each event."""
     steps, means, los, his = [], [], [], []
     for event in events:
         if event.loss is None:

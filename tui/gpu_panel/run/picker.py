@@ -113,9 +113,7 @@ class CurvePicker(ModalScreen[str | None]):
         self.dismiss(event.key)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor of the list by one line."""
         self._list.cursor += by
 
     def action_page(self, by: int) -> None:
-        """Move it by one page."""
         self._list.cursor += by * max(self._list.size.height - 1, 1)

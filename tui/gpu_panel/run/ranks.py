@@ -186,12 +186,10 @@ any order."""
         self.repaint()
 
     def action_choose(self) -> None:
-        """Choose the rank under the cursor."""
         if self.key_at_cursor is not None:
             self._choose(int(self.key_at_cursor))
 
     def action_sort(self) -> None:
-        """Sort in the next order."""
         self._sort(order.ORDERS[(order.ORDERS.index(self._order.by) + 1) % len(order.ORDERS)])
 
     def header_clicked(self, x: int) -> None:
@@ -219,7 +217,6 @@ any order."""
     # --- drawing --------------------------------------------------------------------------------
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        """The heading and a row for each rank, `width` cells wide."""
         now, still, made = self._now, self._still, self._texts
         if not made:
             peers = Peers.of(self._ranks)

@@ -80,7 +80,6 @@ class ResumeDialog(ModalScreen[bool]):
             self.dismiss(False)
 
     def action_resume(self) -> None:
-        """Start an attempt with the settings in the fields."""
         if not self._starting:
             self._starting = True
             self._resume()

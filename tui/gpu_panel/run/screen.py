@@ -193,7 +193,6 @@ class RunScreen(StoreScreen):
         return LogPane.NAME if self._front in self._bare else self._front
 
     def action_maximize(self) -> None:
-        """Show only the pane with the focus, or all of them again."""
         self._whole = not self._whole
         if self._whole:
             self._front = next((p.NAME for p in self._panes() if p.has_focus_within),
@@ -209,7 +208,6 @@ class RunScreen(StoreScreen):
 
     @property
     def run_at_hand(self) -> str:
-        """The id of the run."""
         return self.run_folder.id
 
     def placeholders(self) -> Values:
@@ -245,13 +243,11 @@ class RunScreen(StoreScreen):
             self.dismiss(None)
 
     def action_again(self) -> None:
-        """Close, and load the run's settings into the form."""
         if self._again is not None and len(self.app.screen_stack) > 1:
             self.dismiss(None)
             self._again()
 
     def action_copy_command(self) -> None:
-        """Copy the command that starts this run."""
         plan = self.store.plan
         if plan is None:
             self.notify("Its plan can't be read yet, so there is no command", severity="warning")
@@ -284,7 +280,6 @@ class RunScreen(StoreScreen):
                 pane.choose(kept[pane.NAME])
 
     def _name_tabs(self) -> None:
-        """Name the tab of each chart by what it shows."""
         bar = self.query_one(PaneBar)
         for pane in self._panes():
             if isinstance(pane, ChartPane) and pane.subject is not None:
@@ -293,7 +288,6 @@ class RunScreen(StoreScreen):
 
     @work(exit_on_error=False, group="export")
     async def action_export(self) -> None:
-        """Write a report of the run, or its figures for other programs."""
         from gpu_panel.export.exporting import export
 
         with guard(self.app):
@@ -324,14 +318,12 @@ class RunScreen(StoreScreen):
         return [(s.key, s.name, s.group, s.title(self.store)) for s in subjects.every(self.store)]
 
     def action_about(self) -> None:
-        """Show the sheet with attempts, warnings, command and folder."""
         from gpu_panel.run.sheets import AboutRun
 
         self.app.push_screen(AboutRun(self.store, self._clock))
 
     @work(group="trace", exclusive=True, exit_on_error=False)
     async def action_trace(self) -> None:
-        """Have each rank trace its next steps, and show what the traces say."""
         from gpu_panel.run.sheets import ask_for_traces
 
         self.notify("Tracing the next 3 steps of each rank")

@@ -167,7 +167,6 @@ class RunStore(Followed):
         return self._verdicts
 
     def launch_warnings(self) -> list[str]:
-        """The warnings of the launch."""
         return list(self.plan.warnings) if self.plan is not None else []
 
     def failed_before(self) -> list[AttemptRecord]:

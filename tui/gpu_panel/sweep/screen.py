@@ -73,5 +73,4 @@ class SweepScreen(PaneScreen):
         """There is only one pane."""
 
     def action_back(self) -> None:
-        """Back to the list of runs."""
         self.dismiss(None)

@@ -136,7 +136,6 @@ def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
 
 
 def _machines(table: DeviceTable) -> list[Machine]:
-    """This machine and the hosts."""
     return [Machine(None, table.inventory, table.snapshot, table.freedom, table.history),
             *(Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
                       table.histories.get(s.host.name), None if s.can_run else s.reason or "")

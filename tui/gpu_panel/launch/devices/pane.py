@@ -107,7 +107,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.paint()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Show the problems that are about devices."""
         self._problems = tuple(p for p in problems if p.key.startswith("devices."))
         self.paint()
 
@@ -155,7 +154,6 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.post_message(self.HeldChanged())
 
     def paint(self) -> None:
-        """Draw the latest snapshot of the devices."""
         if not self.is_on_screen and self.size.width:
             return
         self._table = self.table()
@@ -163,7 +161,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._entitle()
 
     def table(self) -> DeviceTable:
-        """What there is to show now."""
         source, draft = self._source, self._draft
         return DeviceTable(
             source.inventory, source.snapshot, self.ticked,
@@ -320,7 +317,6 @@ w notifies you when the device under the cursor is free, W when any is."""
                 await self._tick_freest(count)
 
     async def action_more(self) -> None:
-        """Tick the freest device that is not ticked, as the next rank."""
         if self._draft is None:
             return
         have = self.ticked if self.resolved else ()  # not yet: what the preset asks for, and one
@@ -335,7 +331,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.tick([*have, *more][:count])
 
     def action_fewer(self) -> None:
-        """Untick the last rank's device."""
         if self.ticked:
             self._count = None
             self.tick(self.ticked[:-1])
@@ -353,13 +348,11 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.tick(chosen)
 
     def action_move_rank(self, by: int) -> None:
-        """Swap the ranks of the device under the cursor and of its neighbour."""
         key = self.key_at_cursor
         if key is not None and (moved := ticking.moved(self.ticked, key, by)) is not None:
             self.tick(moved)
 
     def action_sort_ranks(self) -> None:
-        """Sort the ranks by the machine's device numbers."""
         order = ticking.in_order(self.ticked, self._in_order)
         if order != list(self.ticked):
             self.tick(order)
@@ -372,12 +365,10 @@ w notifies you when the device under the cursor is free, W when any is."""
     # --- waiting for a device ------------------------------------------------------------------
 
     def action_wait(self) -> None:
-        """Wait for the device under the cursor, or no longer."""
         if (key := self.key_at_cursor) is not None:
             self._wait_for(key, [key])
 
     def action_wait_any(self) -> None:
-        """Wait for any device, or no longer."""
         self._wait_for(row_keys.ANY, self._in_order)
 
     def _wait_for(self, key: str, those: Sequence[str]) -> None:
@@ -393,7 +384,6 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_other_kind(self) -> None:
-        """Offer CPU slots in place of the GPUs, or the GPUs again."""
         with guard(self.app):
             before, draft = self._source.inventory, self._draft
             if before is None or draft is None:
@@ -418,7 +408,6 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.tick([d.id for d in known])
 
     def action_order(self) -> None:
-        """Sort the table in the next way, and go to its first device."""
         names = list(ORDERS)
         self._order = names[(names.index(self._order) + 1) % len(names)]
         self.paint()

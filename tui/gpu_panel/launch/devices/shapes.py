@@ -60,12 +60,10 @@ class Facts:
         return _of_total(used, total), "" if style == "accent" else style
 
     def utilizations(self, over: Span, dots: int = 1) -> Values:
-        """The columns of the graph of utilisation."""
         return self.history.utilization(self.sample.device.id, over, dots) if self.history \
             else [None] * over.cells * dots
 
     def memories(self, over: Span) -> Values:
-        """The columns of the graph of memory."""
         return self.history.memory(self.sample.device.id, over) if self.history \
             else [None] * over.cells
 

@@ -41,11 +41,9 @@ class Machine:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Those that are known."""
         return self.inventory.devices if self.inventory is not None else ()
 
     def find(self, name: str) -> Device | None:
-        """The device of this name."""
         return self.inventory.find(name) if self.inventory is not None else None
 
     def key(self, device: Device) -> str:
@@ -144,7 +142,6 @@ class DeviceSource:
 
     @property
     def machines(self) -> list[Machine]:
-        """This machine and the others."""
         return [Machine(None, self.inventory, self.snapshot, self.freedom, self.history), *(
             Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
                     self.histories.get(s.host.name), None if s.can_run else s.reason or "")
@@ -172,7 +169,6 @@ class DeviceSource:
         return recent[-LOOKS:]
 
     def remember(self) -> None:
-        """Add new snapshots to the histories."""
         self.history.learn(self._recent)
         for seen in self.hosts:
             self.histories.setdefault(seen.host.name, History()).learn(seen.recent)

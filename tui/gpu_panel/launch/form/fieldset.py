@@ -299,7 +299,6 @@ class Fieldset(FocusInView):
             await self._more.draw()
 
     async def focus_problem(self, problems: Sequence[Problem]) -> None:
-        """Move the focus to the first field with a problem."""
         if any(p.key in _BELOW_MORE for p in problems):
             await self._more.draw()
         for problem in problems:
@@ -361,7 +360,6 @@ class Fieldset(FocusInView):
         return sum(part.outer_size.height for part in self.children if part.display)
 
     def focus_first(self) -> None:
-        """Move the focus to the list of tasks, which is the first field."""
         self._task_choice.focus()
 
     def letters(self) -> dict[Widget, str]:

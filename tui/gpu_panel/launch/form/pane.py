@@ -42,7 +42,6 @@ class HelpLine(Static):
         letter: str
 
     def ask(self) -> None:
-        """Take the next key."""
         self.can_focus = True
         self.focus()
         self.update(Content("The letter of a field; esc leaves"))
@@ -179,7 +178,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._entitle()
 
     async def show_undone(self) -> None:
-        """Show the draft after an edit was undone or done again."""
         self._fill()
         await self._show_task()
 
@@ -190,7 +188,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             self.border_subtitle = Content(" · ".join(keys))
 
     def show_review(self, review: Review) -> None:
-        """Show the problems below their fields."""
         self._problems = review.others
         if self._fields is not None:
             self._fields.show_problems(review.others)
@@ -202,7 +199,6 @@ type in a field, digits and letters go into it: esc leaves it."""
         return any(p.key and not p.key.startswith("devices.") for p in self._problems)
 
     async def focus_problem(self) -> None:
-        """Move the focus to the first field with a problem."""
         if self._fields is not None:
             await self._fields.focus_problem(self._problems)
 
@@ -303,7 +299,6 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_presets(self) -> None:
-        """Choose another preset from the list and load it into the form."""
         from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
 
         with guard(self.app):
@@ -339,7 +334,6 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_save(self) -> None:
-        """Save the form as a preset."""
         from gpu_panel.launch.presets.save import ask_and_save
 
         with guard(self.app):

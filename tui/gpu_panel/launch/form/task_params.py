@@ -48,7 +48,6 @@ class TaskParams(Vertical):
         self._one_at_a_time = asyncio.Lock()
 
     async def show(self, info: TaskInfo | None, draft: Draft) -> None:
-        """Draw `info`'s parameters with the draft's values."""
         fields = info.fields if info else ()
         async with self._one_at_a_time:
             if fields != self._fields:
@@ -129,7 +128,6 @@ def compact(box: Input) -> Input:
 
 
 def mark_invalid(widget: Widget, wrong: bool) -> None:
-    """Mark a field as having a problem, or remove the mark."""
     widget.set_class(wrong, "-invalid")
 
 

@@ -35,7 +35,6 @@ class ProcessTable(Rows):
         self.found: list[GpuProcess] = []
 
     def paint(self) -> None:
-        """Draw the newest samples."""
         raise NotImplementedError
 
     @property

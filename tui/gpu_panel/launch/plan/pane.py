@@ -169,14 +169,12 @@ first line says what is in it, and enter opens it."""
             await self.run_action("screen.pane('form')")
 
     def action_copy(self) -> None:
-        """Copy the command."""
         if self._plan is None:
             self.notify("Nothing to copy: the form has problems", severity="warning")
             return
         copy(self.app, "\n".join(self._plan.lines))
 
     def action_processes(self) -> None:
-        """Show every process in full."""
         if self._plan is None:
             self.notify("No processes to show: the form has problems",
                         severity="warning")

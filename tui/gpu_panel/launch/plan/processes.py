@@ -26,7 +26,6 @@ class ProcessesScreen(Sheet):
 
 
 def processes_text(plan: LaunchPlan) -> Content:
-    """The text about every process of the plan."""
     parts: list[Content] = []
     for number, process in enumerate(plan.processes):
         ranks = ", ".join(map(str, process.ranks))

@@ -125,7 +125,6 @@ class PresetsScreen(ModalScreen[str | None]):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_delete(self) -> None:
-        """Ask the person, then delete the preset under the cursor, if it is their own."""
         entry = self._at_cursor
         if entry is None or not self._is_own(entry, "deleted"):
             return
@@ -141,7 +140,6 @@ class PresetsScreen(ModalScreen[str | None]):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_rename(self) -> None:
-        """Ask for another name of the preset under the cursor, if it is the person's own."""
         entry = self._at_cursor
         if entry is None or not self._is_own(entry, "renamed"):
             return
@@ -154,7 +152,6 @@ class PresetsScreen(ModalScreen[str | None]):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_duplicate(self) -> None:
-        """Copy the preset under the cursor under another name."""
         entry = self._at_cursor
         if entry is None:
             return
@@ -176,7 +173,6 @@ class PresetsScreen(ModalScreen[str | None]):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_describe(self) -> None:
-        """Ask what the preset under the cursor is for, if it is the person's own."""
         entry = self._at_cursor
         if entry is None or entry.preset is None or not self._is_own(entry, "described"):
             return

@@ -47,7 +47,6 @@ class Page(Vertical):
         raise NotImplementedError
 
     def paint(self) -> None:
-        """Draw what was read."""
         raise NotImplementedError
 
     def entitle(self, title: Content, keys_here: str) -> None:

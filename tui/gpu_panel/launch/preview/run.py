@@ -155,7 +155,6 @@ class RunPage(Page):
             and not len(store.loss.all)
 
     def on_resize(self) -> None:
-        """Share the rows anew."""
         self.paint()
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:

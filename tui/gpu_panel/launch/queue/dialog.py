@@ -187,7 +187,6 @@ class QueueDialog(ModalScreen[Queued | None]):
             self.dismiss(None)
 
     def action_submit(self) -> None:
-        """Put the run into the queue."""
         if not self._busy:
             self._busy = True
             self._submit()

@@ -97,7 +97,6 @@ class LogScroll(ScrollView, can_focus=True):
 
     @property
     def count(self) -> int:
-        """The number of entries."""
         if self.filtered and self._matches is not None:
             return len(self._matches)
         return len(self.lines or ())
@@ -312,29 +311,23 @@ class LogScroll(ScrollView, can_focus=True):
             self._aim = line
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by so many lines."""
         self.move_to(self.cursor + by)
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by so many pages."""
         self.move_to(self.cursor + by * max(self.scrollable_content_region.height - 1, 1))
 
     def action_first(self) -> None:
-        """Go to the first line."""
         self.move_to(0)
 
     def action_last(self) -> None:
-        """Go to the last line and follow what is added."""
         self.following = True
         self._grown()
 
     def action_follow(self) -> None:
-        """Switch between following the end and staying here."""
         self.following = not self.following
         self._grown()
 
     def action_wrap(self) -> None:
-        """Continue long lines on the next row, or cut them."""
         self.wrapped = not self.wrapped
         self.scroll_to(x=0, animate=False)
         self._settle()
@@ -342,7 +335,6 @@ class LogScroll(ScrollView, can_focus=True):
             self.move_to(self.cursor)
 
     def action_aside(self, by: int) -> None:
-        """Scroll sideways by `by` cells."""
         self.scroll_to(x=self.scroll_x + by, animate=False, force=True)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
@@ -368,7 +360,6 @@ class LogScroll(ScrollView, can_focus=True):
     # --- drawing --------------------------------------------------------------------------------
 
     def _text(self, entry: int) -> str:
-        """The text of an entry."""
         lines, number = self.lines, self.line_of(entry)
         if lines is None:
             return ""
