@@ -28,7 +28,6 @@ class Pane(Widget):
     DEFAULT_CLASSES = "pane"
     """The frame, which is the same everywhere."""
     NAME: ClassVar[str]
-    """Its name, which is also its widget's id."""
     TITLE: ClassVar[str]
     """Its title in the tab and in the help."""
     CALLED: ClassVar[str] = ""

@@ -34,7 +34,6 @@ class CompareTable(Rows, ComparePane):  # pyright: ignore[reportIncompatibleMeth
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.store: CompareStore | None = None
-        """None before the first painting."""
         self.first = 0
         """The first of the movable columns that is shown."""
         self.hidden = False

@@ -48,9 +48,7 @@ class Compared:
         self.id = clean(run.id)
         """Its id, to be shown: a folder may have any name."""
         self.state: State | None = None
-        """None before it was read."""
         self.problem: str | None = None
-        """Why its settings can't be read."""
         self._told: RunFacts | None = None
         self.anew(name)
 

@@ -18,7 +18,6 @@ class State:
     aside: Mapping[str, Any]
     """Keys of `parallel` that the mode does not use."""
     by_hand: bool
-    """Whether the person has ticked devices."""
 
 
 class Edits:

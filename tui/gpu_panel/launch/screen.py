@@ -85,12 +85,10 @@ class LaunchScreen(PaneScreen):
         self._previews = False
         """Whether there is room for the preview."""
         self.review: Review | None = None
-        """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
         self._torch: Installation | None = None
         """The installation of torch that was begun last."""
         self._begun = False
-        """Whether the first frame has been drawn."""
         self._form_kept = themed.read().get("form")
         self._unfolded = self._form_kept != FOLDED
         """Whether the person wants to see the whole form, which the first panel of all shows."""

@@ -41,7 +41,6 @@ class ChartPane(CurveView, RunPane):
         self.chosen: str = self.FIRST
         """The key of the curves that the person wants to see here."""
         self.subject: Subject | None = None
-        """What is drawn now."""
         self._painted: object = None
         self._read_to, self._read_at = 0, -math.inf
         """The last step in `zoomed`, and when that was read, monotonic seconds."""

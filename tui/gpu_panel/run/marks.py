@@ -47,7 +47,6 @@ class Moments:
     attempts: dict[int, float] = field(default_factory=dict)
     """Attempt, from 2 → when it began, Unix seconds."""
     notes: list[written.Mark] = field(default_factory=list)
-    """A person's notes."""
     clock: Series = field(default_factory=Series)
     """Step → second of the run, as one rank has told."""
     _clock_of: int | None = None

@@ -45,7 +45,6 @@ class RankOrder:
 
     def __init__(self) -> None:
         self.by = BY_RANK
-        """One of `ORDERS`."""
         self._made: tuple[object, float] = (None, -inf)
         self._ranks: list[int] = []
 

@@ -72,7 +72,6 @@ class RunScreen(StoreScreen):
         self._bare: frozenset[str] = frozenset()
         """Charts that are not shown, as the script records no figures for them."""
         self._rank: int | None = None
-        """The chosen rank."""
         self._painted = False
         self._attempt = 1
         self._asked_to_stop = False

@@ -111,7 +111,6 @@ class RunStore(Followed):
         self.plan: LaunchPlan | None = None
         """None before it was read, or if it can't be read."""
         self.state: State | None = None
-        """None before it was read."""
         self._judged, self._verdicts = 0.0, list[Verdict]()
         self.view = RunView()
         self.loss = RankSeries()
@@ -126,15 +125,10 @@ class RunStore(Followed):
         self.named: str | None = None
         """The name that the person gave it; None: none but the one that it was started with."""
         self.launchers: list[str] = []
-        """Names of the logs that launchers write, one for each node: "node0"."""
         self.suspended: dict[int, int] = {}
-        """Rank → pid of silent ranks that a signal has stopped."""
         self.unheard: str | None = None
-        """Why there is no news of the ranks, if the disk is the cause."""
         self.turn: Turn | None = None
-        """Its place in the queue; None: it is not in it."""
         self.left: list[int] = []
-        """Pids of a lost run's processes that still run."""
         self.read_share = 0.0
         """The share of it that has been read, from 0 to 1."""
         self.behind = False

@@ -51,7 +51,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         super().__init__(id=id)
         self._reading = False
         self.marked: set[str] = set()
-        """Ids of the marked runs."""
         self.anew(store)
 
     def anew(self, store: SweepStore | None) -> None:

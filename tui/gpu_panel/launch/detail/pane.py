@@ -47,7 +47,6 @@ lists the processes on all devices."""
         self._lent = False
         """Whether it has the focus only as there was no more room for the device table."""
         self.shown = DeviceDetails()
-        """What was painted last."""
 
     def show_device(self, device: str | None) -> None:
         """Show the device of this row of the table, and have its bus measured if it is this

@@ -76,7 +76,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._problems: tuple[Problem, ...] = ()
         self._runs: tuple[RunLine, ...] = ()
         self._table = DeviceTable()
-        """What was painted last."""
         self._wanted = 0
         self._told: Mapping[str, str] = {}
         self._order = "index"

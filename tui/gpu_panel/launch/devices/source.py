@@ -74,7 +74,6 @@ class DeviceSource:
         """The number of GPUs that are not offered because the CPU slots are offered instead."""
         self._hosts = hosts
         self.histories: dict[str, History] = {}
-        """Host → history of its devices."""
         self.wanted: set[str] = set()
         """Keys of the rows of devices that the person waits for; `row_keys.ANY` for any of them.
         """

@@ -105,9 +105,7 @@ class Fieldset(FocusInView):
         self._more = More(self._make_more, self._fill_more)
         self._line = InterpreterLine()
         self._taken: Interpreter | None = None
-        """What the ranks of a task would run in."""
         self._draft: Draft | None = None
-        """The draft that is shown; None before the first."""
         self._problems: Sequence[Problem] = ()
 
     # --- building ------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ class More(Collapsible):
         self._field: Widget | None = None
         self._drawing = asyncio.Lock()
         self.drawn = False
-        """Whether its widgets are there."""
 
     async def draw(self) -> None:
         """Draw and fill its widgets, if they are not there yet."""

@@ -95,7 +95,6 @@ type in a field, digits and letters go into it: esc leaves it."""
         self._letters: dict[Widget, str] = {}
         """Those that are shown before the fields."""
         self._last: Widget | None = None
-        """The field that had the focus last."""
 
     @property
     def ready(self) -> bool:

@@ -43,7 +43,6 @@ class _Entry:
     path: Path
     preset: Preset | None = None
     problem: str = ""
-    """Why it can't be read."""
     about: str = ""
     changes: list[Difference] | None = None
     """How it differs from the shipped one that it hides; None if it hides none."""

@@ -43,10 +43,8 @@ and its best value so far, of marked runs the comparison."""
         super().__init__(id=self.NAME)
         self._stores = stores
         self._at: Pointed | None = None
-        """What the cursor points at."""
         self._rest: Timer | None = None
         self._page: Page | None = None
-        """The page that is shown."""
         self._reader: Worker[None] | None = None
         self.border_title = self.TITLE
 

@@ -53,7 +53,6 @@ class RunPage(Page):
     store: RunStore | None = None
     """That of the run that is shown; None before the first."""
     _rank: int | None = None
-    """The chosen rank."""
     _parts: room.Parts | None = None
 
     def compose(self) -> ComposeResult:

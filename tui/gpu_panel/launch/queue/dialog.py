@@ -35,7 +35,6 @@ from gpu_panel.launch.runs.line import RunLine
 
 _THESE, _ANY, _NONE = "these", "any", ""
 _MOST_RUNS = 100
-"""The most runs that are offered to be waited for."""
 
 
 @dataclass(frozen=True, slots=True)

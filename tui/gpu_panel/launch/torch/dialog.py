@@ -33,13 +33,10 @@ class Installation:
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
         self.progress = Progress("", 0)
-        """How far it is."""
         self.failure: Exception | None = None
-        """Why it has failed."""
         self.over = False
         """Whether it has ended: well, if nothing has failed and it was not given up."""
         self.given_up = False
-        """Whether the person has ended it."""
         self._stop = threading.Event()
         self._ended = threading.Event()
 

@@ -69,7 +69,6 @@ launchers, and the supervisor's log."""
         self._store: RunStore | None = None
         self._now = 0.0
         self._sources: LogSources | None = None
-        """None before the first painting."""
         self._rank: int | None = None
         """The chosen rank, as last exchanged with the other panes."""
         self._attempt = 1

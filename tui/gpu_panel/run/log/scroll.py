@@ -58,15 +58,12 @@ class LogScroll(ScrollView, can_focus=True):
         """The entry that the cursor is on."""
         self.needle = ""
         self.wrapped = False
-        """Whether long lines are continued on the next row."""
         self.filtered = False
-        """Whether only lines with a match are shown."""
         self._matches: Matches | None = None
         self._aim: int | None = None
         """The line that the cursor belongs on, until the matches up to it are counted."""
         self._counting = threading.Event()
         self._counts = False
-        """Whether a thread counts matches."""
         self._page: tuple[object, list[Piece]] = (None, [])
         self._cache: LRUCache[object, str] = LRUCache(512)
         self._generation = self._gone = 0
