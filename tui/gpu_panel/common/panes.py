@@ -193,6 +193,22 @@ class PaneScreen(Screen[None]):
         return super().check_action(action, parameters)
 
 
+def _on_pane(pane: type[Pane], key: Key) -> Key:
+    return replace(key, action=f"on_pane({pane.NAME!r}, {key.action!r})")
+
+
+def _numbers(panes: Sequence[type[Pane]]) -> list[Key]:
+    """A key for each pane with a tab: its number in the list, and a function key, which works in
+    text fields too."""
+    return [Key(f"pane.{pane.NAME}", pane.NAME, f"{number},f{number + 1}", f"pane({pane.NAME!r})",
+                pane.NAME, f"Go to {pane.CALLED or pane.TITLE}", everywhere=True)
+            for number, pane in enumerate((p for p in panes if p.TAB), 1)]
+
+
+def _sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 class StoreScreen(PaneScreen):
     """A screen that shows what a store reads: all of its panes, or one at a time with tabs."""
 
@@ -239,19 +255,3 @@ class StoreScreen(PaneScreen):
         if event.worker.group == "store" and event.state == WorkerState.ERROR:
             self.notify(f"The panel no longer reads what is shown: {event.worker.error}",
                         severity="error", markup=False, timeout=30)
-
-
-def _on_pane(pane: type[Pane], key: Key) -> Key:
-    return replace(key, action=f"on_pane({pane.NAME!r}, {key.action!r})")
-
-
-def _numbers(panes: Sequence[type[Pane]]) -> list[Key]:
-    """A key for each pane with a tab: its number in the list, and a function key, which works in
-    text fields too."""
-    return [Key(f"pane.{pane.NAME}", pane.NAME, f"{number},f{number + 1}", f"pane({pane.NAME!r})",
-                pane.NAME, f"Go to {pane.CALLED or pane.TITLE}", everywhere=True)
-            for number, pane in enumerate((p for p in panes if p.TAB), 1)]
-
-
-def _sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]
