@@ -30,7 +30,7 @@ SHOWS = """
     ChoiceMenu: select
     ChooseColumns: accept cancel default tick
     CommandLine: cancel earlier
-    CompareScreen: back copy
+    CompareScreen: copy
     CompareTable: aside
     FiguresPane: open
     CurvePicker: move page
@@ -41,7 +41,6 @@ SHOWS = """
     FilterInput: keep leave
     FindInput: leave
     FormPane: focus_next focus_previous leave page presets
-    GpuProcessesScreen: back
     HelpScreen: close
     InterpreterLine: open
     InterpretersScreen: select
@@ -52,7 +51,7 @@ SHOWS = """
     LossPane: log_scale smooth
     NoteDialog: accept cancel
     OutputScreen: close copy
-    PaneScreen: on_pane pane
+    PaneScreen: back on_pane pane
     PanelApp: command_line help quit redraw tell
     PlanPane: copy processes
     QueueDialog: cancel submit
@@ -65,7 +64,6 @@ SHOWS = """
     RunsPane: again best compare fold mark mark_all open
     SignalDialog: answer other
     SweepPane: clear compare copy fold mark mark_all open turn value
-    SweepScreen: back
     TagsDialog: cancel
     TorchScreen: end install
 """

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.binding import BindingType
-from textual.content import Content
 from textual.events import (
     Click,
     MouseDown,
@@ -64,13 +63,6 @@ class CurveView(CurveDrawing, can_focus=True):
         self.marks, self.levels = marks, levels
         self.redraw()
         return True
-
-    def entitle(self, title: str) -> None:
-        """Set the title in the border. An unchanged one is not set again, as that would repaint
-        everything."""
-        if title != self._title:
-            self._title = title
-            self.border_title = Content(title)
 
     def redraw(self) -> None:
         self._frame = None

@@ -117,7 +117,6 @@ class CurveDrawing(Widget):
         """Which values were drawn last, and when, monotonic seconds."""
         self._drawn_to: int | None = None
         """The greatest x of all lines, as they were drawn last."""
-        self._title = ""
         self._styles: list[Style] = []
         self._window: tuple[float, float] | None = None
         self._range = (0.0, 1.0)

@@ -136,7 +136,9 @@ class PaneScreen(Screen[None]):
 
     def bring_forward(self, name: str) -> None:
         """Show this pane if there is room for only one."""
-        raise NotImplementedError
+
+    def action_back(self) -> None:
+        self.dismiss(None)
 
     # --- help and palette ----------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual import work
+from textual.content import Content
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.ticks import time_ticks
@@ -63,7 +64,7 @@ v shows them."""
         self.show([Curve(i, self.label(one), one.curve.over(self.axis))
                    for i, one in enumerate(store.runs)], None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
-        self.entitle(f"{store.name} over {over}{reading}")
+        self.border_title = Content(f"{store.name} over {over}{reading}")
 
     def label(self, one: Compared) -> str:
         """What the legend calls a run."""

@@ -102,8 +102,5 @@ class CompareScreen(StoreScreen):
 
     # --- actions --------------------------------------------------------------------------------
 
-    def action_back(self) -> None:
-        self.dismiss(None)
-
     def action_copy(self) -> None:
         copy(self.app, "\n".join(compare.markdown(self.store.facts)))

@@ -456,7 +456,7 @@ class LaunchScreen(PaneScreen):
     async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:
         """Ask whether to launch on devices that are not free. The person may have the run wait for
         them instead."""
-        from gpu_panel.launch.queue.ask import LaunchTaken
+        from gpu_panel.launch.queue.dialog import LaunchTaken
 
         text = "\n".join(map(str, taken.values()))
         if share:
@@ -479,7 +479,7 @@ class LaunchScreen(PaneScreen):
             if not self.form.ready or inventory is None:
                 self.notify("Still looking for devices", severity="warning")
                 return
-            from gpu_panel.launch.queue.ask import ask_and_queue, problems
+            from gpu_panel.launch.queue.dialog import ask_and_queue, problems
 
             await self._reviewed()  # what was typed last is in the draft
             if found := await problems(self.draft, inventory):

@@ -8,6 +8,7 @@ import time
 from typing import ClassVar
 
 from textual import work
+from textual.content import Content
 from textual.strip import Strip
 
 from gpu_panel import keys, themed
@@ -130,7 +131,7 @@ class ChartPane(CurveView, RunPane):
             levels=found.levels(store), patience=PATIENCE if moment.live else 0.0)
         if not shown:
             self._painted = None
-        self.entitle(found.title(store))
+        self.border_title = Content(found.title(store))
 
 
 class LossPane(ChartPane):

@@ -182,8 +182,10 @@ class RunScreen(StoreScreen):
         self._keep_focus(tabs)
 
     def _share_rows(self) -> None:
-        """Leave the charts the rows that the log does not need."""
-        log = self.query_one(LogPane)
+        """Give the ranks what they need of a third, and the charts what the log does not need."""
+        ranks, log = self.query_one(RanksPane), self.query_one(LogPane)
+        ranks.styles.height = "1fr" if self.has_class("-tabs") else \
+            min(ranks.lines + 3, max(self.size.height // 3, 6))
         charts = [row for row in self.query(".row") if not row.has_class("-behind")]
         log.styles.max_height = log.rows_wanted if charts and not self.has_class("-tabs") else None
 

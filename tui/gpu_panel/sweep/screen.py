@@ -68,9 +68,3 @@ class SweepScreen(PaneScreen):
 
     def on_resize(self, event: Resize) -> None:
         self.on_sweep_pane_arranged()
-
-    def bring_forward(self, name: str) -> None:
-        """There is only one pane."""
-
-    def action_back(self) -> None:
-        self.dismiss(None)

@@ -86,7 +86,6 @@ type in a field, digits and letters go into it: esc leaves it."""
     def __init__(self, source: DeviceSource) -> None:
         """`source`: the devices here, by which a saved preset names them."""
         super().__init__(id=self.NAME)
-        self.border_title = self.TITLE
         self._source = source
         self._draft: Draft | None = None
         self._fields: Fieldset | None = None

@@ -82,9 +82,3 @@ class GpuProcessesScreen(PaneScreen):
         if self.is_active:
             self._look()
             self._pane.paint()
-
-    def bring_forward(self, name: str) -> None:
-        """There is only one pane."""
-
-    def action_back(self) -> None:
-        self.dismiss(None)

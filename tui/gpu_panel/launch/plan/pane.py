@@ -48,7 +48,6 @@ first line says what is in it, and enter opens it."""
 
     def __init__(self) -> None:
         super().__init__(id=self.NAME)
-        self.border_title = self.TITLE
         self._plan: LaunchPlan | None = None
         self._draft: Draft | None = None
         self._folded = False

@@ -46,7 +46,6 @@ and its best value so far, of marked runs the comparison."""
         self._rest: Timer | None = None
         self._page: Page | None = None
         self._reader: Worker[None] | None = None
-        self.border_title = self.TITLE
 
     # --- what to show, and when -----------------------------------------------------------------
 
@@ -101,8 +100,7 @@ and its best value so far, of marked runs the comparison."""
             await page.begin(at)
             for other in self.children:
                 other.display = other is page
-            if page is not self._page:
-                self._page, page.entitled = page, None
+            self._page = page
             await page.follow()
 
     async def _page_of(self, at: Pointed) -> Page:

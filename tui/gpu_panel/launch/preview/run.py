@@ -29,15 +29,6 @@ from gpu_panel.run.text.banner import banner
 from gpu_panel.run.text.headline import DOT, figures, heading
 
 
-class ShortRanks(RanksPane):
-    """The ranks, as high as the page says."""
-
-    high = 1
-
-    def rows_high(self) -> int | str:
-        return self.high
-
-
 class RunPage(Page):
     """Loss and memory, the ranks, the end of the log; what failed or what it waits for above."""
 
@@ -50,8 +41,7 @@ class RunPage(Page):
     }
     """
 
-    store: RunStore | None = None
-    """That of the run that is shown; None before the first."""
+    store: RunStore | None
     _rank: int | None = None
     _parts: room.Parts | None = None
 
@@ -61,7 +51,7 @@ class RunPage(Page):
         with Horizontal(id="run-curves"):
             yield LossPane(id="run-loss")
             yield MemoryPane(id="run-memory")
-        yield ShortRanks(id="run-ranks")
+        yield RanksPane(id="run-ranks")
         yield LogPane(id="run-log")
         yield Static(id="run-plan", markup=False)
 
@@ -84,10 +74,6 @@ class RunPage(Page):
         self.store, self._rank = store, None
         for pane in self._panes():
             pane.anew()
-
-    async def follow(self) -> None:
-        assert self.store is not None
-        await self._follow(self.store)
 
     def _changes(self) -> bool:
         state = self.store.state if self.store is not None else None
@@ -146,15 +132,11 @@ class RunPage(Page):
             part.display = rows > 0
             part.styles.height = rows
             part.styles.max_height = rows
-        self.query_one(ShortRanks).high = parts.ranks
 
     def _bare(self, store: RunStore) -> bool:
         """Whether a person's own command records nothing to draw, so far."""
         return store.plan is not None and store.plan.spec.task.command is not None \
             and not len(store.loss.all)
-
-    def on_resize(self) -> None:
-        self.paint()
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
         """A click on a rank shows its log and its curves on top, as on the whole screen."""

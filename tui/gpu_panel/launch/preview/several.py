@@ -44,7 +44,7 @@ class SweepPage(Page):
     }
     """
     sweep: SweepStore | None = None
-    store: CompareStore | None = None
+    store: CompareStore | None
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="sweep-pictures"):
@@ -63,17 +63,16 @@ class SweepPage(Page):
             self.query_one(SweepPane).anew(sweep)
 
     async def follow(self) -> None:
-        assert self.store is not None
         table = self.query_one(SweepPane)
         table.look_at_once()
         looking = self.set_interval(EVERY, table.look)
         try:
-            await self._follow(self.store)
+            await super().follow()
         finally:
             looking.stop()
 
     def _changes(self) -> bool:
-        return self.store is None or self.store.live or self.query_one(SweepPane).members is None
+        return super()._changes() or self.query_one(SweepPane).members is None
 
     def paint(self) -> None:
         if self.store is None or not self.size:
@@ -92,9 +91,6 @@ class SweepPage(Page):
                      "enter whole table · → its runs · s stop all")
         for key in varied(last.group.keys, last.members)[:1]:
             self.query_one(DotsView).show(*against(key, last.members, last.by))
-
-    def on_resize(self) -> None:
-        self.paint()
 
 
 def labelled(one: One) -> str:
@@ -117,7 +113,7 @@ class MarkedPage(Page):
         DifferencesPane { min-height: 2; height: auto; max-height: 30%; }
     }
     """
-    store: CompareStore | None = None
+    store: CompareStore | None
 
     def compose(self) -> ComposeResult:
         yield CurvesPane(id="marked-curves")
@@ -126,13 +122,6 @@ class MarkedPage(Page):
 
     async def begin(self, at: Pointed) -> None:
         self.store = self.stores.compared([line.run for line in at.lines])
-
-    async def follow(self) -> None:
-        assert self.store is not None
-        await self._follow(self.store)
-
-    def _changes(self) -> bool:
-        return self.store is None or self.store.live
 
     def paint(self) -> None:
         if self.store is None or not self.size:
@@ -143,6 +132,3 @@ class MarkedPage(Page):
                      self.query_one(DifferencesPane)):
             if pane.display:
                 pane.paint(self.store, None)
-
-    def on_resize(self) -> None:
-        self.paint()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from textual import on, work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.units import GIB
 from gpu_engine.devices.records import Inventory
 from gpu_engine.queue import submit
@@ -27,10 +27,11 @@ from gpu_engine.sweep import submit as sweep
 from gpu_engine.sweep.grid import Member
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.dialogs import harmless
+from gpu_panel.common.dialogs import Confirm, harmless
 from gpu_panel.common.errors import record, sentence
+from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queue import wish
-from gpu_panel.launch.queue.wish import Wish, Wrong
+from gpu_panel.launch.queue.wish import Wish, Wrong, to_vary
 from gpu_panel.launch.runs.line import RunLine
 
 _THESE, _ANY, _NONE = "these", "any", ""
@@ -261,3 +262,59 @@ class QueueDialog(ModalScreen[Queued | None]):
         self._say("")
         for place in self.query(".wrong"):
             place.display = False
+
+
+_CURED = ("devices.ids", "devices.pick")
+"""Keys of problems that another answer in the dialog may cure."""
+
+
+class LaunchTaken(Confirm):
+    """Asks whether to launch on devices that are not free. `waits`: the person has put the run into
+    the queue instead."""
+
+    BINDINGS = [Binding("Q", "wait", "wait for them")]  # noqa: RUF012  Textual's way
+    waits = False
+
+    def action_wait(self) -> None:
+        self.waits = True
+        self.dismiss(False)
+
+
+async def problems(draft: Draft, inventory: Inventory) -> tuple[Problem, ...]:
+    """What does not fit and waiting would not cure, whatever the person answers in the dialog."""
+    def look() -> tuple[Problem, ...]:
+        try:
+            submit.plan(first_wish(draft).spec(draft.spec_to_wait()), inventory)
+        except SpecError as err:
+            return tuple(p for p in err.problems if p.key not in _CURED)
+        return ()
+
+    return await in_thread(look, name="panel-queue")
+
+
+async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,
+                        runs: tuple[RunLine, ...], *, vary: bool) -> Queued | None:
+    """Show the dialog; None if the person leaves it. `vary`: begin with the values that are to
+    vary. Call this from a worker. Raises SpecError."""
+    live, spec, first = [line for line in runs if line.live], draft.spec_to_wait(), \
+        first_wish(draft)
+    if vary:
+        first = replace(first, vary=to_vary(spec))
+    found: Queued | None = await app.push_screen_wait(QueueDialog(
+        spec, inventory, draft.base, first, live, vary=vary))
+    if found is not None:
+        whose = found.sweep[0].upper() + found.sweep[1:] if found.sweep else f"Run {found.run.id}"
+        app.notify(f"{whose} waits in the queue for {found.devices}", markup=False)
+        if found.doubt is not None:
+            app.notify(found.doubt, title=f"Run {found.run.id}", severity="warning", markup=False,
+                       timeout=12)
+    return found
+
+
+def first_wish(draft: Draft) -> Wish:
+    """What the dialog proposes: the ticked devices; as many as the preset asks for, if it does not
+    name them and the person has ticked none."""
+    picks = None if draft.ids_by_hand else draft.picks
+    free = draft.picks_with
+    return Wish(picks is not None or not draft.ids, str(picks or max(1, len(draft.ids))),
+                f"{free:g}" if free and picks else "")

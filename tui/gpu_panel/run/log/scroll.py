@@ -70,7 +70,6 @@ class LogScroll(ScrollView, can_focus=True):
         self._longest = 0
         self._stop = threading.Event()
         self._busy = False
-        self._subtitle = ""
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -270,9 +269,7 @@ class LogScroll(ScrollView, can_focus=True):
         parts += ["wrap"] if self.wrapped else []
         parts.append("following" if self.following else f"line {max(line, 0) + 1:,}")
         parts.append(f"{len(self.lines or ()):,} lines")
-        if (subtitle := " · ".join(parts)) != self._subtitle:  # setting it repaints everything
-            self._subtitle = subtitle
-            self.border_subtitle = subtitle
+        self.border_subtitle = " · ".join(parts)
 
     # --- moving ---------------------------------------------------------------------------------
 
