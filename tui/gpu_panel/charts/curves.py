@@ -3,7 +3,6 @@ choose how it is drawn. `drawing` draws it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -45,24 +44,18 @@ class CurveView(CurveDrawing, can_focus=True):
 
     def show(self, lines: list[Curve], over_all: Series | None = None,
              chosen: int | None = None, marks: Iterable[Mark] = (),
-             levels: Iterable[Level] = (), patience: float = 0.0) -> bool:
-        """Show these lines; repaints only if something has changed. `over_all`: the series over
-        all lines, for the band; without it the band is made of the lines. `chosen`: the index of
-        the line to draw on top. `patience`: seconds for which new values may wait that need no
-        further column of dots. Returns False if they wait."""
+             levels: Iterable[Level] = ()) -> None:
+        """Show these lines. `over_all`: the series over all lines, for the band; without it the
+        band is made of the lines. `chosen`: the index of the line to draw on top."""
         marks, levels = tuple(marks), tuple(levels)
-        state = ([(id(x.series), x.label) for x in lines], chosen, marks, levels, self.axes)
-        versions, now = [x.series.version for x in lines], time.monotonic()
+        state = ([(id(x.series), x.label, x.series.version) for x in lines], chosen, marks, levels,
+                 self.axes)
         if state == self._drawn:
-            if versions == self._versions:
-                return True
-            if now - self._drawn_at < patience and self.is_full:
-                return False
-        self._drawn, self._versions, self._drawn_at = state, versions, now
+            return
+        self._drawn = state
         self._lines, self._all, self._chosen = lines, over_all, chosen
         self.marks, self.levels = marks, levels
         self.redraw()
-        return True
 
     def redraw(self) -> None:
         self._frame = None

@@ -112,11 +112,6 @@ class CurveDrawing(Widget):
         self._chosen: int | None = None
         self._frame: list[Strip] | None = None
         self._drawn: object = None
-        self._versions: list[int] = []
-        self._drawn_at = 0.0
-        """Which values were drawn last, and when, monotonic seconds."""
-        self._drawn_to: int | None = None
-        """The greatest x of all lines, as they were drawn last."""
         self._styles: list[Style] = []
         self._window: tuple[float, float] | None = None
         self._range = (0.0, 1.0)
@@ -168,7 +163,6 @@ class CurveDrawing(Widget):
 
     def _paint(self, canvas: Canvas) -> None:
         first, last = self._extent()
-        self._drawn_to = last
         x0, x1 = self._window or (first, max(last, first + 1))
         self._range = (x0, x1)
         wide, high = canvas.width, canvas.height
@@ -403,14 +397,6 @@ class CurveDrawing(Widget):
         starts = [x.series.start for x in self._lines if x.series.start is not None]
         ends = [x.series.last for x in self._lines if x.series.last is not None]
         return min(starts, default=0), max(ends, default=1)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the newest values are in the column of dots that was drawn last: there is too
-        little that is new for another one."""
-        x0, x1 = self._range
-        return self._frame is not None and self._drawn_to is not None \
-            and self._extent()[1] - self._drawn_to < (x1 - x0) / max(2 * self._cells, 1)
 
     def _as_band(self) -> bool:
         many = sum(not line.faint for line in self._lines)

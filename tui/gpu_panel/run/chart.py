@@ -25,8 +25,6 @@ STILL = 0.15
 """Seconds for which a zoomed part stays before it is read again: a wheel turns on."""
 AGAIN = 2.0
 """Seconds after which it is read once more while the run goes on in it."""
-PATIENCE = 1.0
-"""Seconds for which new values may wait that would change little of what can be seen."""
 
 
 class ChartPane(CurveView, RunPane):
@@ -124,13 +122,11 @@ class ChartPane(CurveView, RunPane):
             return
         self.subject, self.axes = found, found.axes
         place = list(store.ranks).index(moment.rank) if moment.rank in store.ranks else None
-        shown = self.show(
+        self.show(
             found.lines(store), found.over_all(store), place,
             marks=marks(store.moments, store.view.begins, store.view.trainings, store.clock,
                         by_time=found.by_time),
-            levels=found.levels(store), patience=PATIENCE if moment.live else 0.0)
-        if not shown:
-            self._painted = None
+            levels=found.levels(store))
         self.border_title = Content(found.title(store))
 
 

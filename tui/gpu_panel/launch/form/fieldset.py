@@ -49,7 +49,7 @@ from gpu_panel.launch.form.fields import (
 )
 from gpu_panel.launch.form.interpreter import InterpreterLine
 from gpu_panel.launch.form.more import More
-from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
+from gpu_panel.launch.form.task_params import TaskParams, mark_invalid
 
 
 class CommandInput(Input):
@@ -142,7 +142,7 @@ class Fieldset(FocusInView):
         if field.options:
             return Choice(field.options, id=name, classes="field", notes=field.notes)
         kind = CommandInput if field.key == "task.command" else Input
-        box = compact(kind(id=name, classes="field", select_on_focus=True))
+        box = kind(id=name, classes="field", compact=True)
         box.styles.width = field.width + 1 if field.width else "1fr"
         return box
 

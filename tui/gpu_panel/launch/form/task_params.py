@@ -70,8 +70,8 @@ class TaskParams(Vertical):
             if wide:
                 choice.styles.width = "1fr"
             return choice
-        box = compact(Input(id=f"p-{i}", classes="field", select_on_focus=True,
-                            placeholder="needed" if field.required else _default(field)))
+        box = Input(id=f"p-{i}", classes="field", compact=True,
+                    placeholder="needed" if field.required else _default(field))
         box.styles.width = _width(field) or "1fr"
         return box
 
@@ -117,14 +117,6 @@ class TaskParams(Vertical):
     def _report(self, name: str | None, text: str) -> None:
         if name and name.startswith("p-") and int(name[2:]) < len(self._fields):
             self.post_message(self.Edited(self._fields[int(name[2:])], text))
-
-
-def compact(box: Input) -> Input:
-    """Make an input compact. The constructor's `compact=True` does the same, but then Textual
-    styles each input and its five parts before it is mounted, which for a whole form takes as long
-    as mounting it."""
-    box.set_reactive(Input.compact, True)  # pyright: ignore[reportArgumentType]  declared as bool
-    return box.add_class("-textual-compact", update=False)
 
 
 def mark_invalid(widget: Widget, wrong: bool) -> None:
