@@ -18,7 +18,7 @@ from gpu_panel import keys
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.devices import lines, row_keys, ticking, words
+from gpu_panel.launch.devices import lines, row_keys, ticking
 from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, DeviceTable
 from gpu_panel.launch.devices.shades import ShadedRows
 from gpu_panel.launch.devices.source import LOOKS, DeviceSource
@@ -113,7 +113,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         """Take the runs whose ranks are to be named with their devices, from the next painting
         on."""
         self._runs = tuple(runs)
-        self._source.hues = words.hues(runs, self._source.hues)
+        self._source.hues = lines.hues(runs, self._source.hues)
 
     # --- painting ------------------------------------------------------------------------------
 
@@ -165,8 +165,8 @@ w notifies you when the device under the cursor is free, W when any is."""
             source.inventory, source.snapshot, self.ticked,
             mode=draft.mode if draft else "single",
             first_rank=draft.first_rank if draft else 0,
-            freedom=source.freedom, ours=words.of_runs(self._runs, time.time(), source.hues),
-            notes=words.notes(source, draft, self.resolved, self._problems),
+            freedom=source.freedom, ours=lines.of_runs(self._runs, time.time(), source.hues),
+            notes=lines.notes(source, draft, self.resolved, self._problems),
             history=source.history, order=self._order, hosts=source.hosts,
             now=time.monotonic(), histories=source.histories, wanted=frozenset(source.wanted),
             looking=time.monotonic() - self._began)
@@ -175,7 +175,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.paint()
 
     def _entitle(self) -> None:
-        self.entitle(words.title(self.TITLE, self._source, self._table), self._said_below())
+        self.entitle(lines.title(self.TITLE, self._source, self._table), self._said_below())
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         built = lines.build(self._table, width, self.scrollable_content_region.height or None)

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.static_text import put
-from gpu_panel.launch.preview import room
+from gpu_panel.launch import room
 from gpu_panel.launch.preview.page import SOON, Page
 from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.run.banner import Banner

@@ -12,14 +12,12 @@ from gpu_engine.sweep import words
 from gpu_engine.sweep.table import One
 from gpu_panel.charts.dots import DotsView
 from gpu_panel.compare.curves import CurvesPane
-from gpu_panel.compare.differences import DifferencesPane
-from gpu_panel.compare.figures import FiguresPane
 from gpu_panel.compare.store import Compared, CompareStore
+from gpu_panel.compare.tables import DifferencesPane, FiguresPane
 from gpu_panel.launch.preview.page import Page
 from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.sweep.pane import SweepPane
-from gpu_panel.sweep.pictures import against, varied
-from gpu_panel.sweep.screen import EVERY
+from gpu_panel.sweep.screen import EVERY, against, varied
 from gpu_panel.sweep.store import SweepStore
 
 
