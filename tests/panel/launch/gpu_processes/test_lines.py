@@ -48,7 +48,7 @@ def test_memory_and_age_are_never_cut(width):
     lines = text(gather([machine()], {70: "run 3f2a rank 1"}, "memory"), width)
     assert max(map(len, lines)) <= width
     assert "60.0 GiB" in lines[1]
-    assert "2 h  " in lines[1]
+    assert "2 h " in lines[1]
     assert lines[1].endswith("…")
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _LEAST = 16
 """Cells that the command keeps; the columns that may go leave it so many."""
+_WIDE = 100
+"""Cells from which on there are two between columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def build(found: Sequence[GpuProcess], notes: Sequence[str], width: int, now: fl
     if not found:
         return None, [Row("", ((("No processes on any GPU", "dim"),),)), *rows]
     columns = _columns(found, width, now, of_one)
-    head = "".join(_cell(c.title, c) for c in columns) + "command"
+    head = "".join(_cell(c.title, c, width) for c in columns) + "command"
     return ((head, ""),), [*(_row(p, columns, width) for p in found), *rows]
 
 
@@ -141,11 +143,12 @@ def _columns(found: Sequence[GpuProcess], width: int, now: float, of_one: bool) 
     columns.append(_Column("GPU mem", 8, lambda p: units.size(p.process.memory)))
     age = _Column("age", 7, lambda p: _age(
         now - p.process.started if p.process.started is not None else None))
-    room = width - sum(c.width + 2 for c in (*columns, age)) - _LEAST
+    gap = len(_gap(width))
+    room = width - sum(c.width + gap for c in (*columns, age)) - _LEAST
     for more in (_Column("SM", 5, lambda p: units.share(p.process.utilization)),
                  _Column("CPU", 6, lambda p: units.share(p.process.cpu)),
                  _Column("host mem", 8, lambda p: units.size(p.process.host_memory))):
-        room -= more.width + 2
+        room -= more.width + gap
         columns += [more] * (room >= 0)
     return [*columns, age]
 
@@ -166,12 +169,17 @@ def _places(p: GpuProcess) -> str:
     return " ".join(names) if len(names) <= 8 else f"{' '.join(names[:6])} +{len(names) - 6}"
 
 
-def _cell(text: str, column: _Column) -> str:
-    return (fit(text, column.width) if column.left else f"{text:>{column.width}}") + "  "
+def _gap(width: int) -> str:
+    return "  " if width >= _WIDE else " "
+
+
+def _cell(text: str, column: _Column, width: int) -> str:
+    shown = fit(text, column.width) if column.left else f"{text:>{column.width}}"
+    return shown + _gap(width)
 
 
 def _row(p: GpuProcess, columns: Sequence[_Column], width: int) -> Row:
-    figures = "".join(_cell(c.text(p), c) for c in columns)
+    figures = "".join(_cell(c.text(p), c, width) for c in columns)
     command = clean(p.process.command or UNKNOWN) if p.process.visible else \
         "not visible from here (in a container?)"
     kind = "" if p.process.kind == "compute" else f"{p.process.kind} · "
