@@ -54,15 +54,14 @@ SHOWS = """
     PaneScreen: back on_pane pane
     PanelApp: command_line help quit redraw tell
     PlanPane: copy processes
-    QueueDialog: cancel submit
     RanksPane: choose sort
     ProcessTable: order
-    ResumeDialog: cancel resume
     Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize
     RunsList: best clear columns filter order turn
     RunsPane: again best compare fold mark mark_all open
     SignalDialog: answer other
+    SubmitDialog: cancel submit
     SweepPane: clear compare copy fold mark mark_all open turn value
     TagsDialog: cancel
     TorchScreen: end install

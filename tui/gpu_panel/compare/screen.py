@@ -52,8 +52,6 @@ class CompareScreen(StoreScreen):
         self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
         self.run_worker(self._keep_painted(), group="paint", exclusive=True)
 
-    # --- painting -------------------------------------------------------------------------------
-
     async def _keep_painted(self) -> None:
         while True:
             self.paint()
@@ -86,8 +84,6 @@ class CompareScreen(StoreScreen):
         self._chosen = event.index
         self.paint()
 
-    # --- arranging ------------------------------------------------------------------------------
-
     def _arrange(self) -> None:
         tabs = self.is_small
         self.set_class(tabs, "-tabs")
@@ -98,8 +94,6 @@ class CompareScreen(StoreScreen):
             pane.set_class(tabs and self._front != pane.NAME, "-behind")
         self.query_one(PaneBar).active = self._front
         self._keep_focus(tabs)
-
-    # --- actions --------------------------------------------------------------------------------
 
     def action_copy(self) -> None:
         copy(self.app, "\n".join(compare.markdown(self.store.facts)))

@@ -47,8 +47,6 @@ and its best value so far, of marked runs the comparison."""
         self._page: Page | None = None
         self._reader: Worker[None] | None = None
 
-    # --- what to show, and when -----------------------------------------------------------------
-
     def point(self, at: Pointed | None) -> None:
         """Show this soon. Called for every move of the cursor, and when a run has changed."""
         before, self._at = self._at, at

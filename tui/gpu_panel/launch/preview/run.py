@@ -82,8 +82,6 @@ class RunPage(Page):
     def _panes(self) -> Iterator[RunPane]:
         yield from (pane for pane in self.query("*") if isinstance(pane, RunPane))
 
-    # --- painting -------------------------------------------------------------------------------
-
     def paint(self) -> None:
         store, now = self.store, time.time()
         if store is None or not self.size:

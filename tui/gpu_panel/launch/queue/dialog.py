@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
@@ -27,8 +26,7 @@ from gpu_engine.sweep import submit as sweep
 from gpu_engine.sweep.grid import Member
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.dialogs import Confirm, harmless
-from gpu_panel.common.errors import record, sentence
+from gpu_panel.common.dialogs import Confirm, SubmitDialog, harmless
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queue import wish
 from gpu_panel.launch.queue.wish import Wish, Wrong, to_vary
@@ -51,12 +49,10 @@ class Queued:
     """Why its code is not kept as it is; None: it is kept, or there is none to keep."""
 
 
-class QueueDialog(ModalScreen[Queued | None]):
-    """Closes once the run is in the queue. Errors are shown at their fields, so that nothing that
-    was typed is lost."""
+class QueueDialog(SubmitDialog):
+    """Closes once the run is in the queue. Errors are shown at their fields."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel"),
         Binding("up", "app.focus_previous", "field before", show=False),
         Binding("down", "app.focus_next", "next field", show=False),
     ]
@@ -71,7 +67,8 @@ class QueueDialog(ModalScreen[Queued | None]):
         .unit { width: auto; color: $text-muted; margin: 0 1; }
         .wrong { color: $text-error; margin-left: 15; display: none; }
         #note { color: $text-muted; }
-        #trouble { color: $text-error; display: none; &.-plain { color: $text-muted; } }
+        #trouble { display: none; &.-plain { color: $text-muted; } }
+        #trouble.-error { color: $text-error; }
     }
     """
 
@@ -83,7 +80,6 @@ class QueueDialog(ModalScreen[Queued | None]):
         self._vary = vary
         self._spec, self._inventory, self._base, self._first = spec, inventory, base, first
         self._others = others[:_MOST_RUNS]
-        self._busy = False
 
     # --- what is shown -------------------------------------------------------------------------
 
@@ -172,46 +168,26 @@ class QueueDialog(ModalScreen[Queued | None]):
         self._show_count()
         self._clear()
 
-    @on(Input.Changed)
-    def _typed(self) -> None:
+    def on_input_changed(self, event: Input.Changed) -> None:
         self._clear()
-
-    @on(Input.Submitted)
-    def _entered(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.action_submit()
-
-    def action_cancel(self) -> None:
-        """Close the dialog, unless the run is just being put into the queue."""
-        if not self._busy:
-            self.dismiss(None)
-
-    def action_submit(self) -> None:
-        if not self._busy:
-            self._busy = True
-            self._submit()
 
     # --- submitting ----------------------------------------------------------------------------
 
-    @work(exit_on_error=False)
-    async def _submit(self) -> None:
+    async def submit(self) -> None:
         self._clear()
         try:
             asked = self._wish()
             spec, when = asked.spec(self._spec), asked.when(time.time())
             members = asked.members(spec)
-            self._say("keeping the code as it is now …", plain=True)
-            self.dismiss(await in_thread(lambda: self._put(spec, when, asked, members),
-                                         name="panel-queue"))
         except Wrong as err:
             self._blame(err.field, str(err))
-        except UserError as err:
-            field, why = wish.field_of(err)
-            self._blame(field, why)
-        except Exception as err:  # noqa: BLE001  shown with a pointer to the whole traceback
-            self._say(sentence(err, record(err)))
-        finally:
-            self._busy = False
+            return
+        self.say("keeping the code as it is now …", "-plain")
+        self.dismiss(await in_thread(lambda: self._put(spec, when, asked, members),
+                                     name="panel-queue"))
+
+    def blame(self, error: UserError) -> None:
+        self._blame(*wish.field_of(error))
 
     def _put(self, spec: RunSpec, when: submit.When, asked: Wish, members: Sequence[Member]
              ) -> Queued:
@@ -240,11 +216,11 @@ class QueueDialog(ModalScreen[Queued | None]):
 
     def _blame(self, field: str | None, why: str) -> None:
         """Say at the field what does not fit, and go there."""
-        self._say("")
+        self.say("")
         if field in (wish.COUNT, wish.FREE) and not self._any:
             field = wish.DEVICES
         if field is None:
-            self._say(why)
+            self.say(why)
             return
         row = wish.COUNT if field == wish.FREE else field
         place = self.query_one(f"#wrong-{row}", Static)
@@ -252,14 +228,8 @@ class QueueDialog(ModalScreen[Queued | None]):
         place.display = True
         self.query_one(f"#q-{field}").focus()
 
-    def _say(self, text: str, plain: bool = False) -> None:
-        place = self.query_one("#trouble", Static)
-        place.set_class(plain, "-plain")
-        place.display = bool(text)
-        place.update(harmless(text))
-
     def _clear(self) -> None:
-        self._say("")
+        self.say("")
         for place in self.query(".wrong"):
             place.display = False
 

@@ -118,8 +118,6 @@ class JoinedLog:
         found, after = now.matching(needle, start - first, stop)
         return [first + n for n in found], first + after
 
-    # --- the older part -------------------------------------------------------------------------
-
     def _set_aside(self) -> Path:
         return self.path.with_name(self.path.name + ".1")
 
