@@ -16,6 +16,7 @@ from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from gpu_panel import keys
 from gpu_panel.run.log import folding
@@ -242,7 +243,18 @@ class LogScroll(ScrollView, can_focus=True):
                 self._text(entry), room.width))
             whole = len({entry for entry, at in last if at == 0})
             high += max(room.height - max(whole, 1), 0) if len(last) >= room.height else 0
-        self.virtual_size = Size(1 if self.wrapped else max(self._longest, 1), high)
+        size = Size(1 if self.wrapped else max(self._longest, 1), high)
+        room = self.scrollable_content_region
+        if self.show_vertical_scrollbar != (size.height > room.height) \
+                or self.show_horizontal_scrollbar != (size.width > room.width):
+            self.virtual_size = size
+            return
+        # Setting it would lay out the whole screen, for each line that a run prints.
+        self.set_reactive(Widget.virtual_size, size)  # pyright: ignore[reportArgumentType]
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.window_virtual_size = size.height
+        if self.show_horizontal_scrollbar:
+            self.horizontal_scrollbar.window_virtual_size = size.width
 
     def _retitle(self) -> None:
         parts = []
