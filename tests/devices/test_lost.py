@@ -14,7 +14,7 @@ from gpu_engine.devices.discover import discover
 from gpu_engine.devices.sampler import Sampler
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.spec.read import from_dict
-from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.common.dialogs import AskLine, Confirm
 from gpu_panel.launch.devices.pane import DevicesPane
 
 from ..conftest import wait_for
@@ -131,7 +131,7 @@ async def test_the_key_for_the_freest_does_not_pair_them_either(as_this_machine)
         await until(pilot, lambda: screen.source.freedom and screen.source.freedom["0"].free)
         for count, kinds in ((2, {"mig"}), (4, {"mig"}), (1, {"gpu"})):
             await pilot.press("F")
-            await until(pilot, lambda: isinstance(pilot.app.screen, AskCount))
+            await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
             await pilot.press(str(count), "enter")
             await until(pilot, lambda: pilot.app.screen is screen)
             await settled(pilot, screen)

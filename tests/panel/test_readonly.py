@@ -26,57 +26,45 @@ from .panel_kit import panel, screen_text, until
 from .run_kit import T0, trained
 
 SHOWS = """
-    AboutRun: close
-    AskCount, AskLine, AskName: cancel
     Choice: move open
-    ChoiceMenu: close select
+    ChoiceMenu: select
     ChooseColumns: accept cancel default tick
     CommandLine: cancel earlier
-    CompareScreen: back copy
-    Confirm: answer
+    CompareScreen: copy
     CompareTable: aside
     FiguresPane: open
-    CurvePicker: cancel move page
+    CurvePicker: move page
     CurveView: band cross mark range whole zoom
     CurvesPane: axis log_scale smooth value
-    DetailPane: close order other
-    DevicesPane: count_free details move_rank order other_kind sort_ranks tick tick_all
+    DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
-    ExportDialog: cancel
     FilterInput: keep leave
     FindInput: leave
     FormPane: focus_next focus_previous leave page presets
-    GpuProcessesPane: order
-    GpuProcessesScreen: back
     HelpScreen: close
     InterpreterLine: open
-    InterpretersScreen: close select
-    LaunchScreen: gpu_processes jump leave pane redo undo
+    InterpretersScreen: select
+    LaunchScreen: details gpu_processes jump leave other_device pane redo undo
     LaunchTaken: wait
     LogPane: copy filter find find_next go next_rank source wrap
     LogScroll: aside first follow last move page wrap
     LossPane: log_scale smooth
-    Message: close
     NoteDialog: accept cancel
     OutputScreen: close copy
-    PaneScreen: on_pane pane
+    PaneScreen: back on_pane pane
     PanelApp: command_line help quit redraw tell
-    PlanPane: copy processes unfold
-    PresetsScreen: close
-    ProcessesScreen: close
-    QueueDialog: cancel submit
+    PlanPane: copy processes
     RanksPane: choose sort
-    ResumeDialog: cancel resume
+    ProcessTable: order
     Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize
     RunsList: best clear columns filter order turn
     RunsPane: again best compare fold mark mark_all open
     SignalDialog: answer other
+    SubmitDialog: cancel submit
     SweepPane: clear compare copy fold mark mark_all open turn value
-    SweepScreen: back
     TagsDialog: cancel
-    TorchScreen: choose close end install
-    TraceSheet: close
+    TorchScreen: end install
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

@@ -15,8 +15,7 @@ from textual.widgets import Input
 from gpu_engine.runs.folder import Cause
 from gpu_panel import theme
 from gpu_panel.app import PanelApp
-from gpu_panel.common.choice import Choice
-from gpu_panel.common.choice_menu import ChoiceMenu
+from gpu_panel.common.choice import Choice, ChoiceMenu
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.run.log.view import LogView
 

@@ -26,13 +26,15 @@ from gpu_panel.common.errors import guard, record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.common.textual_private import surely_rings
-from gpu_panel.launch.devices.source import DeviceSource, Sampling, Watching
+from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
 from gpu_panel.themed import SHEET, ThemedApp
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
+    from gpu_engine.devices.sampler import Sampler
+    from gpu_engine.remote.reach.watcher import Watcher
 
 
 Parsed = tuple[str, str, tuple[object, ...]]
@@ -53,7 +55,7 @@ class PanelApp(ThemedApp):
 
     def __init__(self, preset: str | None = None, *, sets: Sequence[str] = (),
                  command: Sequence[str] | None = None, inventory: Inventory | None = None,
-                 sampler: Sampling | None = None, hosts: Watching | None = None,
+                 sampler: Sampler | None = None, hosts: Watcher | None = None,
                  settings: Settings | None = None, light: bool = False) -> None:
         """`command`: the person's own command, in place of the preset's task. `inventory` and
         `sampler` replace this machine's devices, `hosts` the way to others. `settings`: those of

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_panel.charts.axes import ColumnValues, gaps, merged, reduce
 from gpu_panel.charts.braille import stroke, thick
-from gpu_panel.charts.legend import legend
+from gpu_panel.charts.drawing import legend
 
 from .kit import series
 

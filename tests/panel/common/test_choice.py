@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_panel.common.choice import Choice
-from gpu_panel.common.choice_menu import ChoiceMenu
+from gpu_panel.common.choice import Choice, ChoiceMenu
 from gpu_panel.launch.form.fields import OWN_COMMAND
 
 from ..machines import shared_machine

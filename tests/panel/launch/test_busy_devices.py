@@ -10,7 +10,7 @@ from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
-from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.common.dialogs import AskLine, Confirm
 from gpu_panel.launch.devices.pane import DevicesPane
 
 from ...conftest import gpus
@@ -109,10 +109,10 @@ async def test_so_many_of_the_freest_and_again():
     machine = gpus(4)
     async with panel(machine) as (pilot, screen):
         await pilot.press("F")
-        await until(pilot, lambda: isinstance(pilot.app.screen, AskCount))
+        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
         await pilot.press("9", "enter")
         await pilot.pause()
-        assert isinstance(pilot.app.screen, AskCount)  # there are only four
+        assert isinstance(pilot.app.screen, AskLine)  # there are only four
         await pilot.press("backspace", "3", "enter")
         await until(pilot, lambda: pilot.app.screen is screen)
         await until(pilot, lambda: len(screen.draft.ids) == 3)

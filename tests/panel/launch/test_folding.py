@@ -9,8 +9,7 @@ from textual.widgets import Button, Input
 
 from gpu_panel import themed
 from gpu_panel.common.choice import Choice
-from gpu_panel.launch.form.fields import FIELDS
-from gpu_panel.launch.form.letters import letters
+from gpu_panel.launch.form.fields import FIELDS, letters
 from gpu_panel.launch.plan.summary import summary
 
 from ...conftest import gpus, slots

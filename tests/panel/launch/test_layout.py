@@ -10,7 +10,7 @@ from textual.widgets import Input
 from gpu_engine.devices.records import Sample
 from gpu_panel.common.choice import Choice
 from gpu_panel.launch import room
-from gpu_panel.launch.form.more import More
+from gpu_panel.launch.form.fieldset import More
 from gpu_panel.launch.room import Wanted
 
 from ...conftest import gpus

@@ -14,7 +14,7 @@ from gpu_panel.common.dialogs import Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.devices.pane import DevicesPane
 from gpu_panel.launch.form.fields import OWN_CLASS, OWN_COMMAND
-from gpu_panel.launch.form.more import More
+from gpu_panel.launch.form.fieldset import More
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.plan.pane import PlanPane
 

@@ -12,8 +12,8 @@ from gpu_panel.charts.axes import Axes, reduce
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.charts.drawing import Curve, CurveDrawing
 from gpu_panel.charts.marks import BEGINS, Mark
-from gpu_panel.run.about import AboutRun
 from gpu_panel.run.clock import RunClock
+from gpu_panel.run.sheets import AboutRun
 
 from ..run_kit import (
     SMALL,
@@ -73,10 +73,10 @@ async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> No
             run.start(rank, at=60, attempt=2)
             run.steps(rank, 80, 99, at=61)
         run.state("running", attempt=2, attempts=(FIRST, second))
-        await settled(pilot, lambda s: s.begins and reached(1, 99)(s))
+        await settled(pilot, lambda s: s.view.begins and reached(1, 99)(s))
         text = terminal(app)
         assert "↻ attempt 2; attempt 1 failed" in text
-        assert app.run_screen.store.begins == {2: 80}
+        assert app.run_screen.store.view.begins == {2: 80}
         assert text.count("┊") > 5  # a mark in the loss chart where it began
 
 
@@ -84,7 +84,7 @@ async def test_a_failure_of_a_later_attempt_is_news(tmp_path: Path) -> None:
     run = failed_once(tmp_path)
     app = Mini(run.run, at=52)
     async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.first_error() is not None)
+        await settled(pilot, lambda s: s.view.first_error() is not None)
         assert "log ─ traceback of rank 1" in terminal(app)
         run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
         await settled(pilot, lambda s: s.state.attempt == 2)
@@ -92,7 +92,7 @@ async def test_a_failure_of_a_later_attempt_is_news(tmp_path: Path) -> None:
         run.start(0, at=60, attempt=2)
         run.write(0, ("error", 61, {"type": "OSError", "message": "gone",
                                     "traceback": "Traceback\nOSError: gone"}))
-        await settled(pilot, lambda s: s.first_error() is not None)
+        await settled(pilot, lambda s: s.view.first_error() is not None)
         text = flat(terminal(app))
         assert "✗ rank 0 failed first" in text
         assert "log ─ traceback of rank 0" in text
@@ -109,7 +109,7 @@ async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
     for size in (SMALL, WIDE):
         app = Mini(run.run, at=70)
         async with app.run_test(size=size) as pilot:
-            await settled(pilot, lambda s: bool(s.begins))
+            await settled(pilot, lambda s: bool(s.view.begins))
             await pilot.press("i")
             await screen_is(pilot, AboutRun)
             text = flat(terminal(app))

@@ -32,7 +32,7 @@ async def test_losses_that_are_not_finite(tmp_path: Path) -> None:
     run.steps(0, 10, 14)
     app = Mini(run.run, at=8)
     async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.bad_step is not None)
+        await settled(pilot, lambda s: s.view.bad_step is not None)
         text = flat(terminal(app))
         assert "the loss of rank 1 was not finite at step 11" in text
         assert "×" in text
@@ -117,7 +117,7 @@ async def test_names_and_errors_can_do_nothing(tmp_path: Path) -> None:
     for size in (WIDE, SMALL):
         app = Mini(run.run)
         async with app.run_test(size=size) as pilot:
-            await settled(pilot, lambda s: s.first_error() is not None)
+            await settled(pilot, lambda s: s.view.first_error() is not None)
             text = terminal(app)
             assert "[bold]ev[/il" in text
             assert not [c for c in text.replace("\n", "")

@@ -209,7 +209,7 @@ async def test_marks_are_read_at_the_cursor(tmp_path: Path, home: Path) -> None:
     run.steps(0, 80, 84, at=61.0)
     app = Mini(run.run, at=70)
     async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.begins)
+        await settled(pilot, lambda s: s.view.begins)
         view = app.run_screen.query_one("#loss", CurveView)
         kinds = [(m.x, m.kind) for m in view.marks]
         assert kinds == [(80, "┊"), (60, "▪"), (40, "◆")]

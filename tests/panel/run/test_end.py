@@ -57,7 +57,7 @@ async def test_a_rank_that_fails_is_named_before_the_run_has_ended(tmp_path: Pat
                                 "traceback": "Traceback\nOOM", "phase": "forward", "step": 99}))
     app = Mini(run.run, at=52)
     async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot, lambda s: s.first_error() is not None)
+        await settled(pilot, lambda s: s.view.first_error() is not None)
         assert "rank 1 failed first at step 99: OutOfMemoryError" in flat(terminal(app))
         await pilot.press("4")
         await shown(pilot)
@@ -71,7 +71,7 @@ async def test_lost_says_what_is_so(tmp_path: Path) -> None:
     run.release()
     app = Mini(run.run, at=4000)
     async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         text = flat(terminal(app))
         assert "? lost: its supervisor died" in text
         assert "last step 99 · last checkpoint step 80, 66 min ago" in text

@@ -48,7 +48,7 @@ def failed(folder: Path) -> Written:
 async def test_a_run_that_trains(tmp_path: Path, size: tuple[int, int]) -> None:
     app = Mini(running(tmp_path).run, at=100.5)
     async with app.run_test(size=size) as pilot:
-        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         compare(f"run-{size[0]}", terminal(app))
         if size[0] == 160:
             picture("run", app)
@@ -57,7 +57,7 @@ async def test_a_run_that_trains(tmp_path: Path, size: tuple[int, int]) -> None:
 async def test_its_ranks_behind_their_tab(tmp_path: Path) -> None:
     app = Mini(running(tmp_path).run, at=100.5)
     async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         await pilot.press("3")
         await shown(pilot)
         compare("run-ranks-80", terminal(app))
@@ -67,7 +67,7 @@ async def test_a_run_in_a_light_theme(tmp_path: Path) -> None:
     app = Mini(running(tmp_path).run, at=100.5)
     async with app.run_test(size=(80, 24)) as pilot:
         app.theme = "textual-light"
-        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         compare("run-light-80", as_painted(app))
 
 
@@ -75,7 +75,7 @@ async def test_a_run_in_a_light_theme(tmp_path: Path) -> None:
 async def test_a_run_that_failed(tmp_path: Path, size: tuple[int, int]) -> None:
     app = Mini(failed(tmp_path).run, at=160)
     async with app.run_test(size=size) as pilot:
-        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         if size == SIZES[0]:
             await pilot.press("4")
         await shown(pilot)

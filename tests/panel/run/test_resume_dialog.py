@@ -13,9 +13,9 @@ from gpu_engine.launching import launcher as launch
 from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Message
-from gpu_panel.run.about import AboutRun
 from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
+from gpu_panel.run.sheets import AboutRun
 
 from ...conftest import slots
 from ..run_kit import (
@@ -130,7 +130,7 @@ async def test_what_a_failed_attempt_had_otherwise_stands_to_be_taken_out(
         await settled(pilot)
         await pilot.press("i")
         await screen_is(pilot, AboutRun)
-        sheet = str(app.screen.query_one("#about", Static).content)
+        sheet = str(app.screen.query_one(Static).content)
         assert "with batch.size=4096 train.steps=600 rank 0: out of memory" in flat(sheet)
         await pilot.press("escape", "u")
         await screen_is(pilot, ResumeDialog)

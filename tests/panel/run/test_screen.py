@@ -37,7 +37,7 @@ async def test_what_is_there_is_shown(tmp_path: Path) -> None:
               ("warning", 50, {"message": "the last batch is dropped"}))
     app = Mini(run.run, at=50.5)
     async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         text = flat(terminal(app))
         for part in ("run 3f2a bytes-gpt · DDP×2 · 256 global · bf16", "● running 00:50 · 25 %",
                      "02:30 left", "step 99 of 400", "epoch 1 of 2", "12.4k/s",

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_panel.run import zoom_series
-from gpu_panel.run.loss import LossPane
+from gpu_panel.run.chart import LossPane
 from gpu_panel.run.store import RunStore
 
 from ..run_kit import WIDE, Mini, Written, reached, until
@@ -128,7 +127,7 @@ def test_steps_that_were_done_again_replace_the_earlier_ones(tmp_path, reached_b
 
 
 def test_too_much_is_not_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(zoom_series, "MOST", 10_000)
+    monkeypatch.setattr("gpu_panel.run.losses.MOST", 10_000)
     run = long_run(tmp_path)
     store = RunStore(run.run)
     store._reader.add([0, 1])

@@ -30,7 +30,6 @@ class News:
 
     run: Run
     name: str
-    """What the run is called."""
     happened: Happened
 
 
@@ -39,7 +38,6 @@ class RunsNews:
 
     def __init__(self) -> None:
         self._awake: dict[str, RunWatch] = {}
-        """Runs that train."""
         self._asleep: dict[str, tuple[Run, object]] = {}
         """Runs that don't, each with the time stamp of its state."""
         self._known: set[str] | None = None

@@ -45,10 +45,7 @@ class Teller:
         self._chosen = chosen
 
     def begin(self) -> None:
-        """Look from now on."""
         self._app.set_timer(_FIRST, lambda: self._app.set_interval(EVERY, self._look_in_background))
-
-    # --- the setting ---------------------------------------------------------------------------
 
     @property
     def on(self) -> bool:
@@ -63,8 +60,6 @@ class Teller:
         self._chosen = not self.on
         themed.write(themed.read() | {"tell": self._chosen})
         return self._chosen
-
-    # --- looking -------------------------------------------------------------------------------
 
     def note_runs(self, lines: Sequence[RunLine]) -> None:
         """Take the runs as the list has read them."""
@@ -117,8 +112,6 @@ class Teller:
         if found:
             wanted.discard(row_keys.ANY)
             self._tell_of_devices(sorted(found))
-
-    # --- telling -------------------------------------------------------------------------------
 
     def _tell_of_run(self, news: News) -> None:
         from gpu_engine.notify import messages, watch

@@ -218,13 +218,10 @@ class Axes:
     unit: str = ""
     """The name of that unit, which stands at the axis."""
     zero: bool = False
-    """Whether the y axis starts at 0."""
     x_text: Callable[[int], str] = "{:,}".format
-    """Formats an x."""
     x_name: str = "step"
     """The word before an x at the crosshair."""
     x_ticks: Callable[[float, float, int], list[float]] = step_ticks
-    """Chooses the numbers along the x axis."""
     x_gap: float | None = None
     """Two values that are further apart than this are not joined, as nothing is known between
     them. None: they always are."""

@@ -3,12 +3,10 @@ choose how it is drawn. `drawing` draws it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.binding import BindingType
-from textual.content import Content
 from textual.events import (
     Click,
     MouseDown,
@@ -46,34 +44,20 @@ class CurveView(CurveDrawing, can_focus=True):
 
     def show(self, lines: list[Curve], over_all: Series | None = None,
              chosen: int | None = None, marks: Iterable[Mark] = (),
-             levels: Iterable[Level] = (), patience: float = 0.0) -> bool:
-        """Show these lines; repaints only if something has changed. `over_all`: the series over
-        all lines, for the band; without it the band is made of the lines. `chosen`: the index of
-        the line to draw on top. `patience`: seconds for which new values may wait that need no
-        further column of dots. Returns False if they wait."""
+             levels: Iterable[Level] = ()) -> None:
+        """Show these lines. `over_all`: the series over all lines, for the band; without it the
+        band is made of the lines. `chosen`: the index of the line to draw on top."""
         marks, levels = tuple(marks), tuple(levels)
-        state = ([(id(x.series), x.label) for x in lines], chosen, marks, levels, self.axes)
-        versions, now = [x.series.version for x in lines], time.monotonic()
+        state = ([(id(x.series), x.label, x.series.version) for x in lines], chosen, marks, levels,
+                 self.axes)
         if state == self._drawn:
-            if versions == self._versions:
-                return True
-            if now - self._drawn_at < patience and self.is_full:
-                return False
-        self._drawn, self._versions, self._drawn_at = state, versions, now
+            return
+        self._drawn = state
         self._lines, self._all, self._chosen = lines, over_all, chosen
         self.marks, self.levels = marks, levels
         self.redraw()
-        return True
-
-    def entitle(self, title: str) -> None:
-        """Set the title in the border. An unchanged one is not set again, as that would repaint
-        everything."""
-        if title != self._title:
-            self._title = title
-            self.border_title = Content(title)
 
     def redraw(self) -> None:
-        """Draw everything again with the next frame."""
         self._frame = None
         self.border_subtitle = self.modes()
         self.refresh()
@@ -100,27 +84,22 @@ class CurveView(CurveDrawing, can_focus=True):
     # --- keys -----------------------------------------------------------------------------------
 
     def toggle_log(self) -> None:
-        """Switch between a logarithmic and a linear scale."""
         self.log_scale = not self.log_scale
         self.redraw()
 
     def cycle_smoothing(self) -> None:
-        """Use the next strength in `SMOOTHING`."""
         self.smooth = SMOOTHING[(SMOOTHING.index(self.smooth) + 1) % len(SMOOTHING)]
         self.redraw()
 
     def action_band(self) -> None:
-        """Switch between a line for each rank, and their range and mean."""
         self.banded = not self._as_band()
         self.redraw()
 
     def action_range(self) -> None:
-        """Switch between all values and those that are not far outside."""
         self.robust = not self.robust
         self.redraw()
 
     def action_whole(self) -> None:
-        """Show the whole x range and hide the reading line."""
         self._window = self.cross = None
         self.redraw()
 
@@ -137,7 +116,6 @@ class CurveView(CurveDrawing, can_focus=True):
         self.redraw()
 
     def action_mark(self, by: int) -> None:
-        """Move the crosshair to the next mark (1) or the previous one (-1)."""
         x0, x1 = self._range
         at = marking.beside(self.marks, (x1 if by < 0 else x0 - 1) if self.cross is None
                             else self.cross, by)

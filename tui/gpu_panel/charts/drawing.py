@@ -30,7 +30,6 @@ from gpu_panel.charts.axes import (
     smoothed,
 )
 from gpu_panel.charts.braille import Canvas, Point, band, stroke, thick
-from gpu_panel.charts.legend import Entry, legend
 from gpu_panel.charts.marks import Mark
 
 OVERLAID = 16
@@ -112,12 +111,6 @@ class CurveDrawing(Widget):
         self._chosen: int | None = None
         self._frame: list[Strip] | None = None
         self._drawn: object = None
-        self._versions: list[int] = []
-        self._drawn_at = 0.0
-        """Which values were drawn last, and when, monotonic seconds."""
-        self._drawn_to: int | None = None
-        """The greatest x of all lines, as they were drawn last."""
-        self._title = ""
         self._styles: list[Style] = []
         self._window: tuple[float, float] | None = None
         self._range = (0.0, 1.0)
@@ -161,7 +154,6 @@ class CurveDrawing(Widget):
         return self._frame[y] if y < len(self._frame) else Strip.blank(width)
 
     def frame(self, width: int, height: int) -> list[Strip]:
-        """The whole chart as strips."""
         if width < 1 or height < 1:
             return []
         canvas = Canvas(width, height)
@@ -170,7 +162,6 @@ class CurveDrawing(Widget):
 
     def _paint(self, canvas: Canvas) -> None:
         first, last = self._extent()
-        self._drawn_to = last
         x0, x1 = self._window or (first, max(last, first + 1))
         self._range = (x0, x1)
         wide, high = canvas.width, canvas.height
@@ -406,16 +397,39 @@ class CurveDrawing(Widget):
         ends = [x.series.last for x in self._lines if x.series.last is not None]
         return min(starts, default=0), max(ends, default=1)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the newest values are in the column of dots that was drawn last: there is too
-        little that is new for another one."""
-        x0, x1 = self._range
-        return self._frame is not None and self._drawn_to is not None \
-            and self._extent()[1] - self._drawn_to < (x1 - x0) / max(2 * self._cells, 1)
-
     def _as_band(self) -> bool:
         many = sum(not line.faint for line in self._lines)
         if many < 2:
             return False
         return many > OVERLAID if self.banded is None else self.banded
+
+
+Entry = tuple[str, str, int]
+"""A sample of the stroke, a label, and the number of the stroke's style."""
+GAP = 2
+
+
+def legend(entries: Sequence[Entry], width: int) -> list[tuple[int, str, int]]:
+    """(x, text, style) of the texts of one line that is `width` cells wide. Entries that have no
+    room are counted at the end: "… 5 more"."""
+    shown = len(entries)
+    while shown and _wide(entries[:shown]) + _rest(len(entries) - shown) > width:
+        shown -= 1
+    if not shown:
+        return []
+    found: list[tuple[int, str, int]] = []
+    x = 0
+    for sample, label, style in entries[:shown]:
+        found += [(x, sample, style), (x + len(sample) + 1, label, 0)]
+        x += len(sample) + 1 + len(label) + GAP
+    if shown < len(entries):
+        found.append((x, f"… {len(entries) - shown} more", 0))
+    return found
+
+
+def _wide(entries: Sequence[Entry]) -> int:
+    return sum(len(sample) + 1 + len(label) + GAP for sample, label, _ in entries) - GAP
+
+
+def _rest(many: int) -> int:
+    return GAP + len(f"… {many} more") if many else 0

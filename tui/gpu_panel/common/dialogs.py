@@ -1,11 +1,12 @@
-"""Small dialogs: a message, a question, a name, a number."""
+"""Small dialogs: a sheet to read, a message, a question, a line to type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from textual.app import ComposeResult
+from textual import work
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -14,6 +15,8 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean_lines
+from gpu_engine.common.errors import UserError
+from gpu_panel.common.errors import record, sentence
 
 LETTERS: list[BindingType] = [Binding("j", "app.simulate_key('down')", "down", show=False),
                               Binding("k", "app.simulate_key('up')", "up", show=False)]
@@ -25,10 +28,27 @@ def harmless(text: str) -> Content:
     return Content("\n".join(clean_lines(text)))
 
 
+class Sheet(ModalScreen[None]):
+    """A text of any length, to be read. Other keys that close it are a subclass's."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*LETTERS, Binding("escape,q", "dismiss", "close")]
+
+    def __init__(self, title: str, text: Content | str = "") -> None:
+        super().__init__()
+        self._title = title
+        self.text = Static(text, markup=False)
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="sheet") as box:
+            box.border_title = harmless(self._title)
+            box.border_subtitle = "esc close"
+            yield self.text
+
+
 class Message(ModalScreen[None]):
     """A message that the person must close."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,space", "close", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,space", "dismiss", "close")]
 
     def __init__(self, title: str, text: str, *, severity: str = "warning") -> None:
         super().__init__()
@@ -41,18 +61,15 @@ class Message(ModalScreen[None]):
             with VerticalScroll(classes="dialog-text", can_focus=False):
                 yield Static(harmless(self._text))
             with Horizontal(classes="buttons"):
-                yield Button("OK", id="ok", compact=True, action="screen.close")
-
-    def action_close(self) -> None:
-        self.dismiss(None)
+                yield Button("OK", id="ok", compact=True, action="screen.dismiss")
 
 
 class Confirm(ModalScreen[bool]):
     """A question with two answers; the safe one has the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n", "answer(False)", "no"),
-        Binding("y", "answer(True)", "yes"),
+        Binding("escape,n", "dismiss(False)", "no"),
+        Binding("y", "dismiss(True)", "yes"),
         Binding("left,right", "app.focus_next", "other", show=False),
     ]
 
@@ -68,44 +85,43 @@ class Confirm(ModalScreen[bool]):
                 yield Static(harmless(self._text))
             with Horizontal(classes="buttons"):
                 yield Button(harmless(self._no), id="no", compact=True,
-                             action="screen.answer(False)")
+                             action="screen.dismiss(False)")
                 yield Button(harmless(self._yes), id="yes", compact=True, variant="warning",
-                             action="screen.answer(True)")
+                             action="screen.dismiss(True)")
 
     def on_mount(self) -> None:
         self.query_one("#no").focus()
 
-    def action_answer(self, answer: bool) -> None:
-        self.dismiss(answer)
 
+class AskLine(ModalScreen[str | None]):
+    """Asks for a line of text, such as a name. An invalid one stays in the field, with the reason
+    below it."""
 
-class AskName(ModalScreen[str | None]):
-    """Asks for a name. An invalid one stays in the field, with the reason below it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
 
     def __init__(self, title: str, value: str, note: str, *,
-                 wrong: Callable[[str], str | None] = lambda name: None,
-                 hint: Callable[[str], str] = lambda name: "", longest: int = 64,
-                 may_be_empty: bool = False) -> None:
-        """`note`: what the name is for. `wrong`: why a name is invalid, None if it is valid.
-        `hint`: a remark about a valid name. Both are called at each key, so they must be fast."""
+                 wrong: Callable[[str], str | None] = lambda text: None,
+                 hint: Callable[[str], str] = lambda text: "", longest: int = 64,
+                 may_be_empty: bool = False, does: str = "save") -> None:
+        """`note`: what the text is for. `wrong`: why it is invalid, None if it is valid. `hint`: a
+        remark about a valid one. Both are called at each key, so they must be fast. `does`: what
+        enter does."""
         super().__init__()
-        self._title, self._value, self._note = title, value, note
+        self._title, self._value, self._note, self._does = title, value, note, does
         self._wrong, self._hint = wrong, hint
         self._longest, self._may_be_empty = longest, may_be_empty
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = harmless(self._title)
-            box.border_subtitle = "enter save · esc cancel"
+            box.border_subtitle = f"enter {self._does} · esc cancel"
             yield Static(harmless(self._note), classes="dialog-note")
             yield Input(self._value, compact=True, id="name", max_length=self._longest)
             yield from self.more()
             yield Static("", id="name-said")
 
     def more(self) -> Iterable[Widget]:
-        """Fields below the name, for a subclass."""
+        """Fields below the first, for a subclass."""
         return ()
 
     def on_mount(self) -> None:
@@ -117,73 +133,78 @@ class AskName(ModalScreen[str | None]):
             self._show_remark(event.value)
 
     def _show_remark(self, text: str) -> None:
-        name, place = text.strip(), self.query_one("#name-said", Static)
-        wrong = self._wrong(name) if name else None
-        remark = wrong or (self._hint(name) if name else "")
+        text, place = text.strip(), self.query_one("#name-said", Static)
+        wrong = self._wrong(text) if text else None
+        remark = wrong or (self._hint(text) if text else "")
         place.set_classes("-error" if wrong else "-warning")
         place.display = bool(remark)
         place.update(harmless(remark))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        name = self.query_one("#name", Input).value.strip()
-        if self._may_be_empty if not name else self._wrong(name) is None:
-            self.dismiss(name)
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)
+        text = self.query_one("#name", Input).value.strip()
+        if self._may_be_empty if not text else self._wrong(text) is None:
+            self.dismiss(text)
 
 
-class AskLine(ModalScreen[str | None]):
-    """Asks for a line of text, which may be empty. Returns None if the person cancels."""
+async def ask_count(app: App[Any], title: str, value: int, most: int, note: str) -> int | None:
+    """Ask for a whole number from 1 to `most`; None if the person cancels. Call it from a worker.
+    """
+    def wrong(text: str) -> str | None:
+        fits = text.isdecimal() and 1 <= int(text) <= most
+        return None if fits else f"type a number from 1 to {most}"
+
+    typed = await app.push_screen_wait(AskLine(
+        title, str(value), f"{note} There are {most}.", wrong=wrong,
+        longest=max(3, len(str(most))), does="accept"))
+    return int(typed) if typed is not None else None
+
+
+class SubmitDialog(ModalScreen[Any]):
+    """A dialog of fields that closes once what it asks for is done. Errors are shown inside, so
+    that nothing that was typed is lost; its `#trouble` is the place for those without a field."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+    _busy = False
 
-    def __init__(self, title: str, value: str, note: str, *, longest: int) -> None:
-        """`note`: what the text is for. `longest`: the most characters that it may have."""
-        super().__init__()
-        self._title, self._value, self._note, self._longest = title, value, note, longest
+    async def submit(self) -> None:
+        """Do it, and dismiss the dialog. Raises UserError."""
+        raise NotImplementedError
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            box.border_title = harmless(self._title)
-            box.border_subtitle = "enter save · esc cancel"
-            yield Static(harmless(self._note), classes="dialog-note")
-            yield Input(self._value, compact=True, id="line", max_length=self._longest)
+    def blame(self, error: UserError) -> None:
+        """Show what does not fit."""
+        self.say(str(error))
+
+    def say(self, text: str, tone: str = "-error") -> None:
+        """Show this; no text: nothing."""
+        place = self.query_one("#trouble", Static)
+        place.set_classes(tone)
+        place.display = bool(text)
+        place.update(harmless(text))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.say("")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.dismiss(event.value.strip())
+        self.action_submit()
 
     def action_cancel(self) -> None:
-        self.dismiss(None)
+        if not self._busy:
+            self.dismiss(None)
 
+    def action_submit(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._submit()
 
-class AskCount(ModalScreen[int | None]):
-    """Asks for a whole number from 1 to `most`."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
-
-    def __init__(self, title: str, value: int, most: int, note: str) -> None:
-        super().__init__()
-        self._title, self._value, self._most, self._note = title, value, most, note
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            box.border_title = harmless(self._title)
-            box.border_subtitle = "enter accept · esc cancel"
-            yield Static(harmless(f"{self._note} There are {self._most}."), classes="dialog-note")
-            yield Input(str(self._value), compact=True, id="count", type="integer",
-                        max_length=max(3, len(str(self._most))), select_on_focus=True)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
+    @work(exit_on_error=False)
+    async def _submit(self) -> None:
         try:
-            wanted = int(event.value)
-        except ValueError:
-            return
-        if 1 <= wanted <= self._most:
-            self.dismiss(wanted)
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)
+            await self.submit()
+        except UserError as err:
+            self.blame(err)
+        except Exception as err:  # noqa: BLE001  shown with a pointer to the whole traceback
+            self.say(sentence(err, record(err)))
+        finally:
+            self._busy = False

@@ -13,6 +13,9 @@ from textual.css.scalar import Unit
 from textual.geometry import NULL_OFFSET, Region, Size, Spacing
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.widget import Widget
+from textual.widgets import Static
+
+from gpu_panel.common.static_text import put_lines
 
 HEAD = 7
 """Cells on the left of every line; the heading is on the first."""
@@ -87,19 +90,23 @@ class FlowLayout(Layout):
 class FlowRow(Container):
     """Shows fields in a `FlowLayout`, on as many lines as they need. It draws heading and labels
     itself: a widget for each takes as long to mount and style as a field. The label of a field with
-    the class `-untold` is struck out, and the heading if all fields have it."""
+    the class `-untold` is struck out, and the heading if all fields have it. Below it stands what
+    is wrong with its fields; the widget for that is made with the first problem, as most rows never
+    have any."""
 
     DEFAULT_CSS = "FlowRow { height: auto; width: 1fr; }"
 
-    def __init__(self, head: str, fields: Sequence[Labelled], *, id: str | None = None,
-                 classes: str | None = None) -> None:
-        super().__init__(*(field.widget for field in fields), id=id, classes=classes)
+    def __init__(self, head: str, fields: Sequence[Labelled], *, id: str | None = None) -> None:
+        super().__init__(*(field.widget for field in fields), id=id, classes="row")
         self.head = head
         self.fields = tuple(fields)
         self._flow = FlowLayout()
         self._drawn: tuple[_Text, ...] = ()
         """The labels that are drawn."""
         self._letters: Mapping[Widget, str] = {}
+        self.above_problems: Widget = self
+        """The widget below which problems stand."""
+        self._problems: Static | None = None
 
     @property
     def layout(self) -> Layout:
@@ -114,6 +121,14 @@ class FlowRow(Container):
                 gap = Content(" " * (x - lines[y].cell_length))
                 lines[y] = Content.assemble(lines[y], gap, Content.styled(text, style))
         return Content("\n").join(lines)
+
+    def say(self, problems: Sequence[str]) -> None:
+        if self._problems is None:
+            if not problems or not isinstance(self.parent, Widget):
+                return
+            self._problems = Static("", classes="problem")
+            self.parent.mount(self._problems, after=self.above_problems)
+        put_lines(self._problems, problems)
 
     def show_letters(self, letters: Mapping[Widget, str]) -> None:
         """Show a letter in the label of each of these fields that is one of ours, or before it;

@@ -81,8 +81,6 @@ class KeyBar(Widget):
         self._scroll(0)
         self.refresh()
 
-    # --- drawing -------------------------------------------------------------------------------
-
     def render(self) -> Content:
         key, label, off = (self.get_visual_style(f"key-bar--{name}")
                            for name in ("key", "label", "off"))
@@ -100,8 +98,6 @@ class KeyBar(Widget):
 
     def _length(self) -> int:
         return sum(len("".join(self._cells(key))) for key in self.shown)
-
-    # --- the mouse -----------------------------------------------------------------------------
 
     def _at(self, x: int) -> ShownKey | None:
         """The key that is shown at this column."""

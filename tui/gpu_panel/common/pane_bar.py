@@ -33,16 +33,13 @@ class PaneBar(Widget):
 
     def mark(self, pane: str, text: str) -> None:
         """Show `text` after a pane's name: "✗" for a problem in it, "●2" for two live runs."""
-        if self._marks.get(pane, "") != text:
-            self._marks[pane] = text
-            self.refresh()
+        self._marks[pane] = text
+        self.refresh()
 
     def rename(self, pane: str, title: str) -> None:
         """Show another name for a pane: that of the curves that it shows."""
-        panes = tuple((name, title if name == pane else old) for name, old in self._panes)
-        if panes != self._panes:
-            self._panes = panes
-            self.refresh()
+        self._panes = tuple((name, title if name == pane else old) for name, old in self._panes)
+        self.refresh()
 
     def _label(self, number: int, pane: str, title: str) -> str:
         mark = self._marks.get(pane, "")

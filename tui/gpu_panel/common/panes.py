@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.events import Compose, Resize, ScreenResume
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
+from textual.worker import Worker, WorkerState
 
 from gpu_panel import keys, readonly
 from gpu_panel.common.pane_bar import PaneBar
@@ -27,7 +28,6 @@ class Pane(Widget):
     DEFAULT_CLASSES = "pane"
     """The frame, which is the same everywhere."""
     NAME: ClassVar[str]
-    """Its name, which is also its widget's id."""
     TITLE: ClassVar[str]
     """Its title in the tab and in the help."""
     CALLED: ClassVar[str] = ""
@@ -37,6 +37,10 @@ class Pane(Widget):
     KEYS: ClassVar[tuple[Key, ...]] = ()
     """Its keys. The screen binds those that are `everywhere`, the pane the others:
     `BINDINGS = keys.of_focus(KEYS)`."""
+
+    def on_mount(self) -> None:
+        """The title in the frame, until the pane says more there."""
+        self.border_title = self.border_title or self.TITLE
 
     def on_descendant_focus(self) -> None:
         self._mark_within()
@@ -75,8 +79,6 @@ class PaneScreen(Screen[None]):
     """Its panes, in the order of tabs, number keys and help."""
     KEYS: ClassVar[tuple[Key, ...]] = ()
     """All keys that work on the whole screen; made from SCOPE and PANES."""
-
-    """Runs while the terminal is being resized."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         cls.KEYS = (*keys.of(cls.SCOPE),
@@ -134,7 +136,9 @@ class PaneScreen(Screen[None]):
 
     def bring_forward(self, name: str) -> None:
         """Show this pane if there is room for only one."""
-        raise NotImplementedError
+
+    def action_back(self) -> None:
+        self.dismiss(None)
 
     # --- help and palette ----------------------------------------------------------------------
 
@@ -163,9 +167,11 @@ class PaneScreen(Screen[None]):
     # --- actions -------------------------------------------------------------------------------
 
     def action_pane(self, name: str) -> None:
-        """Show a pane and give it the focus."""
         self.bring_forward(name)
         self.pane(name).enter()
+
+    def on_pane_bar_picked(self, event: PaneBar.Picked) -> None:
+        self.action_pane(event.pane)
 
     async def action_on_pane(self, name: str, action: str) -> None:
         """Run an action of a pane, wherever the focus is."""
@@ -203,3 +209,51 @@ def _numbers(panes: Sequence[type[Pane]]) -> list[Key]:
 
 def _sentence_case(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+class StoreScreen(PaneScreen):
+    """A screen that shows what a store reads: all of its panes, or one at a time with tabs."""
+
+    AUTO_FOCUS = None
+    LEAST: ClassVar[tuple[int, int]] = (100, 30)
+    """The columns and lines from which on all panes are shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._front = self.PANES[0].NAME
+        """The pane that is shown if there is room for only one."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is room for only one pane."""
+        return self.size.width < self.LEAST[0] or self.size.height < self.LEAST[1]
+
+    def _arrange(self) -> None:
+        """Show the panes that there is room for."""
+        raise NotImplementedError
+
+    def on_resize(self, event: Resize) -> None:
+        self._arrange()
+
+    def bring_forward(self, name: str) -> None:
+        self._front = name
+        self._arrange()
+
+    @property
+    def _shown_front(self) -> str:
+        return self._front
+
+    def _keep_focus(self, alone: bool) -> None:
+        """Give the pane in front the focus if nothing that is shown has it, or it stands alone."""
+        if self.focused is None or not self.focused.is_on_screen or alone:
+            self.call_after_refresh(self._enter_front)
+
+    def _enter_front(self) -> None:
+        pane = self.pane(self._shown_front)
+        if not pane.has_focus_within:
+            pane.enter()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.worker.group == "store" and event.state == WorkerState.ERROR:
+            self.notify(f"The panel no longer reads what is shown: {event.worker.error}",
+                        severity="error", markup=False, timeout=30)

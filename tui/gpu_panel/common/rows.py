@@ -125,7 +125,6 @@ class Rows(ScrollView, can_focus=True):
         return header, rows
 
     def entitle(self, title: str, subtitle: str = "") -> None:
-        """Set the texts in the border."""
         self.border_title, self.border_subtitle = Content(title), Content(subtitle)
 
     # --- the cursor ----------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from textual.content import Content
 from textual.widgets import Static
 
 
-def put(place: Static, content: Content) -> None:
+def put(place: Static, content: Content, *, layout: bool = True) -> None:
     """Show `content` in `place`. If that is what it shows, nothing happens: Textual would lay the
-    whole screen out again."""
+    whole screen out again. `layout`: whether its height may change."""
     shown = place.content
     if not (content.is_same(shown) if isinstance(shown, Content) else content.plain == shown == ""):
-        place.update(content)
+        place.update(content, layout=layout)
 
 
 def put_lines(place: Static, lines: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual import work
+from textual.content import Content
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.ticks import time_ticks
@@ -63,14 +64,13 @@ v shows them."""
         self.show([Curve(i, self.label(one), one.curve.over(self.axis))
                    for i, one in enumerate(store.runs)], None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
-        self.entitle(f"{store.name} over {over}{reading}")
+        self.border_title = Content(f"{store.name} over {over}{reading}")
 
     def label(self, one: Compared) -> str:
         """What the legend calls a run."""
         return clean(f"{one.id} {one.facts.name}")
 
     def action_axis(self) -> None:
-        """Draw the curves over the next of steps, time and examples."""
         every = list(_AXES)
         self.axis = every[(every.index(self.axis) + 1) % len(every)]
         self.action_whole()  # what was zoomed in means nothing on another axis
@@ -78,16 +78,13 @@ v shows them."""
             self.paint(*self._last)
 
     def action_log_scale(self) -> None:
-        """Switch between a logarithmic and a linear scale."""
         self.toggle_log()
 
     def action_smooth(self) -> None:
-        """Use the next strength of smoothing."""
         self.cycle_smoothing()
 
     @work(group="value", exclusive=True, exit_on_error=False)
     async def action_value(self) -> None:
-        """Choose another value by typing a part of its name."""
         from gpu_panel.run.picker import CurvePicker
 
         if self._last is None:

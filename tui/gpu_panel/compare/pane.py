@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from rich.style import Style
 from textual.message import Message
 
+from gpu_panel.charts import palette
+from gpu_panel.charts.drawing import SAMPLES
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Rows
-from gpu_panel.compare import strokes
+from gpu_panel.common.rows import Part, Rows
 from gpu_panel.compare.store import CompareStore
 
 
@@ -22,10 +23,6 @@ class ComparePane(Pane):
 
         index: int
 
-    def on_mount(self) -> None:
-        """The title in the frame, until `paint` says more there."""
-        self.border_title = self.border_title or self.TITLE
-
     def paint(self, store: CompareStore, chosen: int | None) -> None:
         """Show what is known now. `chosen`: the index of the run under the cursor."""
         raise NotImplementedError
@@ -37,7 +34,6 @@ class CompareTable(Rows, ComparePane):  # pyright: ignore[reportIncompatibleMeth
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.store: CompareStore | None = None
-        """None before the first painting."""
         self.first = 0
         """The first of the movable columns that is shown."""
         self.hidden = False
@@ -53,7 +49,13 @@ class CompareTable(Rows, ComparePane):  # pyright: ignore[reportIncompatibleMeth
             self.first = max(0, self.first + by)
             self.repaint()
 
+    def stroke(self, index: int) -> Part:
+        """A piece of the line of the run at `index`, and a blank."""
+        sample = SAMPLES[palette.dash_of(self.app, index) % len(SAMPLES)]
+        return f"{sample} ", f"line{index}"
+
     def _style(self, name: str) -> Style:
-        if name not in self._styles and (found := strokes.style(self.app, name)) is not None:
-            self._styles[name] = found
+        index = name.removeprefix("line")
+        if name not in self._styles and index != name:
+            self._styles[name] = palette.strokes(self.app)[int(index) % palette.HUES]
         return super()._style(name)

@@ -8,32 +8,26 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.events import Resize
-from textual.worker import Worker, WorkerState
 
 from gpu_engine.runs import compare
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.common.panes import Pane, PaneScreen
+from gpu_panel.common.panes import Pane, StoreScreen
 from gpu_panel.compare.curves import CurvesPane
-from gpu_panel.compare.differences import DifferencesPane
-from gpu_panel.compare.figures import FiguresPane
 from gpu_panel.compare.pane import ComparePane
 from gpu_panel.compare.store import CompareStore
+from gpu_panel.compare.tables import DifferencesPane, FiguresPane
 
 _EVERY = 0.5
 """Seconds between two paints."""
-WIDE = (100, 30)
-"""From this many columns and lines on, all panes are shown; otherwise one at a time with tabs."""
 
 
-class CompareScreen(PaneScreen):
+class CompareScreen(StoreScreen):
     """Several runs, live or finished."""
 
     CSS_PATH = Path(__file__).with_name("screen.tcss")
-    AUTO_FOCUS = None
     SCOPE = "compare"
     PANES: ClassVar[tuple[type[Pane], ...]] = (CurvesPane, FiguresPane, DifferencesPane)
 
@@ -42,13 +36,11 @@ class CompareScreen(PaneScreen):
         already."""
         super().__init__()
         self.store = store or CompareStore(runs)
-        self._front = self.PANES[0].NAME
-        """The pane that is shown if there is room for only one."""
         self._chosen: int | None = None
         self._painted: object = None
 
     def compose(self) -> ComposeResult:
-        yield PaneBar([(pane.NAME, pane.TITLE) for pane in self.PANES], id="tabs")
+        yield PaneBar(self.tabs(), id="tabs")
         for pane in self.PANES:
             yield pane(id=pane.NAME)
         yield KeyBar(roomy=True)
@@ -60,20 +52,12 @@ class CompareScreen(PaneScreen):
         self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
         self.run_worker(self._keep_painted(), group="paint", exclusive=True)
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        if event.worker.group == "store" and event.state == WorkerState.ERROR:
-            self.notify(f"The panel no longer reads these runs: {event.worker.error}",
-                        severity="error", markup=False, timeout=30)
-
-    # --- painting -------------------------------------------------------------------------------
-
     async def _keep_painted(self) -> None:
         while True:
             self.paint()
             await asyncio.sleep(_EVERY)
 
     def paint(self) -> None:
-        """Draw what has changed."""
         now = (self.store.version, self._chosen)
         if not self.app.is_running or not self.is_current or now == self._painted:
             return
@@ -100,13 +84,8 @@ class CompareScreen(PaneScreen):
         self._chosen = event.index
         self.paint()
 
-    # --- arranging ------------------------------------------------------------------------------
-
-    def on_resize(self, event: Resize) -> None:
-        self._arrange()
-
     def _arrange(self) -> None:
-        tabs = self.size.width < WIDE[0] or self.size.height < WIDE[1]
+        tabs = self.is_small
         self.set_class(tabs, "-tabs")
         for pane in self._panes():
             pane.styles.max_height = None
@@ -114,28 +93,7 @@ class CompareScreen(PaneScreen):
         for pane in self._panes():
             pane.set_class(tabs and self._front != pane.NAME, "-behind")
         self.query_one(PaneBar).active = self._front
-        if self.focused is None or not self.focused.is_on_screen or tabs:
-            self.call_after_refresh(self._enter_front)
-
-    def _enter_front(self) -> None:
-        pane = self.pane(self._front)
-        if not pane.has_focus_within:
-            pane.enter()
-
-    def on_pane_bar_picked(self, event: PaneBar.Picked) -> None:
-        self.action_pane(event.pane)
-
-    def bring_forward(self, name: str) -> None:
-        """Show this pane if there is room for only one."""
-        self._front = name
-        self._arrange()
-
-    # --- actions --------------------------------------------------------------------------------
-
-    def action_back(self) -> None:
-        """Back to the list of runs."""
-        self.dismiss(None)
+        self._keep_focus(tabs)
 
     def action_copy(self) -> None:
-        """Copy figures and differences as a Markdown table."""
         copy(self.app, "\n".join(compare.markdown(self.store.facts)))

@@ -22,7 +22,7 @@ from gpu_engine.runs import facts
 from gpu_engine.runs.compare import Figures, RunFacts
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run, State
-from gpu_panel.common.reading import one_at_a_time
+from gpu_panel.common.reading import Followed
 from gpu_panel.compare.curve import LOSS, RunCurve
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ class Compared:
         self.id = clean(run.id)
         """Its id, to be shown: a folder may have any name."""
         self.state: State | None = None
-        """None before it was read."""
         self.problem: str | None = None
-        """Why its settings can't be read."""
         self._told: RunFacts | None = None
         self.anew(name)
 
@@ -64,7 +62,6 @@ class Compared:
 
     @property
     def facts(self) -> RunFacts:
-        """What is compared of it, as far as it is known."""
         told = self._told or RunFacts(self.id, self.id, Figures("…"), {}, Environment())
         return told if self.state is None else facts.with_figures(told, self.state, self.view)
 
@@ -101,7 +98,6 @@ class Compared:
         return self._reader.read(seconds, _PIECE)
 
     def fold(self, fresh: Iterable[tuple[int, list[Told]]]) -> None:
-        """Take in events."""
         for rank, each in fresh:
             for told in each:
                 self.view.fold_batch(rank, told)
@@ -109,25 +105,21 @@ class Compared:
                     self.curve.take(rank, told)
 
 
-class CompareStore:
-    """The compared runs. `version` rises whenever something has changed."""
+class CompareStore(Followed):
+    """The compared runs."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
+        super().__init__()
         self.runs = [Compared(run) for run in runs[:MOST]]
         self.name = LOSS
         """The value whose curves are read."""
-        self.version = 0
-        self.caught_up = False
-        """Whether everything written so far has been read once."""
         self.read_share = 0.0
         self._looked = 0.0
         self._turn = 0
         """Rises when another value is chosen, as what is read then belongs to the old one."""
-        self.reading: asyncio.Future[float] | None = None
 
     @property
     def facts(self) -> list[RunFacts]:
-        """The facts of all runs."""
         return [one.facts for one in self.runs]
 
     @property
@@ -144,13 +136,7 @@ class CompareStore:
             for one in self.runs:
                 one.anew(name)
 
-    async def follow(self) -> None:
-        """Read until the owner cancels this task; another can go on from there."""
-        while True:
-            await asyncio.sleep(await one_at_a_time(self))
-
     async def read_on(self) -> float:
-        """Read what is new, a batch of each run. Returns the seconds until the next time."""
         turn = self._turn
         fresh, changed = await asyncio.to_thread(self._read)
         if turn != self._turn:  # some of it may have been read for the new value

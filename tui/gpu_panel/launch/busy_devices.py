@@ -40,18 +40,16 @@ async def busy_devices(source: DeviceSource, keys: Sequence[str]) -> dict[str, B
     """The ticked devices that are not free now, by the key of their row; on a host, by what it said
     last. Those that have not been sampled long enough to be judged are left out. Raises OSError if
     the leases can't be read."""
-    own = await source.judge()
-    hosts = {seen.host.name: seen for seen in source.hosts}
+    await source.judge()
+    machines = {machine.host: machine for machine in source.machines}
     found: dict[str, BusyDevice] = {}
     for key in keys:
         host, name = row_keys.split(key)
-        seen = hosts.get(host) if host is not None else None
-        inventory = source.inventory if host is None else seen.inventory if seen else None
-        freedom = own if host is None else seen.freedom if seen else {}
-        device = inventory.find(name) if inventory is not None else None
-        if device is None or device.id not in freedom:
+        machine = machines.get(host)
+        device = machine.find(name) if machine else None
+        judged = (machine.freedom or {}).get(device.id) if machine and device else None
+        if device is None or judged is None:
             continue
-        judged = freedom[device.id]
         # Any program can keep cores busy for a moment, so only a run of ours counts on a CPU slot.
         fine = ("free", "unknown", "busy") if device.is_cpu else ("free", "unknown")
         if judged.state not in fine:

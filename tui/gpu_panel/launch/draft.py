@@ -20,7 +20,7 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
-from gpu_panel.launch.devices.freest import freest
+from gpu_panel.launch.devices.ticking import freest
 from gpu_panel.launch.edits import Edits, State
 
 if TYPE_CHECKING:
@@ -204,7 +204,6 @@ class Draft:
         return values.show(value)
 
     def copy(self) -> dict[str, Any]:
-        """A copy of the nested dict as it is now."""
         return copy.deepcopy(self.data)
 
     def assign(self, *assignments: str) -> None:
@@ -283,7 +282,6 @@ class Draft:
         return State(copy.deepcopy(self.data), copy.deepcopy(self._aside), self._ticked_by_hand)
 
     def note_edit(self) -> None:
-        """Take note of a change, to undo it."""
         if self._edits.note(self._state()):
             self._after = None
 
@@ -298,12 +296,10 @@ class Draft:
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is an edit to undo."""
         return self._edits.can_undo or self._before is not None
 
     @property
     def can_redo(self) -> bool:
-        """Whether there is an undone edit to do again."""
         return self._edits.can_redo or self._after is not None
 
     def undo(self) -> Draft | None:
@@ -466,7 +462,6 @@ class Draft:
         return from_dict(data)
 
     def saved(self, preset: Preset) -> None:
-        """Note that the form's content was saved as `preset`."""
         self.preset, self.run = preset, None
         self._preset_devices = copy.deepcopy(preset.data.get("devices", {}))
         self._ticked_by_hand = False

@@ -18,7 +18,6 @@ class State:
     aside: Mapping[str, Any]
     """Keys of `parallel` that the mode does not use."""
     by_hand: bool
-    """Whether the person has ticked devices."""
 
 
 class Edits:
@@ -64,12 +63,10 @@ class Edits:
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is an edit to undo."""
         return bool(self._past)
 
     @property
     def can_redo(self) -> bool:
-        """Whether there is an undone edit to do again."""
         return bool(self._future)
 
     def undo(self) -> State | None:

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from gpu_engine.common.clean import clean
-from gpu_engine.devices.records import Device, HostSample, Inventory
+from gpu_engine.devices.records import Device, HostSample, Inventory, Snapshot
 from gpu_engine.runs import disk_room
 from gpu_panel import readonly
 from gpu_panel.common import units
@@ -30,33 +30,17 @@ class HostBar(Widget):
         super().__init__(id="host")
         self._source = source
         self._host = clean(socket.gethostname()).partition(".")[0]
-        self._inventory: Inventory | None = None
-        self._sample = HostSample()
-        self._power = ""
-        """What all devices of this machine draw together."""
-        self._time = ""
-
-    def paint(self) -> None:
-        """Draw the latest sample of the machine."""
-        inventory, shot, now = self._source.inventory, self._source.snapshot, time.strftime("%H:%M")
-        sample = shot.host if shot else HostSample()
-        drawn = [s.power for s in (shot.samples if shot else ())
-                 if s.power is not None and not s.problem]
-        power = _power(sum(drawn)) if drawn else ""
-        if (inventory, sample, power, now) != (self._inventory, self._sample, self._power,
-                                               self._time):
-            self._inventory, self._sample, self._time = inventory, sample, now
-            self._power = power
-            self.refresh()
 
     def render(self) -> Content:
+        shot = self._source.snapshot
+        sample, now = shot.host if shot else HostSample(), time.strftime("%H:%M")
         left = ["gpu-panel read-only" if readonly.on else "gpu-panel", self._host,
-                *_machine(self._inventory, self._power)]
-        right = [*_figures(self._sample), *_network(self._sample), self._time]
-        full = _disk_style(self._sample)
+                *_machine(self._source.inventory, shot)]
+        right = [*_figures(sample), *_network(sample), now]
+        full = _disk_style(sample)
         wide = self.size.width - 2
         if len(right) > 3 and _width(left, " · ") + _width(right, "  ") + 2 > wide:
-            right = [*_figures(self._sample), self._time]  # the network is dropped first
+            right = [*_figures(sample), now]  # the network is dropped first
         while len(right) > 1 and _width(left, " · ") + _width(right, "  ") + 2 > wide:
             if len(left) > 3:
                 left.pop()
@@ -77,13 +61,15 @@ def _width(parts: list[str], gap: str) -> int:
     return cell_len(gap.join(parts))
 
 
-def _machine(inventory: Inventory | None, power: str) -> list[str]:
+def _machine(inventory: Inventory | None, shot: Snapshot | None) -> list[str]:
     if inventory is None:
         return ["…"]
     counts = Counter(_kind(d) for d in inventory.devices)
     out = [" + ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in sorted(counts.items()))]
-    if power:
-        out.append(power)
+    drawn = [s.power for s in (shot.samples if shot else ())
+             if s.power is not None and not s.problem]
+    if drawn:
+        out.append(_power(sum(drawn)))
     if inventory.driver:
         out.append(f"driver {clean(inventory.driver)}")
     if inventory.cuda:

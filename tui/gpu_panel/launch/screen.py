@@ -6,6 +6,7 @@ answer. A pane owns its content and its keys; the screen passes messages between
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -30,15 +31,14 @@ from gpu_panel.launch.busy_devices import BusyDevice, busy_devices, sharing_woul
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices import lines
 from gpu_panel.launch.devices.pane import DevicesPane
-from gpu_panel.launch.devices.strip import DeviceStrip
-from gpu_panel.launch.devices.ticks import named_in
+from gpu_panel.launch.devices.row_keys import named_in
+from gpu_panel.launch.devices.shades import DeviceStrip
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.plan.pane import PlanPane, as_before
 from gpu_panel.launch.preview.pane import PreviewPane
 from gpu_panel.launch.reviewed import Review
 from gpu_panel.launch.runs.pane import RunsPane
-from gpu_panel.launch.settle import settle
 from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
@@ -49,11 +49,14 @@ if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.draft import Draft
-    from gpu_panel.launch.torch.installation import Installation
+    from gpu_panel.launch.torch.dialog import Installation
 
 WHOLE, FOLDED = "whole", "folded"
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
+SETTLED = 2.0
+"""Seconds after the first frame until nearly all that is there stays: from then on the garbage
+collector leaves it alone, as searching it holds up a key for 50 ms."""
 _TABS = 56
 """Cells for the tabs and their marks."""
 APART = 0.3
@@ -82,12 +85,10 @@ class LaunchScreen(PaneScreen):
         self._previews = False
         """Whether there is room for the preview."""
         self.review: Review | None = None
-        """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
         self._torch: Installation | None = None
         """The installation of torch that was begun last."""
         self._begun = False
-        """Whether the first frame has been drawn."""
         self._form_kept = themed.read().get("form")
         self._unfolded = self._form_kept != FOLDED
         """Whether the person wants to see the whole form, which the first panel of all shows."""
@@ -98,12 +99,12 @@ class LaunchScreen(PaneScreen):
         self.strip = DeviceStrip()
         self.top = Container(id="top")
         self.devices = DevicesPane(source)
-        self.detail = DetailPane(source)
         self.form = FormPane(source)
         self.plan = PlanPane()
         self.lower = Container(id="lower")
         stores = Stores()
         self.runs = RunsPane(stores)
+        self.detail = DetailPane(source, lambda: self.runs.lines or (), self.runs.stop)
         self.preview = PreviewPane(stores)
 
     @cached_property
@@ -135,14 +136,14 @@ class LaunchScreen(PaneScreen):
         # The parts are painted at different moments: the compositor visits every widget in the
         # rectangle around all changes of one moment, which would be the whole screen.
         # Details are painted every two seconds, as the processes are sampled every two seconds.
-        for part, every, after in ((self._look, 1.0, 0.01), (self.host.paint, 1.0, APART),
+        for part, every, after in ((self._look, 1.0, 0.01), (self.host.refresh, 1.0, APART),
                                    (self._paint_detail, 2.0, 2 * APART)):
             self.set_timer(after, partial(self.set_interval, every, partial(self._if_seen, part)))
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
         self._begun = True
-        self.run_worker(settle(), group="settle", exit_on_error=False)
+        self.set_timer(SETTLED, lambda: gc.freeze())
         self.runs.look_at_once()
         self._find_devices()
         self._load_form()
@@ -174,13 +175,10 @@ class LaunchScreen(PaneScreen):
     @on(RunsPane.Again)
     @work(exit_on_error=False, group="form")
     async def _again(self, event: RunsPane.Again) -> None:
-        """Load a run's settings into the form."""
         with guard(self.app):
             if not self.form.ready:
                 return
-            from gpu_panel.launch.presets.load import of_run
-
-            await self._load(await of_run(event.run))
+            await self._load(await in_thread(lambda: _draft_of(event.run), name="panel-again"))
             self._keep_unfolded(True)
             self.bring_forward("form")
             self.form.enter_to_vary()
@@ -263,7 +261,7 @@ class LaunchScreen(PaneScreen):
         self.call_after_refresh(self._share_room)
 
     def _look_and_paint(self) -> None:
-        self.host.paint()
+        self.host.refresh()
         self._look()
         self._paint_detail()
 
@@ -273,7 +271,7 @@ class LaunchScreen(PaneScreen):
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         if not self._begun:
-            self.host.paint()
+            self.host.refresh()
             self.devices.look()
             return
         self.runs.look_at_once()
@@ -287,7 +285,6 @@ class LaunchScreen(PaneScreen):
     @on(RunsPane.Read)
     def _runs_read(self, event: RunsPane.Read) -> None:
         self.devices.show_runs(event.runs)
-        self.detail.show_runs(event.runs)
         marks = [f"●{self.runs.live}"] if self.runs.live else []
         marks += [f"◌{self.runs.waiting}"] if self.runs.waiting else []
         self.bar.mark("runs", " ".join(marks))
@@ -397,11 +394,9 @@ class LaunchScreen(PaneScreen):
     # --- undoing -------------------------------------------------------------------------------
 
     async def action_undo(self) -> None:
-        """Take back the last edit."""
         await self._show_undone(self.draft.undo(), "Nothing to undo")
 
     async def action_redo(self) -> None:
-        """Redo the edit that was undone."""
         await self._show_undone(self.draft.redo(), "Nothing to redo")
 
     async def _show_undone(self, draft: Draft | None, otherwise: str) -> None:
@@ -420,7 +415,6 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="launch", exclusive=True)
     async def action_launch(self) -> None:
-        """Start the run, after a question if devices are not free."""
         from gpu_engine.launching import launcher
 
         with guard(self.app):
@@ -462,7 +456,7 @@ class LaunchScreen(PaneScreen):
     async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:
         """Ask whether to launch on devices that are not free. The person may have the run wait for
         them instead."""
-        from gpu_panel.launch.queue.ask import LaunchTaken
+        from gpu_panel.launch.queue.dialog import LaunchTaken
 
         text = "\n".join(map(str, taken.values()))
         if share:
@@ -485,7 +479,7 @@ class LaunchScreen(PaneScreen):
             if not self.form.ready or inventory is None:
                 self.notify("Still looking for devices", severity="warning")
                 return
-            from gpu_panel.launch.queue.ask import ask_and_queue, problems
+            from gpu_panel.launch.queue.dialog import ask_and_queue, problems
 
             await self._reviewed()  # what was typed last is in the draft
             if found := await problems(self.draft, inventory):
@@ -515,7 +509,7 @@ class LaunchScreen(PaneScreen):
         if found.no_torch is not None and not found.others:
             self.action_torch()
         elif found.problems:
-            from gpu_panel.launch.form.problems import blame
+            from gpu_panel.launch.form.fields import blame
 
             first = found.others[0]
             self.notify(blame(first), title="Can't launch", severity="error", markup=False)
@@ -526,7 +520,6 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="torch", exclusive=True)
     async def action_torch(self) -> None:
-        """Offer to install torch, or to choose an interpreter that has it."""
         with guard(self.app):
             inventory = self.source.inventory
             going = self._torch if self._torch is not None and not self._torch.over else None
@@ -557,7 +550,7 @@ class LaunchScreen(PaneScreen):
             self.edited()
 
     def _begin_torch(self, offer: Offer) -> Installation:
-        from gpu_panel.launch.torch.installation import Installation
+        from gpu_panel.launch.torch.dialog import Installation
 
         self._torch = Installation(offer)
         self._await_torch(self._torch)
@@ -581,25 +574,23 @@ class LaunchScreen(PaneScreen):
 
     @property
     def detail_open(self) -> bool:
-        """Whether the details of a device are shown."""
         return self.has_class("-detail")
 
     def _paint_detail(self) -> None:
         if self.detail_open:
             self.detail.show_device(self.devices.key_at_cursor)
 
-    @on(DevicesPane.Details)
-    def _wants_details(self, event: DevicesPane.Details) -> None:
-        if self.detail_open and not event.enter:
+    def action_details(self, enter: bool) -> None:
+        """Show or hide the details of the device under the cursor. `enter`: and go there."""
+        if self.detail_open and not enter:
             self._close_detail()
             return
         self.add_class("-detail")
         self._share_room()
         self._paint_detail()
-        if event.enter or self.has_class("-narrow"):
+        if enter or self.has_class("-narrow"):
             self.detail.focus()
 
-    @on(DetailPane.Closed)
     def _close_detail(self) -> None:
         if self.detail_open:
             self.remove_class("-detail")
@@ -612,16 +603,10 @@ class LaunchScreen(PaneScreen):
     def _highlighted(self) -> None:
         self._if_seen(self._paint_detail)
 
-    @on(DetailPane.OtherDevice)
-    def _other_device(self, event: DetailPane.OtherDevice) -> None:
-        self.devices.cursor += 1 if event.which == "after" else -1
-
-    @on(DetailPane.StopRun)
-    def _stop_run(self, event: DetailPane.StopRun) -> None:
-        self.runs.stop(event.run, event.title)
+    def action_other_device(self, by: int) -> None:
+        self.devices.cursor += by
 
     def action_gpu_processes(self) -> None:
-        """Show the processes on all GPUs in one table."""
         from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
 
         self.app.push_screen(GpuProcessesScreen(
@@ -629,12 +614,7 @@ class LaunchScreen(PaneScreen):
 
     # --- going from pane to pane ---------------------------------------------------------------
 
-    @on(PaneBar.Picked)
-    def _picked(self, event: PaneBar.Picked) -> None:
-        self.action_pane(event.pane)
-
     def bring_forward(self, name: str) -> None:
-        """Show this pane if there is room for only one."""
         if name not in dict(self.tabs()):  # one of the preview's
             return
         if self.has_class("-narrow"):
@@ -648,15 +628,10 @@ class LaunchScreen(PaneScreen):
         super().action_pane(name)
 
     def action_jump(self) -> None:
-        """Go to the field of the form whose letter is typed next."""
         if self.form.ready:
             self._keep_unfolded(True)
             self.bring_forward("form")
             self.form.ask_for_letter()
-
-    @on(PlanPane.Unfold)
-    def _unfold(self) -> None:
-        self.action_pane("form")
 
     def _keep_unfolded(self, unfolded: bool) -> None:
         """Show the whole form or only its three lines, from now on and the next time."""
@@ -683,6 +658,14 @@ class LaunchScreen(PaneScreen):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
+
+
+def _draft_of(run: Run) -> Draft:
+    """The draft of the settings of `run`. Blocks. Raises UserError if they can't be read."""
+    from gpu_engine.runs import attempts
+    from gpu_panel.launch.draft import Draft
+
+    return Draft.of_run(run.id, attempts.read_spec(run))
 
 
 def _first_draft(preset: str | None, assignments: Sequence[str], command: Sequence[str] | None,

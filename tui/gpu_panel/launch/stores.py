@@ -26,7 +26,6 @@ class Stores:
         self._sweep: SweepStore | None = None
 
     def run(self, run: Run) -> RunStore:
-        """That of a run."""
         from gpu_panel.run.store import RunStore
 
         found = self._runs.pop(str(run.path), None) or RunStore(run)
@@ -46,7 +45,6 @@ class Stores:
         return self._compared
 
     def sweep(self, sweep: str) -> SweepStore:
-        """That of a sweep, by its id."""
         from gpu_panel.sweep.store import SweepStore
 
         if self._sweep is None or self._sweep.sweep != sweep:

@@ -1,4 +1,4 @@
-"""The base of the run screen's two charts: each draws any of the recorded curves."""
+"""The two charts of the run screen. Each draws any of the recorded curves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from typing import ClassVar
 
 from textual import work
+from textual.content import Content
 from textual.strip import Strip
 
-from gpu_panel import keys
+from gpu_panel import keys, themed
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.charts.drawing import ZoomSeries
 from gpu_panel.common.background import in_thread
@@ -24,8 +25,6 @@ STILL = 0.15
 """Seconds for which a zoomed part stays before it is read again: a wheel turns on."""
 AGAIN = 2.0
 """Seconds after which it is read once more while the run goes on in it."""
-PATIENCE = 1.0
-"""Seconds for which new values may wait that would change little of what can be seen."""
 
 
 class ChartPane(CurveView, RunPane):
@@ -41,7 +40,6 @@ class ChartPane(CurveView, RunPane):
         self.chosen: str = self.FIRST
         """The key of the curves that the person wants to see here."""
         self.subject: Subject | None = None
-        """What is drawn now."""
         self._painted: object = None
         self._read_to, self._read_at = 0, -math.inf
         """The last step in `zoomed`, and when that was read, monotonic seconds."""
@@ -124,11 +122,55 @@ class ChartPane(CurveView, RunPane):
             return
         self.subject, self.axes = found, found.axes
         place = list(store.ranks).index(moment.rank) if moment.rank in store.ranks else None
-        shown = self.show(
+        self.show(
             found.lines(store), found.over_all(store), place,
-            marks=marks(store.moments, store.begins, store.trainings, store.clock,
+            marks=marks(store.moments, store.view.begins, store.view.trainings, store.clock,
                         by_time=found.by_time),
-            levels=found.levels(store), patience=PATIENCE if moment.live else 0.0)
-        if not shown:
-            self._painted = None
-        self.entitle(found.title(store))
+            levels=found.levels(store))
+        self.border_title = Content(found.title(store))
+
+
+class LossPane(ChartPane):
+    """Its own keys work on the whole screen, as most people watch this chart."""
+
+    NAME = TITLE = "loss"
+    FIRST = subjects.LOSS
+    KEYS = keys.of("chart", "loss")
+    HELP = """The loss of every rank, step by step, or what c chooses; the chosen rank's line is
+thick and on top. ┊ marks where an attempt or another training begins, ◆ an evaluation, ▪ a
+checkpoint; × marks a value that is not finite."""
+    DEFAULT_CSS = "LossPane { width: 62fr; }"
+
+    def action_log_scale(self) -> None:
+        self.toggle_log()
+
+    def action_smooth(self) -> None:
+        self.cycle_smoothing()
+
+
+class MemoryPane(ChartPane):
+    """GiB over the time since the run began, until something else is chosen."""
+
+    NAME = TITLE = "memory"
+    FIRST = subjects.MEMORY
+    BESIDE = True
+    HELP = """What PyTorch has allocated on every device, or what c chooses; the dotted line is its
+peak, the dashed one the card's capacity. On CPU slots, the memory of the ranks' processes."""
+    DEFAULT_CSS = "MemoryPane { width: 38fr; }"
+
+
+_KEPT_AS = "curves"
+"""What each chart showed last is kept for the next screen under this name in panel.json."""
+
+
+def kept_choices() -> dict[str, str]:
+    """Chart → the key of its curves. Blocks: call it in a thread."""
+    found = themed.read().get(_KEPT_AS)
+    if not isinstance(found, dict):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, str)}
+
+
+def keep_choice(chart: str, key: str) -> None:
+    """Remember what a chart shows. Blocks. Raises OSError."""
+    themed.write(themed.read() | {_KEPT_AS: kept_choices() | {chart: key}})

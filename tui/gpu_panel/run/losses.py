@@ -1,4 +1,5 @@
-"""The losses of step events, added to the curves of ranks, many at a time."""
+"""The losses of step events, added to the curves of ranks, many at a time; and those of a part of a
+long run step by step, for which the whole curve has no room."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from operator import eq, sub
 from typing import TYPE_CHECKING
 
 from gpu_engine.events import schema
+from gpu_engine.events.run_reader import RunReader
+from gpu_engine.events.schema import Event
 from gpu_panel.charts.series import RankSeries
 
 if TYPE_CHECKING:
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def add(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
-    """Add the losses of the events, in this order."""
     for some in _alike(events):
         first = some[0]
         if not first.losses:
@@ -48,7 +50,6 @@ def _alike(events: Sequence[StepEvent]) -> Iterator[Sequence[StepEvent]]:
 
 
 def _add_means(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
-    """Add the mean, the least and the greatest loss of each event."""
     steps, means, los, his = [], [], [], []
     for event in events:
         if event.loss is None:
@@ -65,3 +66,27 @@ def _add_means(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> No
         his.append(event.loss_max)
     if steps:
         series.extend(rank, steps, means, los, his)
+
+
+MOST = 32 << 20
+"""Bytes of events that are read for it: about a third of a second."""
+
+
+def zoom_series(reader: RunReader, first: int, last: int) -> RankSeries | None:
+    """The losses of the steps from `first` to `last`, and of a few beside them, as far as `reader`
+    has got; None if that takes too long. Blocks."""
+    told = reader.read_again(first, last, MOST)
+    if told is None:
+        return None
+    series = RankSeries()
+    for rank, each in told.items():
+        for one in each:
+            if isinstance(one, schema.Start):
+                series.begin(rank, one.attempt)
+                continue
+            steps = ([one] if isinstance(one, schema.Step) else []) if isinstance(one, Event) \
+                else one.steps
+            near = [e for e in steps if e.n and e.step >= first and e.step - e.n < last]
+            if near:
+                add(series, rank, near)
+    return series

@@ -47,13 +47,11 @@ class Moments:
     attempts: dict[int, float] = field(default_factory=dict)
     """Attempt, from 2 → when it began, Unix seconds."""
     notes: list[written.Mark] = field(default_factory=list)
-    """A person's notes."""
     clock: Series = field(default_factory=Series)
     """Step → second of the run, as one rank has told."""
     _clock_of: int | None = None
 
     def evaluated(self, event: schema.Eval) -> None:
-        """Take in the result of an evaluation."""
         if event.step is None or not event.values:
             return
         said = ", ".join(f"{clean(name, 20)} {units.loss(v)}"
@@ -62,14 +60,12 @@ class Moments:
         _thin(self.evaluations)
 
     def saved(self, event: schema.Checkpoint) -> None:
-        """Take in that a checkpoint was written."""
         took = "" if event.seconds is None else f" in {event.seconds:.1f} s"
         big = "" if event.bytes is None else f", {units.size(event.bytes)}"
         self.checkpoints[event.step] = Happened(event.step, event.t, f"checkpoint{big}{took}")
         _thin(self.checkpoints)
 
     def begun(self, event: schema.Start) -> None:
-        """Take in that a rank has begun an attempt."""
         if event.attempt > 1:
             self.attempts.setdefault(event.attempt, event.t)
 

@@ -45,10 +45,6 @@ class RunPane(Pane):
                     pane.rank_chosen(self.rank)
             return self.rank
 
-    def on_mount(self) -> None:
-        """The title in the frame, until `paint` says more there."""
-        self.border_title = self.border_title or self.TITLE
-
     def paint(self, store: RunStore, moment: Moment) -> None:
         """Show what is known now. It is called twice a second, even while the pane is hidden, so
         it should draw only what has changed."""

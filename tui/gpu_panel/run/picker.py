@@ -51,7 +51,7 @@ class CurvePicker(ModalScreen[str | None]):
     """Returns the key of the chosen curves, or None. The list follows what is recorded."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel"),
+        Binding("escape", "dismiss", "cancel"),
         Binding("up", "move(-1)", "up", priority=True),
         Binding("down", "move(1)", "down", priority=True),
         Binding("pageup", "page(-1)", "page up", priority=True),
@@ -113,12 +113,7 @@ class CurvePicker(ModalScreen[str | None]):
         self.dismiss(event.key)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor of the list by one line."""
         self._list.cursor += by
 
     def action_page(self, by: int) -> None:
-        """Move it by one page."""
         self._list.cursor += by * max(self._list.size.height - 1, 1)
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)

@@ -1,10 +1,10 @@
-"""The ranks pane: one line for each rank, and under DataParallel one for each further device. Only
-lines that changed are repainted."""
+"""The ranks pane: one line for each rank, and under DataParallel one for each further device."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -16,9 +16,8 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_panel import keys
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
-from gpu_panel.run import devices, order
+from gpu_panel.run import devices
 from gpu_panel.run.devices import DeviceFigures, DeviceKey
-from gpu_panel.run.order import RankOrder
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.ranks import (
@@ -29,6 +28,58 @@ from gpu_panel.run.text.ranks import (
     since_heard,
     stalled,
 )
+
+BY_RANK, SLOWEST, LOSS, MEMORY = "rank", "slowest", "highest loss", "most memory"
+ORDERS = (BY_RANK, SLOWEST, LOSS, MEMORY)
+HOLDS = 3.0
+"""Seconds for which an order holds, as rows that change places twice a second can't be read."""
+
+
+def _slowness(view: RankView) -> tuple[float, float]:
+    rate = view.samples_per_s if view.samples_per_s is not None else view.steps_per_s
+    return (inf if view.step is None else view.step, inf if rate is None else rate)
+
+
+def _loss(view: RankView) -> tuple[float, float]:
+    if view.loss is None:
+        return 1.0, 0.0
+    return 0.0, -view.loss if isfinite(view.loss) else -inf
+
+
+def _memory(view: RankView) -> tuple[float, float]:
+    def most(values: Iterable[int | None]) -> float:
+        return float(max((v for v in values if v is not None), default=0))
+
+    return -most(view.gpu_peak) or -most(view.gpu_allocated), -most([view.rss])
+
+
+_KEYS: Mapping[str, Callable[[RankView], tuple[float, float]]] = {
+    BY_RANK: lambda view: (0.0, 0.0), SLOWEST: _slowness, LOSS: _loss, MEMORY: _memory}
+
+
+def is_failing(view: RankView, late: Collection[int]) -> bool:
+    """Whether a rank has failed, or is among those that are late."""
+    return view.error is not None or view.outcome == "failed" or view.rank in late
+
+
+class RankOrder:
+    """The order that was chosen. Ranks that fail come first in any of them."""
+
+    def __init__(self) -> None:
+        self.by = BY_RANK
+        self._made: tuple[object, float] = (None, -inf)
+        self._ranks: list[int] = []
+
+    def of(self, ranks: Mapping[int, RankView], late: Collection[int], now: float) -> list[int]:
+        """The ranks in this order. `late`: those that are silent or hold up the others; `now`:
+        unix seconds."""
+        failing = frozenset(r for r, view in ranks.items() if is_failing(view, late))
+        state = (self.by, tuple(ranks), failing)
+        if state != self._made[0] or not 0 <= now - self._made[1] < HOLDS:
+            self._made = state, now
+            key = _KEYS[self.by]
+            self._ranks = sorted(ranks, key=lambda r: (r not in failing, key(ranks[r]), r))
+        return self._ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +98,14 @@ class Column:
 
 
 COLUMNS = (
-    Column("rank", 0, sorts=order.BY_RANK), Column("where", 3, left=True),
-    Column("doing", 1, left=True, least=9), Column("step", 0, least=5, sorts=order.SLOWEST),
-    Column("loss", 0, least=6, sorts=order.LOSS),
-    Column("per s", 2, least=6, sorts=order.SLOWEST), Column("data wait", 7),
+    Column("rank", 0, sorts=BY_RANK), Column("where", 3, left=True),
+    Column("doing", 1, left=True, least=9), Column("step", 0, least=5, sorts=SLOWEST),
+    Column("loss", 0, least=6, sorts=LOSS),
+    Column("per s", 2, least=6, sorts=SLOWEST), Column("data wait", 7),
     Column("time", 7, left=True, least=10),
     Column("util", 6, least=5), Column("power", 9, least=5), Column("temp", 9, least=5),
-    Column("allocated", 4, sorts=order.MEMORY), Column("reserved", 8, sorts=order.MEMORY),
-    Column("peak", 3, sorts=order.MEMORY), Column("host", 6, sorts=order.MEMORY),
+    Column("allocated", 4, sorts=MEMORY), Column("reserved", 8, sorts=MEMORY),
+    Column("peak", 3, sorts=MEMORY), Column("host", 6, sorts=MEMORY),
     Column("seen", 5, least=5),
 )
 _OF_GPUS = frozenset(i for i, c in enumerate(COLUMNS)
@@ -67,24 +118,6 @@ _TEXTS = {devices.UTILIZATION: units.share, devices.POWER: lambda v: f"{v:.0f} W
           devices.TEMPERATURE: lambda v: f"{v:.0f} °C"}
 GAP = 2
 MARK = "▸ "
-
-
-class RankText:
-    """A line of text that is put together when it is first drawn: of many ranks only a few are on
-    the screen."""
-
-    __slots__ = ("_cells", "_mark", "_parts", "_shown", "_widths")
-
-    def __init__(self, cells: Sequence[Part], shown: list[int], widths: list[int], mark: str,
-                 ) -> None:
-        """`shown` and `widths`: as `layout` returns them; `mark`: what stands before the cells."""
-        self._cells, self._shown, self._widths, self._mark = cells, shown, widths, mark
-        self._parts: Line | None = None
-
-    def __iter__(self) -> Iterator[Part]:
-        if self._parts is None:
-            self._parts = _joined(self._cells, self._shown, self._widths, self._mark)
-        return iter(self._parts)
 
 
 class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -116,8 +149,6 @@ any order."""
         self._order = RankOrder()
         self._texts: dict[int, list[list[Part]]] = {}
         """The texts of each rank, made from what was shown last; empty before they are made."""
-        self._height: str | int | None = None
-        """As it was set last."""
         self._headings: list[tuple[int, int]] = []
         """(the cell after its last one, column) of each heading, from left to right."""
         self.chosen: int | None = None
@@ -127,15 +158,6 @@ any order."""
         self.show(store.ranks, store.plan, now=moment.now, live=moment.live and not store.behind,
                   figures=store.devices,
                   unheard=store.state.unheard if store.state is not None else ())
-        height = self.rows_high()
-        if height != self._height:
-            self._height = self.styles.height = height
-
-    def rows_high(self) -> int | str:
-        """Its height on the screen, frame included."""
-        if self.screen.has_class("-tabs"):
-            return "1fr"
-        return min(self.lines + 3, max(self.screen.size.height // 3, 6))
 
     def anew(self) -> None:
         self.chosen, self._plan, self._where, self._device_keys = None, None, {}, {}
@@ -167,7 +189,7 @@ any order."""
         heard = len(ranks) - awaited
         self.entitle(f"ranks ─ {heard} of {len(ranks)} started" if awaited and live
                      else f"ranks ─ {len(ranks)}",
-                     "" if self._order.by == order.BY_RANK else f"{self._order.by} first")
+                     "" if self._order.by == BY_RANK else f"{self._order.by} first")
         self.repaint()
 
     @property
@@ -186,13 +208,11 @@ any order."""
         self.repaint()
 
     def action_choose(self) -> None:
-        """Choose the rank under the cursor."""
         if self.key_at_cursor is not None:
             self._choose(int(self.key_at_cursor))
 
     def action_sort(self) -> None:
-        """Sort in the next order."""
-        self._sort(order.ORDERS[(order.ORDERS.index(self._order.by) + 1) % len(order.ORDERS)])
+        self._sort(ORDERS[(ORDERS.index(self._order.by) + 1) % len(ORDERS)])
 
     def header_clicked(self, x: int) -> None:
         """Sort by the column that was clicked; a second click sorts by rank again."""
@@ -200,12 +220,12 @@ any order."""
             if x < end:
                 wanted = COLUMNS[column].sorts
                 if wanted:
-                    self._sort(order.BY_RANK if wanted == self._order.by else wanted)
+                    self._sort(BY_RANK if wanted == self._order.by else wanted)
                 return
 
     def _sort(self, by: str) -> None:
         self._order.by = by
-        self.border_subtitle = "" if by == order.BY_RANK else f"{by} first"
+        self.border_subtitle = "" if by == BY_RANK else f"{by} first"
         self.repaint()
 
     def on_rows_chosen(self, message: Rows.Chosen) -> None:
@@ -219,7 +239,6 @@ any order."""
     # --- drawing --------------------------------------------------------------------------------
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        """The heading and a row for each rank, `width` cells wide."""
         now, still, made = self._now, self._still, self._texts
         if not made:
             peers = Peers.of(self._ranks)
@@ -234,8 +253,8 @@ any order."""
             end += widths[i] + GAP
             self._headings.append((end, i))
         rows = [Row(str(rank), tuple(
-                    RankText(row, shown, widths,
-                             mark=MARK if rank == self.chosen and i == 0 else "  ")
+                    _joined(row, shown, widths,
+                            mark=MARK if rank == self.chosen and i == 0 else "  ")
                     for i, row in enumerate(of_rank)))
                 for rank, of_rank in cells.items()]
         return header, rows

@@ -47,35 +47,8 @@ class RankValues:
     """Ranks that have started an attempt and not had a value in it."""
 
 
-_Column = list[float | None]
-
-
-@dataclass(slots=True)
-class _Told:
-    """What step events carry, one entry for each event. None: not known."""
-
-    steps: list[int] = field(default_factory=list)
-    lr: _Column = field(default_factory=list)
-    samples: _Column = field(default_factory=list)
-    rate: _Column = field(default_factory=list)
-    wait: _Column = field(default_factory=list)
-    norm: _Column = field(default_factory=list)
-
-    def add(self, events: Sequence[schema.Step | StepLine], before: float | None) -> None:
-        """Add events. `before`: the time of the rank's event before them; None: there is none."""
-        self.steps += [e.step for e in events]
-        self.lr += [e.lr for e in events]
-        self.samples += [e.samples_per_s for e in events]
-        self.wait += [e.data_wait for e in events]
-        self.norm += [e.grad_norm for e in events]
-        times = [e.t for e in events]
-        self.rate += [e.n / (t - was) if was is not None and t - was >= _LEAST_TIME else None
-                      for e, t, was in zip(events, times, [before, *times[:-1]], strict=True)]
-
-    def curves(self) -> tuple[tuple[str, _Column], ...]:
-        """The values of each kind by the key of their curve."""
-        return ((LR, self.lr), (SAMPLES, self.samples), (STEPS, self.rate), (WAIT, self.wait),
-                (NORM, self.norm))
+_OF_STEPS = {LR: "lr", SAMPLES: "samples_per_s", WAIT: "data_wait", NORM: "grad_norm"}
+"""Keys of what step events carry → their fields. `STEPS` follows from their times."""
 
 
 class Recorded:
@@ -83,13 +56,13 @@ class Recorded:
 
     def __init__(self) -> None:
         self._values: dict[str, RankValues] = {}
-        self._told: dict[int, _Told] = {}
-        """Rank → what its last step events carried and was not folded yet."""
+        self._told: dict[int, list[schema.Step | StepLine]] = {}
+        """Rank → its last step events, which were not folded yet."""
         self.left_out = 0
         """Values that were not kept, as there are too many names."""
         self._curves = 0
         self._stepped: dict[int, float] = {}
-        """Rank → the time of its last step event, Unix seconds."""
+        """Rank → the time of its last step event that was folded, Unix seconds."""
 
     @property
     def values(self) -> dict[str, RankValues]:
@@ -108,20 +81,23 @@ class Recorded:
 
     def stepped(self, rank: int, events: Sequence[schema.Step | StepLine]) -> None:
         """Take in what step events carry beside losses."""
-        told = self._told.get(rank)
-        if told is None:
-            told = self._told[rank] = _Told()
-        told.add(events, self._stepped.get(rank))
-        self._stepped[rank] = events[-1].t
-        if len(told.steps) >= TOGETHER - rank % _SIZES * _APART:
+        told = self._told.setdefault(rank, [])
+        told += events
+        if len(told) >= TOGETHER - rank % _SIZES * _APART:
             self._fold(rank)
 
     def _fold(self, rank: int) -> None:
         told = self._told.pop(rank, None)
-        if told is None:
+        if not told:
             return
-        steps, rises = told.steps, rising(told.steps)
-        for key, column in told.curves():
+        steps, times = [e.step for e in told], [e.t for e in told]
+        before, self._stepped[rank] = self._stepped.get(rank), times[-1]
+        columns = {key: [getattr(e, field) for e in told] for key, field in _OF_STEPS.items()}
+        columns[STEPS] = [
+            e.n / (e.t - was) if was is not None and e.t - was >= _LEAST_TIME else None
+            for e, was in zip(told, [before, *times[:-1]], strict=True)]
+        rises = rising(steps)
+        for key, column in columns.items():
             known = [value for value in column if value is not None]
             if not known:
                 continue

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from typing import ClassVar
 
-from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from gpu_engine.common.errors import UserError
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import harmless
-from gpu_panel.common.errors import record, sentence
+from gpu_panel.common.dialogs import SubmitDialog, harmless
 from gpu_panel.run.resume_options import ResumeOptions
 
 
-class ResumeDialog(ModalScreen[bool]):
-    """Closes with True once the attempt has started. Errors are shown inside, so that nothing
-    that was typed is lost."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+class ResumeDialog(SubmitDialog):
+    """Closes with True once the attempt has started."""
 
     def __init__(self, run: Run, options: ResumeOptions) -> None:
         super().__init__()
         self._run, self._options = run, options
-        self._starting = False
 
     def compose(self) -> ComposeResult:
         out = self._options
@@ -59,34 +48,13 @@ class ResumeDialog(ModalScreen[bool]):
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="no", compact=True, action="screen.cancel")
                 yield Button("Resume", id="yes", compact=True, variant="primary",
-                             action="screen.resume")
+                             action="screen.submit")
 
     def on_mount(self) -> None:
         self.query_one("#changes" if self._options.own else "#length").focus()
-        self._say("")
+        self.say("")
 
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.action_resume()
-
-    @on(Input.Changed)
-    def _changed(self) -> None:
-        self._say("")
-
-    def action_cancel(self) -> None:
-        """Close the dialog, unless an attempt is starting."""
-        if not self._starting:
-            self.dismiss(False)
-
-    def action_resume(self) -> None:
-        """Start an attempt with the settings in the fields."""
-        if not self._starting:
-            self._starting = True
-            self._resume()
-
-    @work(exit_on_error=False)
-    async def _resume(self) -> None:
+    async def submit(self) -> None:
         from gpu_engine.launching import launcher as launch
 
         length = "" if self._options.own else self.query_one("#length", Input).value
@@ -94,23 +62,8 @@ class ResumeDialog(ModalScreen[bool]):
         start = "newest"
         for field in self.query("#start").results(Input):
             start = field.value.strip() or start
-        try:
-            sets = self._options.sets(length, changes, start)
-            self._say("starting …", "-plain")
-            like = self._options.like
-            await in_thread(lambda: launch.resume(self._run, sets, like=like, start=start),
-                            name="panel-resume")
-        except UserError as err:
-            self._say(str(err))
-        except Exception as err:  # noqa: BLE001  shown with a pointer to the traceback
-            self._say(sentence(err, record(err)))
-        else:
-            self.dismiss(True)
-        finally:
-            self._starting = False
-
-    def _say(self, text: str, tone: str = "-error") -> None:
-        place = self.query_one("#trouble", Static)
-        place.set_classes(tone)
-        place.display = bool(text)
-        place.update(harmless(text) if text else Content())
+        sets, like = self._options.sets(length, changes, start), self._options.like
+        self.say("starting …", "-plain")
+        await in_thread(lambda: launch.resume(self._run, sets, like=like, start=start),
+                        name="panel-resume")
+        self.dismiss(True)

@@ -10,14 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.cells import cell_len
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.content import Content
-from textual.events import Resize
 from textual.widgets import Static
-from textual.worker import Worker, WorkerState
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching.lookup import stop as stop_run
@@ -28,13 +24,13 @@ from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.common.panes import Pane, PaneScreen
+from gpu_panel.common.panes import Pane, StoreScreen
 from gpu_panel.common.rows import fit
-from gpu_panel.run import choices, stop_dialog, subjects
-from gpu_panel.run.chart import ChartPane
+from gpu_panel.common.static_text import put
+from gpu_panel.run import questions, subjects
+from gpu_panel.run.banner import Banner
+from gpu_panel.run.chart import ChartPane, LossPane, MemoryPane, keep_choice, kept_choices
 from gpu_panel.run.log.pane import LogPane
-from gpu_panel.run.loss import LossPane
-from gpu_panel.run.memory import MemoryPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.store import RunStore
@@ -49,16 +45,12 @@ PAINT_APART, PAINT_AGAIN = 0.5, 1.0
 FIRST_LOOK = 0.05
 """Seconds for which the first frame waits for the state and the plan of the run, which decide how
 high its panes are: a frame with the wrong heights has to be laid out again."""
-WIDE = (100, 30)
-"""From this many columns and lines on, all panes are shown together; otherwise, one at a time with
-tabs."""
 
 
-class RunScreen(PaneScreen):
+class RunScreen(StoreScreen):
     """Everything about one run, live or finished."""
 
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
-    AUTO_FOCUS = None
     SCOPE = "run"
     CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "resume", "note", "export", "trace"})
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
@@ -73,8 +65,6 @@ class RunScreen(PaneScreen):
         self.run_folder = run
         self.store = store or RunStore(run)
         self._clock, self._again = clock, again
-        self._front = self.PANES[0].NAME
-        """The pane that is shown if there is room for only one."""
         self._whole = False
         """Whether the person wants that pane alone."""
         self._asked: set[str] = set()
@@ -82,10 +72,7 @@ class RunScreen(PaneScreen):
         self._bare: frozenset[str] = frozenset()
         """Charts that are not shown, as the script records no figures for them."""
         self._rank: int | None = None
-        """The chosen rank."""
         self._painted = False
-        self._shown: dict[str, Content] = {}
-        self._banner: tuple[object, ...] = ()
         self._attempt = 1
         self._asked_to_stop = False
         self._was_live, self._left = True, False
@@ -93,8 +80,8 @@ class RunScreen(PaneScreen):
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
         yield Static(id="facts", markup=False)
-        yield Static(id="banner", markup=False)
-        yield PaneBar([(pane.NAME, pane.TITLE) for pane in self.PANES], id="tabs")
+        yield Banner(id="banner", markup=False)
+        yield PaneBar(self.tabs(), id="tabs")
         for row in _rows(self.PANES):
             panes = [pane(id=pane.NAME) for pane in row]
             yield Horizontal(*panes, classes="row") if len(panes) > 1 else panes[0]
@@ -110,11 +97,6 @@ class RunScreen(PaneScreen):
         self.paint()
         self._choose_as_before()
         self.run_worker(self._keep_painted(), group="paint", exclusive=True)
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        if event.worker.group == "store" and event.state == WorkerState.ERROR:
-            self.notify(f"The panel no longer reads this run: {event.worker.error}",
-                        severity="error", markup=False, timeout=30)
 
     # --- painting -------------------------------------------------------------------------------
 
@@ -153,9 +135,12 @@ class RunScreen(PaneScreen):
     def _paint_texts(self, now: float, moment: Moment) -> None:
         """Draw what is in no pane."""
         store = self.store
-        self._put("#head", headline(store, now, self.size.width))
-        self._put("#facts", figures(store, now))
-        self._paint_banner(now)
+        put(self.query_one("#head", Static), headline(store, now, self.size.width), layout=False)
+        put(self.query_one("#facts", Static), figures(store, now), layout=False)
+        place, (lines, tone) = self.query_one(Banner), banner(store, now)
+        place.display = bool(lines) and self.size.height >= 10  # the heading has precedence
+        place.styles.max_height = max(self.size.height // 4, 1)
+        place.say(lines, tone)
         attempt = store.state.attempt if store.state is not None else 1
         if attempt != self._attempt:  # the request to stop was for the earlier attempt
             self._attempt, self._asked_to_stop = attempt, False
@@ -176,26 +161,6 @@ class RunScreen(PaneScreen):
         for pane in self.PANES:
             yield self.query_one(f"#{pane.NAME}", RunPane)
 
-    def _put(self, where: str, content: Content) -> None:
-        """Show `content` in the widget `where`, whose height is fixed, if it has changed."""
-        if not content.is_same(self._shown.get(where, Content())):
-            self._shown[where] = content
-            self.query_one(where, Static).update(content, layout=False)
-
-    def _paint_banner(self, now: float) -> None:
-        lines, tone = banner(self.store, now)
-        if (found := (*lines, tone)) == self._banner:
-            return
-        self._banner = found
-        widget = self.query_one("#banner", Static)
-        widget.display = bool(lines) and self.size.height >= 10  # the heading has precedence
-        widget.styles.max_height = max(self.size.height // 4, 1)
-        for name in ("error", "warning", "success", "plain"):
-            widget.set_class(name == tone, f"-{name}")
-        width, height = widget.content_size
-        as_high = len(lines) == height and all(cell_len(line) <= width for line in lines)
-        widget.update(Content("\n".join(lines)), layout=not as_high)
-
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
         """Tell the other panes that a rank was chosen in one."""
         self._rank = event.pass_on(self._panes())
@@ -203,11 +168,8 @@ class RunScreen(PaneScreen):
 
     # --- arranging ------------------------------------------------------------------------------
 
-    def on_resize(self, event: Resize) -> None:
-        self._arrange()
-
     def _arrange(self) -> None:
-        tabs = self._whole or self.size.width < WIDE[0] or self.size.height < WIDE[1]
+        tabs = self._whole or self.is_small
         self.set_class(tabs, "-tabs")
         self.set_class(self._whole, "-whole")
         front = self._shown_front
@@ -217,12 +179,13 @@ class RunScreen(PaneScreen):
             row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
         self.query_one(PaneBar).active = front
         self._share_rows()
-        if self.focused is None or not self.focused.is_on_screen or tabs:
-            self.call_after_refresh(self._enter_front)
+        self._keep_focus(tabs)
 
     def _share_rows(self) -> None:
-        """Leave the charts the rows that the log does not need."""
-        log = self.query_one(LogPane)
+        """Give the ranks what they need of a third, and the charts what the log does not need."""
+        ranks, log = self.query_one(RanksPane), self.query_one(LogPane)
+        ranks.styles.height = "1fr" if self.has_class("-tabs") else \
+            min(ranks.lines + 3, max(self.size.height // 3, 6))
         charts = [row for row in self.query(".row") if not row.has_class("-behind")]
         log.styles.max_height = log.rows_wanted if charts and not self.has_class("-tabs") else None
 
@@ -230,13 +193,7 @@ class RunScreen(PaneScreen):
     def _shown_front(self) -> str:
         return LogPane.NAME if self._front in self._bare else self._front
 
-    def _enter_front(self) -> None:
-        pane = self.pane(self._shown_front)
-        if not pane.has_focus_within:
-            pane.enter()
-
     def action_maximize(self) -> None:
-        """Show only the pane with the focus, or all of them again."""
         self._whole = not self._whole
         if self._whole:
             self._front = next((p.NAME for p in self._panes() if p.has_focus_within),
@@ -244,20 +201,14 @@ class RunScreen(PaneScreen):
         self._arrange()
         self.paint()
 
-    def on_pane_bar_picked(self, event: PaneBar.Picked) -> None:
-        self.action_pane(event.pane)
-
     def bring_forward(self, name: str) -> None:
-        """Show this pane if there is room for only one."""
-        self._front = name
         if name in self._bare:
             self._asked.add(name)
             self._bare -= {name}
-        self._arrange()
+        super().bring_forward(name)
 
     @property
     def run_at_hand(self) -> str:
-        """The id of the run."""
         return self.run_folder.id
 
     def placeholders(self) -> Values:
@@ -293,13 +244,11 @@ class RunScreen(PaneScreen):
             self.dismiss(None)
 
     def action_again(self) -> None:
-        """Close, and load the run's settings into the form."""
         if self._again is not None and len(self.app.screen_stack) > 1:
             self.dismiss(None)
             self._again()
 
     def action_copy_command(self) -> None:
-        """Copy the command that starts this run."""
         plan = self.store.plan
         if plan is None:
             self.notify("Its plan can't be read yet, so there is no command", severity="warning")
@@ -321,18 +270,17 @@ class RunScreen(PaneScreen):
         if found is not None:
             pane.choose(found)
             with guard(self.app):
-                await in_thread(lambda: choices.keep(pane.NAME, found), name="panel-curve")
+                await in_thread(lambda: keep_choice(pane.NAME, found), name="panel-curve")
 
     @work(group="choices", exit_on_error=False)
     async def _choose_as_before(self) -> None:
         """Show in each chart what was chosen there last, in this run or another."""
-        kept = await in_thread(choices.kept, name="panel-curve")
+        kept = await in_thread(kept_choices, name="panel-curve")
         for pane in self._panes():
             if isinstance(pane, ChartPane) and pane.NAME in kept and self.is_mounted:
                 pane.choose(kept[pane.NAME])
 
     def _name_tabs(self) -> None:
-        """Name the tab of each chart by what it shows."""
         bar = self.query_one(PaneBar)
         for pane in self._panes():
             if isinstance(pane, ChartPane) and pane.subject is not None:
@@ -341,7 +289,6 @@ class RunScreen(PaneScreen):
 
     @work(exit_on_error=False, group="export")
     async def action_export(self) -> None:
-        """Write a report of the run, or its figures for other programs."""
         from gpu_panel.export.exporting import export
 
         with guard(self.app):
@@ -351,7 +298,7 @@ class RunScreen(PaneScreen):
     async def action_note(self) -> None:
         """Let the person write a note at the reading line, or at the present step; a note that is
         there already is changed."""
-        from gpu_panel.run.noting import ask_for_note, place_of
+        from gpu_panel.run.questions import ask_for_note, place_of
 
         pane = next((p for p in self._panes() if isinstance(p, ChartPane) and p.has_focus), None)
         place = place_of(self.store, self._clock(), pane)
@@ -372,15 +319,13 @@ class RunScreen(PaneScreen):
         return [(s.key, s.name, s.group, s.title(self.store)) for s in subjects.every(self.store)]
 
     def action_about(self) -> None:
-        """Show the sheet with attempts, warnings, command and folder."""
-        from gpu_panel.run.about import AboutRun
+        from gpu_panel.run.sheets import AboutRun
 
         self.app.push_screen(AboutRun(self.store, self._clock))
 
     @work(group="trace", exclusive=True, exit_on_error=False)
     async def action_trace(self) -> None:
-        """Have each rank trace its next steps, and show what the traces say."""
-        from gpu_panel.run.traces import ask_for_traces
+        from gpu_panel.run.sheets import ask_for_traces
 
         self.notify("Tracing the next 3 steps of each rank")
         with guard(self.app):
@@ -396,10 +341,10 @@ class RunScreen(PaneScreen):
         now = self._asked_to_stop or state.state == "stopping"
         queued = self.store.turn is not None
         waits = state.state == "queued" and job.read(run.path) is not None
-        question = stop_dialog.end_left(run.id, left) if left \
-            else stop_dialog.ask_to_leave(run.id) if queued \
-            else stop_dialog.ask_to_cancel(run.id) if waits \
-            else stop_dialog.end_now(run.id) if now else stop_dialog.ask_to_stop(run.id)
+        question = questions.end_left(run.id, left) if left \
+            else questions.ask_to_leave(run.id) if queued \
+            else questions.ask_to_cancel(run.id) if waits \
+            else questions.end_now(run.id) if now else questions.ask_to_stop(run.id)
         if not await self.app.push_screen_wait(question):
             return
         try:

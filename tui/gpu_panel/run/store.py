@@ -24,14 +24,14 @@ from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
-from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
+from gpu_engine.events.view import RunView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import chart_annotations, downsampling, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel import readonly
 from gpu_panel.charts.series import RankSeries
-from gpu_panel.common.reading import one_at_a_time
-from gpu_panel.run import losses, recorded, zoom_series
+from gpu_panel.common.reading import Followed
+from gpu_panel.run import losses, recorded
 from gpu_panel.run.clock import RunClock
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.marks import Moments
@@ -46,10 +46,10 @@ BATCH = 0.01
 LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 """Seconds between reads, of a live run and of one that has ended."""
 MANY, MANY_EVERY = 16, 1.0
-JUDGED_EVERY = 5.0
-"""Seconds between two looks at why the run is slow."""
 """With more ranks than that, a live run is read less often: most of the cost is per read and rank,
 and at so many nobody sees the difference."""
+JUDGED_EVERY = 5.0
+"""Seconds between two looks at why the run is slow."""
 AT_ONCE = 8
 """Ranks whose news are folded before other tasks get their turn."""
 
@@ -101,16 +101,16 @@ def _put(xs: Sequence[int], values: Sequence[int | None], *into: Series) -> None
             series.add_rising(at, found)
 
 
-class RunStore:
+class RunStore(Followed):
     """Everything that the run screen shows: the state, the plan, the view of the events, and the
-    curves. `version` rises whenever something has changed."""
+    curves."""
 
     def __init__(self, run: Run) -> None:
+        super().__init__()
         self.run = run
         self.plan: LaunchPlan | None = None
         """None before it was read, or if it can't be read."""
         self.state: State | None = None
-        """None before it was read."""
         self._judged, self._verdicts = 0.0, list[Verdict]()
         self.view = RunView()
         self.loss = RankSeries()
@@ -125,18 +125,10 @@ class RunStore:
         self.named: str | None = None
         """The name that the person gave it; None: none but the one that it was started with."""
         self.launchers: list[str] = []
-        """Names of the logs that launchers write, one for each node: "node0"."""
         self.suspended: dict[int, int] = {}
-        """Rank → pid of silent ranks that a signal has stopped."""
         self.unheard: str | None = None
-        """Why there is no news of the ranks, if the disk is the cause."""
         self.turn: Turn | None = None
-        """Its place in the queue; None: it is not in it."""
         self.left: list[int] = []
-        """Pids of a lost run's processes that still run."""
-        self.version = 0
-        self.caught_up = False
-        """Whether everything written before the screen opened has been read."""
         self.read_share = 0.0
         """The share of it that has been read, from 0 to 1."""
         self.behind = False
@@ -149,7 +141,6 @@ class RunStore:
         self._digested = False
         self._looked = -math.inf
         """When the state was read last, monotonic seconds."""
-        self.reading: asyncio.Future[float] | None = None
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -163,44 +154,6 @@ class RunStore:
         """The view of each rank, in the order of the ranks."""
         return self.view.ranks
 
-    @property
-    def saved(self) -> SavedCheckpoint | None:
-        """The last checkpoint."""
-        return self.view.saved
-
-    @property
-    def evaluations(self) -> list[tuple[int | None, dict[str, float]]]:
-        """(step, name → value) of the last few evaluations, oldest first."""
-        return self.view.evaluations
-
-    @property
-    def begins(self) -> dict[int, int]:
-        """Attempt → its first step, for attempts after the first."""
-        return self.view.begins
-
-    @property
-    def trainings(self) -> dict[int, int]:
-        """Training → the number of steps before it, if a script trains several times in one
-        process."""
-        return self.view.trainings
-
-    @property
-    def bad_step(self) -> tuple[int, int] | None:
-        """(step, rank) of the first loss that was not finite."""
-        return self.view.bad_step
-
-    def progress(self) -> Progress:
-        """How far the run has got."""
-        return self.view.progress()
-
-    def first_error(self) -> RankView | None:
-        """The rank whose error event came first."""
-        return self.view.first_error()
-
-    def warnings(self) -> list[str]:
-        """The warnings of the ranks, each once."""
-        return self.view.warnings()
-
     def verdicts(self, now: float) -> list[Verdict]:
         """Why the run is slow, looked at every few seconds. `now`: Unix seconds."""
         if not self._judged <= now < self._judged + JUDGED_EVERY:
@@ -208,7 +161,6 @@ class RunStore:
         return self._verdicts
 
     def launch_warnings(self) -> list[str]:
-        """The warnings of the launch."""
         return list(self.plan.warnings) if self.plan is not None else []
 
     def failed_before(self) -> list[AttemptRecord]:
@@ -227,14 +179,7 @@ class RunStore:
 
     # --- reading --------------------------------------------------------------------------------
 
-    async def follow(self) -> None:
-        """Read until the owner cancels this task. What is being read then is taken in all the
-        same, so that another owner can go on from there."""
-        while True:
-            await asyncio.sleep(await one_at_a_time(self))
-
     async def read_on(self) -> float:
-        """Read what is new, a batch of it. Returns the seconds until the next time."""
         now = time.monotonic()
         if now - self._looked >= 1.0 or not self.ranks:
             self._looked = now
@@ -272,7 +217,7 @@ class RunStore:
     def zoom_series(self, first: int, last: int) -> RankSeries | None:
         """The losses of these steps one by one; None if there are too many. Blocks: called in a
         thread."""
-        return zoom_series.read(self._reader, first, last)
+        return losses.zoom_series(self._reader, first, last)
 
     async def look_now(self) -> None:
         """Read the state without waiting for the next look."""

@@ -51,7 +51,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         super().__init__(id=id)
         self._reading = False
         self.marked: set[str] = set()
-        """Ids of the marked runs."""
         self.anew(store)
 
     def anew(self, store: SweepStore | None) -> None:
@@ -77,7 +76,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
             self.look_at_once()
 
     def look_at_once(self) -> None:
-        """Read what is new now."""
         if self.store is not None:
             self._reading = True
             self._read(self.store)
@@ -125,7 +123,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
                 "ended", "compare": "Mark two runs or more with m, to compare them"}.get(action, "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer what can be done now."""
         members = self.members or []
         if action == "retry":
             return any(one.kind == FAILED for one in members)
@@ -178,7 +175,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         self.action_open()
 
     def action_open(self) -> None:
-        """Show or hide the runs of a line, or open the screen of a run."""
         key = self.key_at_cursor
         if key is None:
             return
@@ -191,7 +187,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         self.app.push_screen(RunScreen(self._run(key)))
 
     def action_fold(self, open_it: bool) -> None:
-        """Show or hide the runs of the line under the cursor."""
         point = self._point_at_cursor()
         if point is not None and len(point.members) > 1:
             key = lines.key_of(point)
@@ -201,12 +196,10 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
                 self.cursor = self.keys.index(key)
 
     def action_mark(self) -> None:
-        """Mark the run, or all of the line, or take the marks away; and go to the next line."""
         self._mark(self._at_cursor())
         self.action_cursor_down()
 
     def action_mark_all(self) -> None:
-        """Mark all runs; if they are, take their marks away."""
         self._mark(self.members or ())
 
     def _mark(self, members: Sequence[One]) -> None:
@@ -216,12 +209,10 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         self._arrange()
 
     def action_clear(self) -> None:
-        """Take all marks away."""
         self.marked = set()
         self._arrange()
 
     def action_compare(self) -> None:
-        """Open the compare screen for the marked runs, or those of the line."""
         from gpu_panel.compare.screen import CompareScreen
         from gpu_panel.compare.store import MOST
 
@@ -233,20 +224,17 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
             self.app.push_screen(CompareScreen([self._run(one.id) for one in chosen]))
 
     def action_turn(self) -> None:
-        """Rank by the greatest value, or by the least."""
         self.by = By(self.by.name, not self.by.largest)
         self._arrange()
         self.notify(f"The {'greatest' if self.by.largest else 'least'} {self.by.name} is best",
                     markup=False)
 
     def action_copy(self) -> None:
-        """Copy the table as Markdown."""
         if self.group is not None:
             copy(self.app, "\n".join(lines.markdown(self._points, self.group.keys, self.by)))
 
     @work(exit_on_error=False, group="value", exclusive=True)
     async def action_value(self) -> None:
-        """Choose the value that decides, by typing a part of its name."""
         from gpu_panel.run.picker import CurvePicker
 
         def entries() -> list[tuple[str, str, str, str]]:
@@ -259,7 +247,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
 
     @work(exit_on_error=False, group="do", exclusive=True)
     async def action_stop(self) -> None:
-        """Ask the person, then stop all members."""
         with guard(self.app):
             if (group := self.group) is None:
                 return
@@ -276,7 +263,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
 
     @work(exit_on_error=False, group="do", exclusive=True)
     async def action_retry(self) -> None:
-        """Ask the person, then put the failed members into the queue again."""
         with guard(self.app):
             if (group := self.group) is None:
                 return

@@ -27,7 +27,6 @@ class SweepStore:
         self.sweep = sweep
         self._figures: FiguresOf | None = None
         self.last: Gathered | None = None
-        """What was read last; None before the first time."""
 
     def gather(self) -> Gathered:
         """The members as they are now. Blocks. Raises UserError if the sweep is gone."""

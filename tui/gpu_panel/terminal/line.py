@@ -52,8 +52,6 @@ class Line:
     def start(self) -> None:
         self._thread.start()
 
-    # --- from the program ----------------------------------------------------------------------
-
     def write(self, text: str) -> None:
         """Draw, or send what is no drawing."""
         with self._changed:
@@ -132,8 +130,6 @@ class Line:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
-
-    # --- the thread ----------------------------------------------------------------------------
 
     def _forget(self) -> None:
         self._shown = [blank(self._picture.width) for _ in range(self._picture.height)]

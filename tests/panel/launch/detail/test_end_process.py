@@ -205,7 +205,7 @@ async def test_a_rank_of_ours_suggests_to_stop_the_run(child, monkeypatch, tmp_p
     async with panel(one, sampler=sampler) as (pilot, screen):
         await until(pilot, lambda: screen.runs.lines)
         await pilot.press("enter")
-        await until(pilot, lambda: "● run 3f2a rank 1" in screen_text(pilot.app))
+        await until(pilot, lambda: "3f2a rank 1" in screen_text(pilot.app))
         await pilot.press("x")
         await asked(pilot, f"Process {process.pid} is rank 1 of run 3f2a")
         await pilot.press("y")

@@ -8,13 +8,20 @@ import pytest
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
-from gpu_engine.devices.records import Device, DeviceProcess, Sample
-from gpu_panel.launch.detail.lines import ORDERS, DeviceDetails, build
+from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
+from gpu_panel.launch.detail.lines import DeviceDetails, build
+from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices.history import History
+from gpu_panel.launch.devices.source import Machine
+from gpu_panel.launch.gpu_processes.lines import gather
 
 from ....conftest import slots
 from ...machines import BUSY, GPU
 from ...panel_kit import NOW
+
+
+def on(sample: Sample, ours=None, order="memory"):
+    return gather([Machine(None, None, Snapshot(NOW, (sample,)))], ours or {}, order)
 
 
 def text(details: DeviceDetails, width: int = 156) -> str:
@@ -25,7 +32,7 @@ def text(details: DeviceDetails, width: int = 156) -> str:
 def test_everything_that_a_look_has_is_said():
     said = text(DeviceDetails(GPU, BUSY, Availability("busy", "alice"),
                               Holder("x", run="3f2a", user="bob"), True,
-                              ours={7: "run 3f2a rank 1"}, now=NOW))
+                              processes=on(BUSY, ours={7: "run 3f2a rank 1"}), now=NOW))
     for words in (
         "● busy: alice", "NVIDIA A100-SXM4-80GB", "GPU-00000000-0000", "index 0",
         "compute capability 8.0", "74 %", "34.0 of 80.0 GiB, 0.59 reserved", "61 °C",
@@ -34,7 +41,7 @@ def test_everything_that_a_look_has_is_said():
         "1.5 GiB/s / 20.0 MiB/s", "3 corrected, 0 not", "persistence  off",
         "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
         "no hardware fault", "alice", "30.0 GiB", "70 %", "107 %", "2.0 GiB", "2 h",
-        "● run 3f2a rank 1 python train.py", "not visible from here", "graphics · Xorg", "9 d",
+        "3f2a rank 1", "not visible from here", "graphics · Xorg", "9 d",
     ):
         assert words in said, words
 
@@ -92,7 +99,7 @@ def test_names_of_others_are_harmless():
     s = replace(BUSY, processes=(DeviceProcess(7, user=evil, command=evil),),
                 notes=(evil,), throttle=(evil,), compute_mode=evil, health=(evil,))
     said = text(DeviceDetails(replace(GPU, name=evil), s, Availability("busy", evil),
-                     Holder("x", run=evil), ours={7: evil}))
+                     Holder("x", run=evil), processes=on(s, ours={7: evil})))
     assert all(c.isprintable() or c == "\n" for c in said)
     assert "[bold]x" in said
     assert "52;c" not in said
@@ -101,10 +108,11 @@ def test_names_of_others_are_harmless():
 @pytest.mark.parametrize(("order", "first"), [("memory", "7"), ("SM", "7"), ("CPU", "7"),
                                               ("age", "9")])
 def test_processes_can_be_sorted(order, first):
-    keys = [r.key for r in build(DeviceDetails(GPU, BUSY, order=order, now=NOW), 156) if r.key]
+    shown = DeviceDetails(GPU, BUSY, processes=on(BUSY, order=order), now=NOW)
+    keys = [r.key for r in build(shown, 156) if r.key]
     assert keys[0] == first
     assert set(keys) == {"7", "8", "9"}
-    assert order in ORDERS
+    assert order in DetailPane.ORDERS
 
 
 def test_slowed_by_nothing_is_not_the_same_as_not_known():

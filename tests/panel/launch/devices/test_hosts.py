@@ -16,7 +16,7 @@ from gpu_engine.remote.reach import file
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_panel.launch.busy_devices import busy_devices
-from gpu_panel.launch.devices import row_keys, ticks
+from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.lines import DeviceTable, build
 from gpu_panel.launch.plan.pane import PlanPane
 
@@ -70,25 +70,25 @@ _KEYS = st.lists(st.builds(row_keys.of, st.sampled_from(["gpu1", "alice@gpu2", N
 
 @given(_KEYS)
 def test_ticks_become_entries_and_entries_ticks(keys):
-    entries = ticks.entries(keys)
+    entries = row_keys.entries(keys)
     if entries is None:
         assert all(row_keys.split(key)[0] is None for key in keys)
         return
-    again = ticks.of_hosts(entries, {})
+    again = row_keys.of_hosts(entries, {})
     assert sorted(again) == sorted(keys), "nothing is lost"
     assert [k for k in again if k.startswith("gpu1 ")] == \
         [k for k in keys if k.startswith("gpu1 ")], "each machine's in the order of ticking"
-    assert ticks.entries(again) == entries
+    assert row_keys.entries(again) == entries
 
 
 def test_an_entry_without_ids_is_all_that_the_host_has():
     machines = {"gpu1": gpus(2), "local": slots(1), "gpu2": None}
-    keys = ticks.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines)
+    keys = row_keys.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines)
     assert keys == ("gpu1 0", "gpu1 1", "cpu:0", "gpu2 ")
-    assert ticks.entries(keys) == ["gpu1:0,1", "local:cpu:0", "gpu2"]
+    assert row_keys.entries(keys) == ["gpu1:0,1", "local:cpu:0", "gpu2"]
     uuid = gpus(2).devices[1].uuid
-    assert ticks.of_hosts([f"gpu1:{uuid}"], machines) == ("gpu1 1",)
-    assert ticks.of_hosts(["a b", "gpu1:"], machines) == ()
+    assert row_keys.of_hosts([f"gpu1:{uuid}"], machines) == ("gpu1 1",)
+    assert row_keys.of_hosts(["a b", "gpu1:"], machines) == ()
 
 
 async def test_ticks_over_machines_and_back():
@@ -114,7 +114,7 @@ async def test_ticks_over_machines_and_back():
 @pytest.mark.parametrize("entry", ["gpu4:0", "gpu4"])
 async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(home, entry):
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
-        pane, [key] = screen.devices, ticks.of_hosts([entry], {})
+        pane, [key] = screen.devices, row_keys.of_hosts([entry], {})
         await pilot.press("1")
         screen.draft.tick_hosts([entry, "local:cpu:1"], 2)
         pane.paint()

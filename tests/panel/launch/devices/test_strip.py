@@ -7,7 +7,7 @@ import pytest
 from gpu_engine.devices.records import Sample
 from gpu_panel.launch.devices import lines
 from gpu_panel.launch.devices.lines import DeviceTable, Ours
-from gpu_panel.launch.devices.strip import DeviceStrip
+from gpu_panel.launch.devices.shades import DeviceStrip
 
 from ....conftest import gpus
 from ...panel_kit import StillSampler, looked, panel, shown, until

@@ -9,7 +9,7 @@ from textual.widgets import Input
 from gpu_engine.spec.schema import keys
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.form.fields import FIELDS, NO_FIELD, rows_of
-from gpu_panel.launch.form.more import More
+from gpu_panel.launch.form.fieldset import More
 
 from ....conftest import gpus
 from ...panel_kit import panel, problems_below, settled, shown, type_into, until

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.devices.records import DeviceProcess, Sample, Snapshot
-from gpu_panel.launch.gpu_processes.lines import ORDERS, Machine, build, gather, unlisted
+from gpu_panel.launch.devices.source import Machine
+from gpu_panel.launch.gpu_processes.lines import ORDERS, build, gather, unlisted
 
 from ....conftest import gpus
 from ...panel_kit import NOW
@@ -47,7 +48,7 @@ def test_memory_and_age_are_never_cut(width):
     lines = text(gather([machine()], {70: "run 3f2a rank 1"}, "memory"), width)
     assert max(map(len, lines)) <= width
     assert "60.0 GiB" in lines[1]
-    assert "2 h  " in lines[1]
+    assert "2 h " in lines[1]
     assert lines[1].endswith("…")
 
 

@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import AskName
+from gpu_panel.common.dialogs import AskLine
 from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
 
 from ....conftest import gpus
@@ -127,13 +127,13 @@ async def test_they_are_copied_described_and_renamed(size):
         await until(pilot, lambda: any("ddp ships with gpu-panel and can't be renamed" in n.message
                                        for n in pilot.app._notifications))
         await pilot.press("d")
-        asking = await on(pilot, AskName)
+        asking = await on(pilot, AskLine)
         assert asking.query_one(Input).value == "ddp-2"
         await pilot.press("enter")
         await until(pilot, lambda: pilot.app.screen is listed and "ddp-2" in listed._entries)
         await until(pilot, lambda: box.get_option_at_index(box.highlighted or 0).id == "ddp-2")
         await pilot.press("e")
-        asking = await on(pilot, AskName)
+        asking = await on(pilot, AskLine)
         asking.query_one(Input).value = "for the small cards"
         await pilot.press("enter")
         await until(pilot, lambda: pilot.app.screen is listed
@@ -153,7 +153,7 @@ async def test_they_are_copied_described_and_renamed(size):
         assert "→ other" in str(box.get_option("single").prompt)
         box.highlighted = box.get_option_index("ddp-2")
         await pilot.press("r")
-        asking = await on(pilot, AskName)
+        asking = await on(pilot, AskLine)
         asking.query_one(Input).value = "single"
         await until(pilot, lambda: "you have a preset single already" in str(
             asking.query_one("#name-said").content))

@@ -7,7 +7,7 @@ import pytest
 from textual.widgets import Input, OptionList, Static
 
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import AskName, Confirm, Message
+from gpu_panel.common.dialogs import AskLine, Confirm, Message
 from gpu_panel.launch.presets.dialog import PresetsScreen
 
 from ....conftest import gpus, slots
@@ -32,13 +32,13 @@ def said(pilot) -> str:
 async def test_a_shipped_one_is_not_hidden_unseen(size):
     async with panel(slots(1), "single", size=size) as (pilot, screen):
         await pilot.press("ctrl+s")
-        await on(pilot, AskName)
+        await on(pilot, AskLine)
         assert "single ships with gpu-panel. Yours will be used instead" in said(pilot)
         await pilot.press("enter")
         await on(pilot, Confirm)
         assert not (presets.own_folder() / "single.toml").exists()
         await pilot.press("n")  # "Another name" keeps the name that was typed
-        asking = await on(pilot, AskName)
+        asking = await on(pilot, AskLine)
         assert asking.query_one(Input).value == "single"
         await pilot.press("enter")
         await on(pilot, Confirm)
@@ -75,7 +75,7 @@ async def test_a_shipped_one_is_not_hidden_unseen(size):
 async def test_a_name_that_will_not_do_stays_and_a_form_that_does_not_parse_is_not_saved():
     async with panel(slots(1), "single") as (pilot, screen):
         await pilot.press("ctrl+s")
-        asking = await on(pilot, AskName)
+        asking = await on(pilot, AskLine)
         asking.query_one(Input).value = "../evil"
         await pilot.press("enter")
         await pilot.pause()
@@ -107,7 +107,7 @@ async def test_saving_keeps_comments_and_names_cards_by_uuid():
         await pilot.press("space")
         await type_into(pilot, screen, "f-train-lr", "5e-3")
         await pilot.press("ctrl+s")
-        asking = await on(pilot, AskName)
+        asking = await on(pilot, AskLine)
         asking.query_one(Input).value = "mine"
         await pilot.press("tab", *"cards", "enter")
         await until(pilot, lambda: screen.draft.preset.name == "mine")
@@ -120,7 +120,7 @@ async def test_saving_keeps_comments_and_names_cards_by_uuid():
         saved.path.write_text("# why this one\n" + saved.path.read_text())
         await type_into(pilot, screen, "f-train-lr", "6e-3")
         await pilot.press("ctrl+s")
-        await on(pilot, AskName)
+        await on(pilot, AskLine)
         await pilot.press("enter")
         await on(pilot, Confirm)
         await pilot.press("y")

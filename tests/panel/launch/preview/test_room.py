@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_panel.launch import room
-from gpu_panel.launch.preview.room import Parts, share
-from gpu_panel.launch.room import Wanted
+from gpu_panel.launch.room import Parts, Wanted, share
 
 
 def parts(height, ranks=2, banner=0, **more) -> Parts:

@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from gpu_panel.common.dialogs import Message
-from gpu_panel.export.dialog import TARGETS, ExportDialog
+from gpu_panel.export.exporting import TARGETS, ExportDialog
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots

@@ -12,7 +12,7 @@ from gpu_engine.launching import launcher as launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.runs.folder import Run
-from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.common.dialogs import AskLine, Confirm
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs.feed import RunLine
@@ -126,7 +126,7 @@ async def test_delete_all_but_the_newest():
         async with panel(slots(1)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 5)
             await pilot.press("X")
-            await until(pilot, lambda: isinstance(pilot.app.screen, AskCount))
+            await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
             assert "KiB in all" in screen_text(pilot.app)
             pilot.app.screen.query_one(Input).value = "1"
             await pilot.press("enter")

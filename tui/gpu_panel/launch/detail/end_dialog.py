@@ -19,16 +19,15 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Confirm, harmless
 from gpu_panel.launch.detail import end_process
-from gpu_panel.launch.runs.feed import RunLine
+from gpu_panel.launch.gpu_processes.lines import ranks_by_pid
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import DeviceProcess
     from gpu_panel.launch.detail.end_process import Target
+    from gpu_panel.launch.runs.line import RunLine
 
 PATIENCE = 5.0
 """Seconds that a process has to end after a signal."""
-Stop = Callable[[RunLine, str], object]
-"""Asks, with a title, whether a run should be stopped."""
 SIGNALS = (("SIGTERM", "SIGTERM"), ("SIGINT", "SIGINT"), ("SIGKILL", "SIGKILL"))
 _MEANING = {
     "SIGTERM": "Asks it to end. What it has not saved may be lost.",
@@ -37,13 +36,9 @@ _MEANING = {
 }
 
 
-def ranks_by_pid(runs: Sequence[RunLine]) -> dict[int, tuple[RunLine, int]]:
-    """The processes that are ranks of live runs: pid → run and rank."""
-    return {pid: (run, rank) for run in runs for pid, rank in run.pids}
-
-
 async def end_or_stop(app: App[Any], process: DeviceProcess, host: str | None,
-                      runs: Sequence[RunLine], stop: Stop) -> None:
+                      runs: Sequence[RunLine],
+                      stop: Callable[[RunLine, str], object]) -> None:
     """Ask the person, then end `process`; of a rank of `runs`, `stop` the run instead, as it would
     fail without the rank. A process of `host` is left alone. Call this from a worker. Raises
     NotOurs if the process may not be ended from here."""

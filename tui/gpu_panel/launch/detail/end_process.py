@@ -85,7 +85,6 @@ def is_of_another(target: Target, proc: Path = Path("/proc")) -> bool:
 
 
 def gone(target: Target) -> bool:
-    """Whether the process has ended."""
     return not procs.alive(target.pid, target.ticks)
 
 

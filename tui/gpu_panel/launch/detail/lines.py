@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
-from gpu_engine.common.clean import clean
-from gpu_engine.common.units import UNKNOWN
-from gpu_engine.devices.records import Device, DeviceProcess, Sample
+from gpu_engine.devices.records import Device, Sample
 from gpu_panel.common.rows import Line, Row, fit, wrap
 from gpu_panel.launch.detail import facts
 from gpu_panel.launch.devices import graphs
 from gpu_panel.launch.devices.history import History, span
+from gpu_panel.launch.gpu_processes import lines as processes
 
 if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
     from gpu_panel.launch.detail.facts import Fact
+    from gpu_panel.launch.gpu_processes.lines import GpuProcess
 
 _LABEL = 13
 
@@ -33,10 +33,8 @@ class DeviceDetails:
     holder: Holder | None = None
     leases_known: bool = False
     history: History | None = None
-    ours: Mapping[int, str] | None = None
-    """pid → the run and rank of ours that it is: "run 3f2a rank 0"."""
-    order: str = "memory"
-    """How the processes are sorted: one of ORDERS."""
+    processes: Sequence[GpuProcess] = ()
+    """In the order in which they are shown."""
     now: float = 0.0
     """Unix seconds."""
     host: str | None = None
@@ -102,58 +100,11 @@ def _grid(found: Sequence[Fact], width: int) -> list[Line]:
     return [*out, tuple(row)] if row else out
 
 
-# --- processes -------------------------------------------------------------------------------
-
-ORDERS: dict[str, Callable[[DeviceProcess], float]] = {
-    "memory": lambda p: -(p.memory or 0),
-    "SM": lambda p: -(p.utilization or 0.0),
-    "CPU": lambda p: -(p.cpu or 0.0),
-    "age": lambda p: p.started if p.started is not None else float("inf"),
-}
-
-
 def _processes(details: DeviceDetails, sample: Sample, width: int) -> list[Row]:
-    found = sample.processes
-    if not found:
-        text = "The driver does not list its processes" if found is None else \
-            "No processes"
+    if not details.processes:
+        text = "The driver does not list its processes" if sample.processes is None \
+            else "No processes"
         return [Row("", ((("", ""),), ((text, "dim"),)))]
-    ordered = sorted(found, key=lambda p: (ORDERS[details.order](p), p.pid))
-    owner = min(12, max(5, *(len(clean(p.user or UNKNOWN)) for p in ordered)))
-    head = _cells(("pid", fit("owner", owner), "GPU mem", "SM", "CPU", "host mem", "age"), width)
-    rows = [Row("", ((("", ""),), ((head + "command", "dim"),)))]
-    return rows + [_process(details, p, owner, width) for p in ordered]
-
-
-def _cells(texts: Sequence[str], width: int) -> str:
-    """All columns but the last, closer together if there is little room."""
-    gap = "  " if width >= 100 else " "
-    return "".join(f"{text:>{size}}{gap}"
-                   for text, size in zip(texts, (7, 0, 8, 5, 6, 8, 7), strict=True))
-
-
-def _process(details: DeviceDetails, p: DeviceProcess, owner: int, width: int) -> Row:
-    ran = details.now - p.started if p.started is not None else None
-    figures = _cells((str(p.pid), fit(clean(p.user or UNKNOWN), owner), units.size(p.memory),
-                      units.share(p.utilization), units.share(p.cpu), units.size(p.host_memory),
-                      age(ran)), width)
-    ours = (details.ours or {}).get(p.pid)
-    command = clean(p.command or UNKNOWN) if p.visible else \
-        "not visible from here (in a container?)"
-    kind = "" if p.kind == "compute" else f"{p.kind} · "
-    left = max(0, width - len(figures))
-    if ours:
-        mine = f"● {clean(ours)} "
-        return Row(str(p.pid), (((figures, ""), (fit(mine, min(left, len(mine))), "accent"),
-                                 (fit(kind + command, max(0, left - len(mine))), "")),))
-    return Row(str(p.pid), (((figures, ""), (fit(kind + command, left), "")),))
-
-
-def age(seconds: float | None) -> str:
-    """A short age that rarely changes, so that the line needn't be drawn each second."""
-    if seconds is None:
-        return UNKNOWN
-    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {name}"
-    return "< 1 min"
+    head, rows = processes.build(details.processes, (), width, details.now, of_one=True)
+    titles = "".join(text for text, _ in head or ())
+    return [Row("", ((("", ""),), ((titles, "dim"),))), *rows]

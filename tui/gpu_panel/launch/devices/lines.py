@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
@@ -14,11 +15,17 @@ from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch.devices import graphs, row_keys, shapes
 from gpu_panel.launch.devices.shapes import Facts
+from gpu_panel.launch.devices.source import Machine
 
 if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
     from gpu_engine.devices.availability import Availability
     from gpu_engine.remote.reach.remote_devices import HostSeen
     from gpu_panel.launch.devices.history import History
+    from gpu_panel.launch.devices.source import DeviceSource
+    from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.runs.feed import RunLine
+
 
 TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"
 STALE_AFTER = 3.0
@@ -79,29 +86,6 @@ class DeviceTable:
     """Keys of the rows of devices that the person waits for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """This machine or a host, with its devices."""
-
-    inventory: Inventory
-    snapshot: Snapshot | None
-    freedom: Mapping[str, Availability] | None
-    history: History | None
-    host: HostSeen | None = None
-
-    @property
-    def can_run(self) -> bool:
-        return self.host is None or self.host.can_run
-
-    def key(self, device: Device) -> str:
-        """The key of a device's row."""
-        return row_keys.of(self.host.host.name if self.host is not None else None, device.id)
-
-    def sample(self, device: Device) -> Sample:
-        found = self.snapshot.of(device.id) if self.snapshot is not None else None
-        return found or Sample(device)
-
-
 ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fullest first",
           "free": "free first"}
 """How the table can be sorted → the words for it in the title."""
@@ -122,23 +106,22 @@ class Built:
 def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
     """The table `width` cells wide. `height`: lines that there are for it; None for as many as it
     wants."""
-    if table.inventory is None:
+    inventory = table.inventory
+    if inventory is None:
         looking = _looking(table.looking, width)
         return Built(None, looking, _lines(looking))
-    own, *others = _machines(table, table.inventory)
-    facts = {id(m): [_facts(table, m, d, s) for d, s in
-                     _sorted(table, m, [(d, m.sample(d)) for d in m.inventory.devices])]
-             for m in (own, *others)}
+    machines = _machines(table)
+    facts = {m.host: [_facts(table, m, d, s) for d, s in _sorted(table, m)] for m in machines}
     every = [f for found in facts.values() for f in found]
 
     def rows(drawn: Mapping[str, Row]) -> list[Row]:
         """All rows, with those of the devices that are drawn."""
         out = [_text("this machine", "strong", width)] if table.hosts else []
-        out += [drawn[f.key] for f in facts[id(own)] if f.key in drawn]
-        out += _of_own(own.inventory, width)
-        for machine, seen in zip(others, table.hosts, strict=True):
+        out += [drawn[f.key] for f in facts[None] if f.key in drawn]
+        out += _of_own(inventory, width)
+        for machine, seen in zip(machines[1:], table.hosts, strict=True):
             out.append(_host(seen, table.now, width))
-            out += [drawn[f.key] for f in facts[id(machine)] if f.key in drawn]
+            out += [drawn[f.key] for f in facts[machine.host] if f.key in drawn]
             out += _unseen(table, machine, width)
         return [*out, *(_text(text, style, width) for text, style in table.notes)]
 
@@ -158,21 +141,21 @@ def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
                   if cells(f.mine + f.use[0]) > drawn.room})
 
 
-def _machines(table: DeviceTable, own: Inventory) -> list[_Machine]:
-    """This machine, whose inventory is `own`, and the hosts."""
-    return [_Machine(own, table.snapshot, table.freedom, table.history),
-            *(_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
-                       table.histories.get(seen.host.name), seen) for seen in table.hosts)]
+def _machines(table: DeviceTable) -> list[Machine]:
+    return [Machine(None, table.inventory, table.snapshot, table.freedom, table.history),
+            *(Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
+                      table.histories.get(s.host.name), None if s.can_run else s.reason or "")
+              for s in table.hosts)]
 
 
 def strip(table: DeviceTable) -> Line:
     """Each device in one cell: a bar of its utilisation, in the hue of the run of ours on it; a gap
     between machines."""
     parts: list[Part] = []
-    for machine in _machines(table, table.inventory) if table.inventory is not None else ():
-        parts += [(" ", "")] if parts and machine.inventory.devices else []
-        for sample in map(machine.sample, machine.inventory.devices):
-            ours = (table.ours or {}).get(machine.key(sample.device))
+    for machine in _machines(table):
+        parts += [(" ", "")] if parts and machine.devices else []
+        for device in machine.devices:
+            ours, sample = (table.ours or {}).get(machine.key(device)), _sample(machine, device)
             share = sample.utilization
             parts.append(("!", "bad") if sample.problem else ("·", "dim") if share is None else
                          (bar(share), graphs.style(share, ours.hue if ours else 0)))
@@ -238,23 +221,27 @@ def _host(seen: HostSeen, now: float, width: int) -> Row:
     return Row("", tuple(lines))
 
 
-def _unseen(table: DeviceTable, machine: _Machine, width: int) -> list[Row]:
+def _unseen(table: DeviceTable, machine: Machine, width: int) -> list[Row]:
     """Ticked devices of a host that it does not show, as it was never reached: so that the ticks
     can be taken away."""
-    shown = {machine.key(device) for device in machine.inventory.devices}
-    name = machine.host.host.name if machine.host is not None else None
+    shown = {machine.key(device) for device in machine.devices}
     return [Row(key, (((TICKED, "accent"), (" " + fit(
         f"{clean(row_keys.split(key)[1]) or 'all'}  not seen yet", width - 2).rstrip(), "warn")),))
-        for key in table.ticked if row_keys.split(key)[0] == name and key not in shown]
+        for key in table.ticked if row_keys.split(key)[0] == machine.host and key not in shown]
 
 
 def _indented(text: str, style: str, width: int) -> list[Line]:
     return [(("  " + part, style),) for part in wrap(clean(text), width - 2)]
 
 
-def _sorted(table: DeviceTable, machine: _Machine, pairs: list[tuple[Device, Sample]]
-            ) -> list[tuple[Device, Sample]]:
+def _sample(machine: Machine, device: Device) -> Sample:
+    found = machine.snapshot.of(device.id) if machine.snapshot is not None else None
+    return found or Sample(device)
+
+
+def _sorted(table: DeviceTable, machine: Machine) -> list[tuple[Device, Sample]]:
     """The devices in the wanted order: equal ones by index, unknown ones last."""
+    pairs = [(device, _sample(machine, device)) for device in machine.devices]
     if table.order == "utilization":
         return sorted(pairs, key=lambda p: -_or(p[1].utilization, -1.0))
     if table.order == "memory":
@@ -279,10 +266,10 @@ def _name(device: Device) -> str:
     return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
 
 
-def _facts(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> Facts:
+def _facts(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> Facts:
     key = machine.key(device)
     on = key in table.ticked
-    box = TICKED if on else UNTICKED if machine.can_run else NOT_TO_TICK
+    box = TICKED if on else UNTICKED if machine.refusal is None else NOT_TO_TICK
     rank, waits = role(table, key), key in table.wanted
     ours = (table.ours or {}).get(key)
     use = _use(table, machine, device, sample)
@@ -317,20 +304,17 @@ def in_machines_order(table: DeviceTable) -> bool:
 
 def keys(table: DeviceTable) -> list[str]:
     """The keys of all devices' rows, machine by machine, in the order of each machine's numbers."""
-    own = table.inventory.devices if table.inventory is not None else ()
-    return [d.id for d in own] + [
-        row_keys.of(seen.host.name, d.id) for seen in table.hosts
-        if seen.inventory is not None for d in seen.inventory.devices]
+    return [machine.key(device) for machine in _machines(table) for device in machine.devices]
 
 
-def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> tuple[str, str]:
+def _use(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> tuple[str, str]:
     ours = (table.ours or {}).get(machine.key(device))
     freedom = (machine.freedom or {}).get(device.id)
     if sample.problem:
         return "! " + clean(sample.problem), "bad"
     if ours:
         return str(ours), graphs.style(1.0, ours.hue)
-    if not machine.can_run and freedom is None:
+    if machine.refusal is not None and freedom is None:
         return "users unknown", "dim"
     if freedom is None or freedom.state == "unknown":
         return (clean(freedom.reason) if freedom else "…"), "dim"
@@ -354,3 +338,58 @@ def numbered(device: Device) -> str:
 
 def _text(text: str, style: str, width: int) -> Row:
     return Row("", tuple(((part, style),) for part in wrap(text, width)))
+
+
+def of_runs(runs: Sequence[RunLine], now: float, hues: Mapping[str, int]) -> dict[str, Ours]:
+    """Key of a device's row → the run of ours on it. `now`: Unix seconds. `hues`: of runs, by
+    their ids."""
+    return {device: Ours(run.id, rank, run.name, units.clock(now - run.created), hues[run.id])
+            for run in runs for device, rank in run.devices}
+
+
+def hues(runs: Sequence[RunLine], before: Mapping[str, int]) -> dict[str, int]:
+    """The number of a hue, from 1, for each run that is on devices: that which it had `before`, or
+    the lowest that no other has."""
+    ids = [run.id for run in runs if run.devices]
+    found = {run: before[run] for run in ids if run in before}
+    free = (n for n in count(1) if n not in found.values())
+    return found | {run: next(free) for run in reversed(ids) if run not in found}
+
+
+def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
+    """The pane's title: how many devices are ticked and how many are free, and the order if it is
+    not the usual one."""
+    if source.inventory is None or not (source.inventory.devices or source.hosts):
+        return name
+    judged = [*(source.freedom or {}).values(),
+              *(f for seen in source.hosts for f in seen.freedom.values())]
+    counted = f" · {sum(f.free for f in judged)} free" if judged else ""
+    order = f" · {ORDERS[table.order]}" if table.order != "index" else ""
+    ranks = "" if in_machines_order(table) else " · ranks in your order (r)"
+    return f"{name} ─ {len(set(table.ticked))} ticked{counted}{order}{ranks}"
+
+
+def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
+          problems: Sequence[Problem]) -> tuple[tuple[str, str], ...]:
+    """Notes and problems about the devices, with their styles. `resolved`: whether the devices
+    that the preset asks for have been looked up."""
+    inventory, aside = source.inventory, source.gpus_aside
+    asks = "You chose" if draft is not None and draft.ticked_before else "The preset asks for"
+    found = [(f"{asks} {name}, which is not here", "warn")
+             for name in (draft.absent if draft else ())]
+    if source.hosts_problem is not None:
+        found.append((f"! {clean(source.hosts_problem)}", "warn"))
+    if aside:
+        many = f"{aside} GPUs" if aside > 1 else "GPU"
+        found.append((f"c shows this machine's {many} again", "dim"))
+    if resolved and draft is not None and draft.missing and inventory is not None:
+        there = min(draft.picks or 0, len(inventory.devices))
+        if len(draft.ids) < there:
+            free = sum(f.free for f in (source.freedom or {}).values())
+            why = "fewer are free" if free < there else \
+                "a whole GPU and a MIG slice can't be combined"
+            found.append((f"The preset asks for the {draft.picks} freest devices, but {why}; "
+                          "tick others yourself", "warn"))
+    if row_keys.ANY in source.wanted:
+        found.append(("You will be notified when any device is free (W)", "accent"))
+    return (*found, *((f"✗ {p.message}", "bad") for p in problems))

@@ -18,7 +18,7 @@ from gpu_panel import keys
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.devices import lines, row_keys, ticking, ticks, words
+from gpu_panel.launch.devices import lines, row_keys, ticking
 from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, DeviceTable
 from gpu_panel.launch.devices.shades import ShadedRows
 from gpu_panel.launch.devices.source import LOOKS, DeviceSource
@@ -64,13 +64,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         """The devices that are held by runs, or can't be used, are not the same as before."""
 
     @dataclass
-    class Details(Message):
-        """The person wants to see the details of the device under the cursor. `enter`: and to move
-        the focus there."""
-
-        enter: bool
-
-    @dataclass
     class Highlighted(Message):
         """The cursor is on another device."""
 
@@ -83,7 +76,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._problems: tuple[Problem, ...] = ()
         self._runs: tuple[RunLine, ...] = ()
         self._table = DeviceTable()
-        """What was painted last."""
         self._wanted = 0
         self._told: Mapping[str, str] = {}
         self._order = "index"
@@ -114,7 +106,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.paint()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Show the problems that are about devices."""
         self._problems = tuple(p for p in problems if p.key.startswith("devices."))
         self.paint()
 
@@ -122,7 +113,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         """Take the runs whose ranks are to be named with their devices, from the next painting
         on."""
         self._runs = tuple(runs)
-        self._source.hues = words.hues(runs, self._source.hues)
+        self._source.hues = lines.hues(runs, self._source.hues)
 
     # --- painting ------------------------------------------------------------------------------
 
@@ -162,7 +153,6 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.post_message(self.HeldChanged())
 
     def paint(self) -> None:
-        """Draw the latest snapshot of the devices."""
         if not self.is_on_screen and self.size.width:
             return
         self._table = self.table()
@@ -170,14 +160,13 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._entitle()
 
     def table(self) -> DeviceTable:
-        """What there is to show now."""
         source, draft = self._source, self._draft
         return DeviceTable(
             source.inventory, source.snapshot, self.ticked,
             mode=draft.mode if draft else "single",
             first_rank=draft.first_rank if draft else 0,
-            freedom=source.freedom, ours=words.of_runs(self._runs, time.time(), source.hues),
-            notes=words.notes(source, draft, self.resolved, self._problems),
+            freedom=source.freedom, ours=lines.of_runs(self._runs, time.time(), source.hues),
+            notes=lines.notes(source, draft, self.resolved, self._problems),
             history=source.history, order=self._order, hosts=source.hosts,
             now=time.monotonic(), histories=source.histories, wanted=frozenset(source.wanted),
             looking=time.monotonic() - self._began)
@@ -186,7 +175,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.paint()
 
     def _entitle(self) -> None:
-        self.entitle(words.title(self.TITLE, self._source, self._table), self._said_below())
+        self.entitle(lines.title(self.TITLE, self._source, self._table), self._said_below())
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         built = lines.build(self._table, width, self.scrollable_content_region.height or None)
@@ -204,7 +193,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         if draft is None or not draft.hosts:
             return tuple(draft.ids) if draft is not None else ()
         inventories = {seen.host.name: seen.inventory for seen in source.hosts}
-        return ticks.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
+        return row_keys.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
 
     @property
     def _listing(self) -> bool:
@@ -269,7 +258,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         if self._draft is None:  # no preset has been read yet
             return
         self.resolved = True
-        before, entries = self._draft.mode, ticks.entries(ids)
+        before, entries = self._draft.mode, row_keys.entries(ids)
         if entries is None:
             self._draft.tick(ids)
         else:
@@ -318,16 +307,15 @@ w notifies you when the device under the cursor is free, W when any is."""
             inventory = self._source.inventory
             if inventory is None:
                 return
-            from gpu_panel.common.dialogs import AskCount
+            from gpu_panel.common.dialogs import ask_count
 
-            count = await self.app.push_screen_wait(AskCount(
-                "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
-                "How many? f repeats it."))
+            count = await ask_count(
+                self.app, "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
+                "How many? f repeats it.")
             if count is not None:
                 await self._tick_freest(count)
 
     async def action_more(self) -> None:
-        """Tick the freest device that is not ticked, as the next rank."""
         if self._draft is None:
             return
         have = self.ticked if self.resolved else ()  # not yet: what the preset asks for, and one
@@ -342,7 +330,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.tick([*have, *more][:count])
 
     def action_fewer(self) -> None:
-        """Untick the last rank's device."""
         if self.ticked:
             self._count = None
             self.tick(self.ticked[:-1])
@@ -360,13 +347,11 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.tick(chosen)
 
     def action_move_rank(self, by: int) -> None:
-        """Swap the ranks of the device under the cursor and of its neighbour."""
         key = self.key_at_cursor
         if key is not None and (moved := ticking.moved(self.ticked, key, by)) is not None:
             self.tick(moved)
 
     def action_sort_ranks(self) -> None:
-        """Sort the ranks by the machine's device numbers."""
         order = ticking.in_order(self.ticked, self._in_order)
         if order != list(self.ticked):
             self.tick(order)
@@ -379,12 +364,10 @@ w notifies you when the device under the cursor is free, W when any is."""
     # --- waiting for a device ------------------------------------------------------------------
 
     def action_wait(self) -> None:
-        """Wait for the device under the cursor, or no longer."""
         if (key := self.key_at_cursor) is not None:
             self._wait_for(key, [key])
 
     def action_wait_any(self) -> None:
-        """Wait for any device, or no longer."""
         self._wait_for(row_keys.ANY, self._in_order)
 
     def _wait_for(self, key: str, those: Sequence[str]) -> None:
@@ -400,7 +383,6 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_other_kind(self) -> None:
-        """Offer CPU slots in place of the GPUs, or the GPUs again."""
         with guard(self.app):
             before, draft = self._source.inventory, self._draft
             if before is None or draft is None:
@@ -425,11 +407,7 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.tick([d.id for d in known])
 
     def action_order(self) -> None:
-        """Sort the table in the next way, and go to its first device."""
         names = list(ORDERS)
         self._order = names[(names.index(self._order) + 1) % len(names)]
         self.paint()
         self.cursor = 0
-
-    def action_details(self, enter: bool) -> None:
-        self.post_message(self.Details(enter))

@@ -42,7 +42,6 @@ class Facts:
     """Its rank in the next run, "rank 1", and whether it is waited for."""
     mine_short: str
     use: Part
-    """Who uses it, or what is wrong."""
     use_short: Part
     hue: int = 0
     """That of the run of ours on it; 0 if there is none."""
@@ -60,12 +59,10 @@ class Facts:
         return _of_total(used, total), "" if style == "accent" else style
 
     def utilizations(self, over: Span, dots: int = 1) -> Values:
-        """The columns of the graph of utilisation."""
         return self.history.utilization(self.sample.device.id, over, dots) if self.history \
             else [None] * over.cells * dots
 
     def memories(self, over: Span) -> Values:
-        """The columns of the graph of memory."""
         return self.history.memory(self.sample.device.id, over) if self.history \
             else [None] * over.cells
 
@@ -76,7 +73,6 @@ class Drawn:
 
     header: Line
     device: Callable[[Facts], tuple[Line, ...]]
-    """Draws one."""
     room: int
     """Cells for its rank and who uses it, where its name stands too; else 0."""
 

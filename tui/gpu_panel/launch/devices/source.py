@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
@@ -16,62 +17,46 @@ from gpu_panel.launch.devices.history import History
 if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
-    from gpu_engine.devices.records import Inventory, Snapshot
+    from gpu_engine.devices.records import Device, Inventory, Snapshot
+    from gpu_engine.devices.sampler import Sampler
     from gpu_engine.remote.reach.remote_devices import HostSeen
+    from gpu_engine.remote.reach.watcher import Watcher
 
 LOOKS = 3
 """The number of snapshots by which it is judged whether a device is free."""
 
 
-class Sampling(Protocol):
-    """What the screen needs of a sampler."""
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """This machine (`host` None) or another one, as it was seen last."""
+
+    host: str | None
+    inventory: Inventory | None
+    snapshot: Snapshot | None
+    freedom: Mapping[str, Availability] | None = None
+    """Device id → whether it is free, of those that have been judged."""
+    history: History | None = None
+    refusal: str | None = None
+    """Why no device of it can be ticked; None if they can."""
 
     @property
-    def latest(self) -> Snapshot | None:
-        """The newest snapshot; None before the first."""
-        ...
+    def devices(self) -> tuple[Device, ...]:
+        return self.inventory.devices if self.inventory is not None else ()
 
-    @property
-    def recent(self) -> Sequence[Snapshot]:
-        """The snapshots with new figures of the last two minutes, oldest first."""
-        ...
+    def find(self, name: str) -> Device | None:
+        return self.inventory.find(name) if self.inventory is not None else None
 
-    def age(self) -> float | None:
-        """Seconds since the newest snapshot with new figures; None before the first."""
-        ...
-
-    def watch_bus(self, *device_ids: str) -> None:
-        """Read the bus rates of these GPUs from now on, and of no others."""
-        ...
-
-    def close(self) -> object:
-        """Stop sampling. May block for as long as the driver does."""
-        ...
-
-
-class Watching(Protocol):
-    """What the screen needs of the watcher of other machines."""
-
-    @property
-    def seen(self) -> Sequence[HostSeen]:
-        """Of each host what is known."""
-        ...
-
-    def watch(self, host: Host) -> None:
-        """Watch this one too; nothing where that has begun."""
-        ...
-
-    def close(self) -> object:
-        """Stop watching. May block while connections end."""
-        ...
+    def key(self, device: Device) -> str:
+        """The key of a device's row."""
+        return row_keys.of(self.host, device.id)
 
 
 class DeviceSource:
     """The devices of this machine and of others, their newest snapshots, and which of them are
     free."""
 
-    def __init__(self, inventory: Inventory | None = None, sampler: Sampling | None = None,
-                 hosts: Watching | None = None, interval: float = 1.0) -> None:
+    def __init__(self, inventory: Inventory | None = None, sampler: Sampler | None = None,
+                 hosts: Watcher | None = None, interval: float = 1.0) -> None:
         """`inventory` and `sampler` replace the machine's own, `hosts` the connections to other
         machines. `interval`: seconds between two readings."""
         self._interval = interval
@@ -89,7 +74,6 @@ class DeviceSource:
         """The number of GPUs that are not offered because the CPU slots are offered instead."""
         self._hosts = hosts
         self.histories: dict[str, History] = {}
-        """Host → history of its devices."""
         self.wanted: set[str] = set()
         """Keys of the rows of devices that the person waits for; `row_keys.ANY` for any of them.
         """
@@ -155,18 +139,23 @@ class DeviceSource:
         """The newest snapshot; None before the first."""
         return self._sampler.latest if self._sampler is not None else None
 
-    def snapshot_of(self, host: str | None) -> Snapshot | None:
-        """The newest snapshot of a host; with `host` None, that of this machine."""
-        if host is None:
-            return self.snapshot
-        return next((seen.snapshot for seen in self.hosts if seen.host.name == host), None)
+    @property
+    def machines(self) -> list[Machine]:
+        return [Machine(None, self.inventory, self.snapshot, self.freedom, self.history), *(
+            Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
+                    self.histories.get(s.host.name), None if s.can_run else s.reason or "")
+            for s in self.hosts)]
+
+    def machine(self, host: str | None) -> Machine | None:
+        """The one of this name; with `host` None, this one."""
+        return next((m for m in self.machines if m.host == host), None)
 
     def state_of(self, key: str) -> str:
         """Whether the device with the row of this key was free at the last look: a state of
         `availability`."""
         host, name = row_keys.split(key)
-        seen = next((s for s in self.hosts if s.host.name == host), None)
-        judged = (self.freedom or {}) if host is None else seen.freedom if seen is not None else {}
+        machine = self.machine(host)
+        judged = (machine.freedom if machine is not None else None) or {}
         return judged[name].state if name in judged else "unknown"
 
     @property
@@ -179,7 +168,6 @@ class DeviceSource:
         return recent[-LOOKS:]
 
     def remember(self) -> None:
-        """Add new snapshots to the histories."""
         self.history.learn(self._recent)
         for seen in self.hosts:
             self.histories.setdefault(seen.host.name, History()).learn(seen.recent)
@@ -226,7 +214,7 @@ class DeviceSource:
             self._sampler = None
 
 
-def _sampler(inventory: Inventory, interval: float) -> Sampling:
+def _sampler(inventory: Inventory, interval: float) -> Sampler:
     from gpu_engine.devices.sampler import Sampler
 
     sampler = Sampler(inventory, runs_folder=paths.home(), interval=interval)

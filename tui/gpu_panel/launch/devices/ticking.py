@@ -5,13 +5,15 @@ Keys of rows are those of `row_keys`; the order of the ticked ones is the order 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gpu_engine.common.errors import UserError
 from gpu_panel.launch.devices import row_keys
-from gpu_panel.launch.devices.freest import freest
 
 if TYPE_CHECKING:
+    from gpu_engine.devices.leases import Holder
+    from gpu_engine.devices.records import Device, Inventory, Snapshot
     from gpu_panel.launch.devices.source import DeviceSource
 
 
@@ -26,9 +28,9 @@ def all_or_none(source: DeviceSource, keys: Sequence[str], ticked: Sequence[str]
     """All devices of one machine that can be used and that no run holds; if these are ticked
     already, none of its devices. Other machines' stay as they are. `keys`: those of all rows.
     `host`: None for this machine."""
-    shot = source.snapshot_of(host)
-    bad = {row_keys.of(host, s.device.id) for s in shot.samples if s.problem} \
-        if shot is not None else set()
+    machine = source.machine(host)
+    shot = machine.snapshot if machine is not None else None
+    bad = {row_keys.of(host, s.device.id) for s in (shot.samples if shot else ()) if s.problem}
     more = [key for key in keys if key not in bad and key not in ticked
             and row_keys.split(key)[0] == host and why_not(source, key) is None
             and source.state_of(key) != "leased"]
@@ -37,9 +39,9 @@ def all_or_none(source: DeviceSource, keys: Sequence[str], ticked: Sequence[str]
 
 def why_not(source: DeviceSource, key: str) -> str | None:
     """Why this device can't be ticked; None if it can."""
-    host, _ = row_keys.split(key)
-    seen = next((s for s in source.hosts if s.host.name == host), None)
-    return None if seen is None or seen.can_run else f"{seen.host.name}: {seen.reason}"
+    machine = source.machine(row_keys.split(key)[0])
+    refusal = machine.refusal if machine is not None else None
+    return None if machine is None or refusal is None else f"{machine.host}: {refusal}"
 
 
 async def freest_of(source: DeviceSource, host: str | None, count: int) -> list[str] | None:
@@ -51,9 +53,11 @@ async def freest_of(source: DeviceSource, host: str | None, count: int) -> list[
     if host is None:
         await source.judge()
         return [d.id for d in freest(count, inventory, source.looks, source.holders)]
-    seen = next((s for s in source.hosts if s.host.name == host and s.can_run), None)
-    return [row_keys.of(host, name) for name, f in seen.freedom.items() if f.free][:count] \
-        if seen is not None else []
+    machine = source.machine(host)
+    if machine is None or machine.refusal is not None:
+        return []
+    return [row_keys.of(host, name) for name, f in (machine.freedom or {}).items()
+            if f.free][:count]
 
 
 def moved(ticked: Sequence[str], key: str, by: int) -> list[str] | None:
@@ -72,3 +76,28 @@ def in_order(ticked: Sequence[str], keys: Sequence[str]) -> list[str]:
     """The ticked devices in the order of `keys`, those that are not there last."""
     numbers = {key: i for i, key in enumerate(keys)}
     return sorted(ticked, key=lambda key: numbers.get(key, len(numbers)))
+
+
+def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
+           leases: Mapping[str, Holder]) -> list[Device]:
+    """The freest devices, at most `count`; fewer if fewer may be used.
+
+    Devices that have not been sampled long enough to be called free are included, as the person
+    sees the ticks before anything is started. Devices whose state is unknown for another reason are
+    not.
+    """
+    from gpu_engine.devices import availability as free
+
+    if not looks and inventory.is_cpu:
+        return list(inventory.devices[:count])
+    count = min(count, len(inventory.devices))
+    try:
+        return free.freest(count, looks, leases)
+    except UserError:
+        states = free.judge_all(looks, leases)
+        so_far = free.judge_all(looks, leases, looks=max(1, min(len(looks), free.LOOKS)))
+        newest = [s for s in looks[-1].samples if s.device.id in so_far] if looks else []
+        able = free.unmixed([s for s in newest if so_far[s.device.id].free], count)
+        able.sort(key=lambda s: not states[s.device.id].free)
+        chosen = {s.device.id for s in able[:count]}
+        return [d for d in inventory.devices if d.id in chosen]

@@ -5,11 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from string import ascii_lowercase, digits
+from typing import TYPE_CHECKING
 
+from gpu_engine.common.clean import clean
 from gpu_engine.common.values import Kind
 from gpu_engine.plan.own_command import PLACEHOLDERS
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import Key, keys
+
+if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
+
 
 LENGTH, UNIT = "train.length", "train.unit"
 """Two fields for train.epochs and train.steps, of which only one is set."""
@@ -186,3 +193,57 @@ def field_of(problem_key: str) -> str:
 def widget_id(key: str) -> str:
     """The id of a key's widget: "batch.size" → "f-batch-size"."""
     return "f-" + key.replace(".", "-").replace(" ", "-")
+
+
+_OWN = {TASK: "t", "task.use": "c", "task.command": "c", "parallel.mode": "m", "batch.size": "b",
+        "batch.meaning": "g", "batch.accumulate": "a", "amp.dtype": "p", UNIT: "e", LENGTH: "n",
+        "train.lr": "l", "train.lr_scale": "s"}
+"""The letters of the fields that every form has, which thus never change."""
+
+
+def letters(fields: Iterable[tuple[str, str]]) -> list[str]:
+    """A letter for each field, given as (key, label): its own, else the first in its label that is
+    free, else any; "" where none is left."""
+    fields = list(fields)
+    free = [c for c in ascii_lowercase + digits if c not in _OWN.values()]
+    found: list[str] = []
+    for key, label in fields:
+        letter = _OWN.get(key) or next((c for c in (*label.lower(), *free) if c in free), "")
+        if letter in free:
+            free.remove(letter)
+        found.append(letter)
+    return found
+
+
+def problem_text(problem: Problem, label: str) -> str:
+    """The text below a field: "✗ port: the port is taken …"."""
+    message = clean(problem.message)
+    return f"✗ {clean(label)}: {message}" if label else f"✗ {message}"
+
+
+def blame(problem: Problem) -> str:
+    """The text above Launch: "learning rate: expected a number", cut to a few lines. The text
+    below the field is complete."""
+    message, key = clean(problem.message, 120), field_of(problem.key)
+    if key.startswith("task.params."):
+        where = clean(key.removeprefix("task.params."))
+    elif key == LENGTH:
+        where = problem.key.removeprefix("train.")
+    elif key.startswith("devices."):
+        where = "devices"
+    elif key in ("task.use", "task.command"):
+        where = "task" if key == "task.use" else "command"
+    else:
+        where = next((f.label or row.label for row in (*ROWS, *MORE_ROWS) for f in row.fields
+                      if f.key == key), key)
+    return f"{where}: {message}" if where else message
+
+
+def label_of(problem: Problem, field: Field, row: FormRow) -> str:
+    """The field, or the word of the command, that a problem below `row` is about; empty if that is
+    clear."""
+    if field.key == "task.command":  # which word of the command
+        return problem.value if isinstance(problem.value, str) else ""
+    if field.key == "run.env":
+        return problem.key.removeprefix("run.env").removeprefix(".")
+    return field.label if len(row.fields) > 1 else ""

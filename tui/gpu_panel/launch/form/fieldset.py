@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult
+from textual.events import Paste
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Collapsible, Input, Static
+from textual.widgets.input import Selection
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
@@ -18,13 +22,14 @@ from gpu_engine.plan import own_command
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskInfo
+from gpu_engine.spec.typed_command import one_line
+from gpu_engine.sweep.grid import varied
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.errors import guard
 from gpu_panel.common.flow import FlowRow, Labelled
 from gpu_panel.common.in_view import FocusInView
 from gpu_panel.common.static_text import put_lines
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.form.command_input import CommandInput
 from gpu_panel.launch.form.fields import (
     FIELDS,
     LENGTH,
@@ -38,14 +43,83 @@ from gpu_panel.launch.form.fields import (
     Field,
     FormRow,
     field_of,
+    label_of,
+    letters,
+    problem_text,
     widget_id,
 )
 from gpu_panel.launch.form.interpreter import InterpreterLine
-from gpu_panel.launch.form.letters import letters
-from gpu_panel.launch.form.more import More
-from gpu_panel.launch.form.problems import label_of, problem_text
-from gpu_panel.launch.form.row import FieldRow
-from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
+from gpu_panel.launch.form.task_params import TaskParams, mark_invalid
+
+
+class More(Collapsible):
+    """What is needed now and then, drawn when it is opened first: these are more widgets than the
+    rest of the screen has. Opened by the person it comes into view, opened for a problem the field
+    with the problem does, unless the person is in a field: that one stays in view."""
+
+    def __init__(self, make: Callable[[], Iterable[Widget]], fill: Callable[[], None]) -> None:
+        """`make` makes its widgets; `fill`, called once they are there, fills them."""
+        # The class is set here too: setting it after mounting would style all fields again.
+        super().__init__(title="more", id="more", collapsed=True, classes="-collapsed")
+        self._make = make
+        self._fill = fill
+        self._field: Widget | None = None
+        self._drawing = asyncio.Lock()
+        self.drawn = False
+
+    async def draw(self) -> None:
+        """Draw and fill its widgets, if they are not there yet."""
+        async with self._drawing:
+            if self.drawn:
+                return
+            with self.app.batch_update():  # so that no half of it is painted
+                await self.query_one(self.Contents).mount_all(self._make())
+                self.drawn = True
+                self._fill()
+
+    async def on_collapsible_title_toggle(self) -> None:
+        """Called before Textual opens or closes it. Keys that are typed ahead wait for this."""
+        await self.draw()
+
+    async def open(self) -> None:
+        """Open it as the person does."""
+        await self.draw()
+        self.collapsed = False
+
+    def open_at(self, field: Widget) -> None:
+        """Open it for a problem with `field`, once it is drawn; nothing where it is open."""
+        if self.collapsed:
+            self._field = field
+            self.collapsed = False
+
+    def scroll_visible(self, *args: object, **options: object) -> None:
+        """Called by Textual once it is open."""
+        field, self._field = self._field, None
+        if field is None:
+            super().scroll_visible(*args, **options)  # pyright: ignore[reportArgumentType]
+        elif not (isinstance(self.parent, Widget) and self.parent.has_focus_within):
+            field.scroll_visible(animate=False)
+
+
+class CommandInput(Input):
+    """An Input that takes all lines of what is pasted, where others take the first."""
+
+    def on_paste(self, event: Paste) -> None:
+        """Put the lines where the cursor is, or in the place of what is selected."""
+        event.prevent_default()
+        event.stop()
+        self.replace(one_line(event.text), *sorted(self.selection))
+
+    def select_varied(self) -> None:
+        """Select the value that is mostly varied, for another to be typed in its place; without
+        one, go to the end."""
+        name = varied(self.value.split())
+        if name is None:
+            self.selection = Selection.cursor(len(self.value))
+        else:
+            *_, last = re.finditer(rf"(?:^|\s)-*{re.escape(name)}(?:=|\s+)(\S+)", self.value)
+            self.selection = Selection(*last.span(1))
+
 
 _FIRST_ROWS = (*TASK_ROWS, *ROWS)
 _PYTHON = "run.python"
@@ -80,9 +154,7 @@ class Fieldset(FocusInView):
         self._more = More(self._make_more, self._fill_more)
         self._line = InterpreterLine()
         self._taken: Interpreter | None = None
-        """What the ranks of a task would run in."""
         self._draft: Draft | None = None
-        """The draft that is shown; None before the first."""
         self._problems: Sequence[Problem] = ()
 
     # --- building ------------------------------------------------------------------------------
@@ -91,8 +163,7 @@ class Fieldset(FocusInView):
         options = [(t.use, f"{t.name} · {_first(t.doc)}" if t.doc else t.name)
                    for t in self._tasks]
         options += [(OWN_CLASS, "own task class …"), (OWN_COMMAND, "own command …")]
-        yield FlowRow("Task", [Labelled(Choice(options, closed=True, id="task-choice"))],
-                      classes="row")
+        yield FlowRow("Task", [Labelled(Choice(options, closed=True, id="task-choice"))])
         for row in TASK_ROWS:
             yield self._row(row)
         yield TaskParams(id="params")
@@ -106,13 +177,13 @@ class Fieldset(FocusInView):
         for row in MORE_ROWS:
             made.append(fields := self._row(row))
             if row.fields[0].key == _PYTHON:
-                fields.above_problems = FlowRow("", [Labelled(self._line)], classes="row",
+                fields.above_problems = FlowRow("", [Labelled(self._line)],
                                                 id="row-interpreter")
                 made.append(fields.above_problems)
         return made
 
-    def _row(self, row: FormRow) -> FieldRow:
-        return FieldRow(row.label, [Labelled(self._widget(f), f.label) for f in row.fields],
+    def _row(self, row: FormRow) -> FlowRow:
+        return FlowRow(row.label, [Labelled(self._widget(f), f.label) for f in row.fields],
                         id=_row_id(row))
 
     def _widget(self, field: Field) -> Choice | Input:
@@ -120,7 +191,7 @@ class Fieldset(FocusInView):
         if field.options:
             return Choice(field.options, id=name, classes="field", notes=field.notes)
         kind = CommandInput if field.key == "task.command" else Input
-        box = compact(kind(id=name, classes="field", select_on_focus=True))
+        box = kind(id=name, classes="field", compact=True)
         box.styles.width = field.width + 1 if field.width else "1fr"
         return box
 
@@ -187,7 +258,7 @@ class Fieldset(FocusInView):
                 here = self._has(field, mode, draft)
                 shown |= here
                 self._adapt_field(field, here, draft)
-            line = self.query_one("#" + _row_id(row), FieldRow)
+            line = self.query_one("#" + _row_id(row), FlowRow)
             line.display = shown
             line.adapt_labels()
             if row.fields[0].key == _PYTHON:
@@ -260,7 +331,7 @@ class Fieldset(FocusInView):
                 texts += [problem_text(p, label_of(p, field, row)) for p in mine]
                 if mine:
                     del by_field[field.key]
-            self.query_one("#" + _row_id(row), FieldRow).say(texts)
+            self.query_one("#" + _row_id(row), FlowRow).say(texts)
         left = self.query_one(TaskParams).show_problems(
             [p for problems in by_field.values() for p in problems])
         where = {"task.use": "task", "": ""}
@@ -275,7 +346,6 @@ class Fieldset(FocusInView):
             await self._more.draw()
 
     async def focus_problem(self, problems: Sequence[Problem]) -> None:
-        """Move the focus to the first field with a problem."""
         if any(p.key in _BELOW_MORE for p in problems):
             await self._more.draw()
         for problem in problems:
@@ -337,7 +407,6 @@ class Fieldset(FocusInView):
         return sum(part.outer_size.height for part in self.children if part.display)
 
     def focus_first(self) -> None:
-        """Move the focus to the list of tasks, which is the first field."""
         self._task_choice.focus()
 
     def letters(self) -> dict[Widget, str]:

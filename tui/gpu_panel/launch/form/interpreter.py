@@ -61,7 +61,6 @@ class InterpreterLine(Widget, can_focus=True):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_open(self) -> None:
-        """Show the list."""
         from gpu_panel.launch.form.interpreters import InterpretersScreen  # with the first list
 
         chosen = await self.app.push_screen_wait(InterpretersScreen(self._set))

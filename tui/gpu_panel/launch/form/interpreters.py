@@ -33,8 +33,7 @@ class InterpretersScreen(ModalScreen[str | None]):
     None. The list is there at once; what each has is filled in as it answers."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *LETTERS, Binding("escape,q", "close", "close"),
-                                             Binding("space", "select", "choose")]
+        *LETTERS, Binding("escape,q", "dismiss", "close"), Binding("space", "select", "choose")]
 
     def __init__(self, chosen: str) -> None:
         """`chosen`: what run.python is now; empty: nothing."""
@@ -88,9 +87,6 @@ class InterpretersScreen(ModalScreen[str | None]):
 
     def action_select(self) -> None:
         self._box.action_select()
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
 
 _FOUND = Content.assemble(("found for each run\n", "bold"), (

@@ -9,18 +9,18 @@ from textual import on, work
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.errors import guard
+from gpu_panel.common.errors import guard, show
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.static_text import put
-from gpu_panel.launch.form.help_line import HelpLine
 
 if TYPE_CHECKING:
     from gpu_engine.spec.catalog import TaskInfo
@@ -29,6 +29,32 @@ if TYPE_CHECKING:
     from gpu_panel.launch.form.fieldset import Fieldset
     from gpu_panel.launch.form.task_params import TaskParams
     from gpu_panel.launch.reviewed import Review
+
+
+class HelpLine(Static):
+    """Says what the field with the focus is for. While a letter is asked for, it has the focus
+    itself, so that no field takes the letter as text."""
+
+    @dataclass
+    class Typed(Message):
+        """The person has typed a letter, or "" to leave."""
+
+        letter: str
+
+    def ask(self) -> None:
+        self.can_focus = True
+        self.focus()
+        self.update(Content("The letter of a field; esc leaves"))
+
+    def on_key(self, event: Key) -> None:
+        if event.is_printable or event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Typed(event.character or "" if event.is_printable else ""))
+
+    def on_blur(self) -> None:
+        self.can_focus = False
+
 
 _HELP = 3
 """Rows that are kept for the help of a field, so that going to the next one moves nothing."""
@@ -60,7 +86,6 @@ type in a field, digits and letters go into it: esc leaves it."""
     def __init__(self, source: DeviceSource) -> None:
         """`source`: the devices here, by which a saved preset names them."""
         super().__init__(id=self.NAME)
-        self.border_title = self.TITLE
         self._source = source
         self._draft: Draft | None = None
         self._fields: Fieldset | None = None
@@ -69,7 +94,6 @@ type in a field, digits and letters go into it: esc leaves it."""
         self._letters: dict[Widget, str] = {}
         """Those that are shown before the fields."""
         self._last: Widget | None = None
-        """The field that had the focus last."""
 
     @property
     def ready(self) -> bool:
@@ -152,7 +176,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._entitle()
 
     async def show_undone(self) -> None:
-        """Show the draft after an edit was undone or done again."""
         self._fill()
         await self._show_task()
 
@@ -163,7 +186,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             self.border_subtitle = Content(" · ".join(keys))
 
     def show_review(self, review: Review) -> None:
-        """Show the problems below their fields."""
         self._problems = review.others
         if self._fields is not None:
             self._fields.show_problems(review.others)
@@ -175,7 +197,6 @@ type in a field, digits and letters go into it: esc leaves it."""
         return any(p.key and not p.key.startswith("devices.") for p in self._problems)
 
     async def focus_problem(self) -> None:
-        """Move the focus to the first field with a problem."""
         if self._fields is not None:
             await self._fields.focus_problem(self._problems)
 
@@ -276,9 +297,7 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_presets(self) -> None:
-        """Choose another preset from the list and load it into the form."""
         from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
-        from gpu_panel.launch.presets.load import of_earlier, of_preset
 
         with guard(self.app):
             name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
@@ -288,7 +307,10 @@ type in a field, digits and letters go into it: esc leaves it."""
             await self._forget_deleted(draft)
             if name is None:
                 return
-            loaded = await (of_earlier(self.app) if name == EARLIER else of_preset(name))
+            loaded, trouble = await in_thread(lambda: _read(None if name == EARLIER else name),
+                                              name="panel-preset")
+            if trouble is not None:
+                show(self.app, trouble)
             if loaded is not None:
                 self.post_message(self.Loaded(loaded))
 
@@ -310,7 +332,6 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_save(self) -> None:
-        """Save the form as a preset."""
         from gpu_panel.launch.presets.save import ask_and_save
 
         with guard(self.app):
@@ -330,6 +351,18 @@ def _tasks() -> list[TaskInfo]:
     from gpu_panel.launch.form import fieldset  # noqa: F401
 
     return catalog.builtin()
+
+
+def _read(preset: str | None) -> tuple[Draft | None, UserError | None]:
+    """The draft of this preset, or with None of the unsaved changes of an earlier form; None if
+    those can't be read, and why. Blocks. Raises UserError if the preset can't be read."""
+    from gpu_engine.spec import presets
+    from gpu_panel.launch import saved_form
+    from gpu_panel.launch.draft import Draft
+
+    if preset is None:
+        return saved_form.read(saved_form.earlier_path())
+    return Draft(presets.load(preset)), None
 
 
 async def _described(use: object) -> TaskInfo | None:

@@ -17,10 +17,9 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
 from gpu_engine.spec.catalog import TaskField, TaskInfo
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.flow import Labelled
+from gpu_panel.common.flow import FlowRow, Labelled
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.form.problems import problem_text
-from gpu_panel.launch.form.row import FieldRow
+from gpu_panel.launch.form.fields import problem_text
 
 _COLUMNS, _LABEL = 2, 12
 _BESIDE, _WIDEST = 16, 44
@@ -44,12 +43,11 @@ class TaskParams(Vertical):
         self._fields: tuple[TaskField, ...] = ()
         self._boxes: list[Widget] = []
         """The widget of each field. Empty while fields are being replaced."""
-        self._rows: list[FieldRow] = []
+        self._rows: list[FlowRow] = []
         """The row of each field."""
         self._one_at_a_time = asyncio.Lock()
 
     async def show(self, info: TaskInfo | None, draft: Draft) -> None:
-        """Draw `info`'s parameters with the draft's values."""
         fields = info.fields if info else ()
         async with self._one_at_a_time:
             if fields != self._fields:
@@ -72,8 +70,8 @@ class TaskParams(Vertical):
             if wide:
                 choice.styles.width = "1fr"
             return choice
-        box = compact(Input(id=f"p-{i}", classes="field", select_on_focus=True,
-                            placeholder="needed" if field.required else _default(field)))
+        box = Input(id=f"p-{i}", classes="field", compact=True,
+                    placeholder="needed" if field.required else _default(field))
         box.styles.width = _width(field) or "1fr"
         return box
 
@@ -81,7 +79,7 @@ class TaskParams(Vertical):
         """Show each problem below its parameter. Returns those that are about no parameter."""
         by_name = {p.key: p for p in problems if p.key.startswith(PREFIX)}
         left = [p for p in problems if p.key not in by_name]
-        texts: dict[FieldRow, list[str]] = {row: [] for row in self._rows}
+        texts: dict[FlowRow, list[str]] = {row: [] for row in self._rows}
         for field, box, row in zip(self._fields, self._boxes, self._rows, strict=True):
             problem = by_name.pop(PREFIX + field.name, None)
             mark_invalid(box, problem is not None)
@@ -121,29 +119,20 @@ class TaskParams(Vertical):
             self.post_message(self.Edited(self._fields[int(name[2:])], text))
 
 
-def compact(box: Input) -> Input:
-    """Make an input compact. The constructor's `compact=True` does the same, but then Textual
-    styles each input and its five parts before it is mounted, which for a whole form takes as long
-    as mounting it."""
-    box.set_reactive(Input.compact, True)  # pyright: ignore[reportArgumentType]  declared as bool
-    return box.add_class("-textual-compact", update=False)
-
-
 def mark_invalid(widget: Widget, wrong: bool) -> None:
-    """Mark a field as having a problem, or remove the mark."""
     widget.set_class(wrong, "-invalid")
 
 
-def _rows(fields: Sequence[TaskField], boxes: Sequence[Widget]) -> list[FieldRow]:
+def _rows(fields: Sequence[TaskField], boxes: Sequence[Widget]) -> list[FlowRow]:
     """For each field its row, which has one or two of them."""
     narrow = [len(f.name) for f in fields if _width(f)]
     label = min(max(narrow, default=0), _LABEL) + 1
-    rows: list[FieldRow] = []
+    rows: list[FlowRow] = []
     parts: list[Labelled] = []
 
     def close() -> None:
         if parts:
-            rows.extend([FieldRow("", parts)] * len(parts))
+            rows.extend([FlowRow("", parts)] * len(parts))
             parts.clear()
 
     for field, box in zip(fields, boxes, strict=True):

@@ -1,28 +1,27 @@
-"""The processes on all GPUs as lines of text. Pure, so that tests can read the result."""
+"""Processes on GPUs as lines of text: of all GPUs, or of one. Pure, so that tests can read it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
-from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Snapshot
+from gpu_engine.devices.records import Device, DeviceProcess
 from gpu_panel.common.rows import Line, Row, cells, fit
-from gpu_panel.launch.detail.lines import age
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.lines import short
+from gpu_panel.launch.devices.source import Machine
 
+if TYPE_CHECKING:
+    from gpu_panel.launch.runs.line import RunLine
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The devices of this machine (`host` None) or of a host, as they were seen last."""
-
-    host: str | None
-    inventory: Inventory | None
-    snapshot: Snapshot | None
+_LEAST = 16
+"""Cells that the command keeps; the columns that may go leave it so many."""
+_WIDE = 100
+"""Cells from which on there are two between columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,16 @@ ORDERS: dict[str, Callable[[GpuProcess], tuple[float | str, ...]]] = {
     "age": lambda p: (p.process.started if p.process.started is not None else float("inf"),),
 }
 """How the table can be sorted: by the most, by name, or the oldest first."""
+
+
+def ranks_by_pid(runs: Iterable[RunLine]) -> dict[int, tuple[RunLine, int]]:
+    """The processes that are ranks of live runs: pid → run and rank."""
+    return {pid: (run, rank) for run in runs for pid, rank in run.pids}
+
+
+def named_ranks(runs: Iterable[RunLine]) -> dict[int, str]:
+    """Those as "run 3f2a rank 0"."""
+    return {pid: f"run {run.id} rank {rank}" for pid, (run, rank) in ranks_by_pid(runs).items()}
 
 
 def gather(machines: Iterable[Machine], ours: Mapping[int, str], order: str) -> list[GpuProcess]:
@@ -106,39 +115,52 @@ class _Column:
     left: bool = False
 
 
-def build(found: Sequence[GpuProcess], notes: Sequence[str], width: int, now: float
-          ) -> tuple[Line | None, list[Row]]:
+def build(found: Sequence[GpuProcess], notes: Sequence[str], width: int, now: float, *,
+          of_one: bool = False) -> tuple[Line | None, list[Row]]:
     """The header and a row for each process, `width` cells wide. Only the command is ever cut.
-    `now`: Unix seconds."""
+    `now`: Unix seconds. `of_one`: they are all on one device, which is not told."""
     rows = [Row("", (((note, "warn"),),)) for note in notes]
     if not found:
         return None, [Row("", ((("No processes on any GPU", "dim"),),)), *rows]
-    columns = _columns(found, width, now)
-    head = "".join(_cell(c.title, c) for c in columns) + "command"
+    columns = _columns(found, width, now, of_one)
+    head = "".join(_cell(c.title, c, width) for c in columns) + "command"
     return ((head, ""),), [*(_row(p, columns, width) for p in found), *rows]
 
 
-def _columns(found: Sequence[GpuProcess], width: int, now: float) -> list[_Column]:
+def _columns(found: Sequence[GpuProcess], width: int, now: float, of_one: bool) -> list[_Column]:
     def wide(title: str, text: Callable[[GpuProcess], str], most: int = 20) -> _Column:
         room = max(cells(title), *(cells(text(p)) for p in found))
         return _Column(title, min(room, most), text, left=True)
 
     columns = [_Column("pid", 7, lambda p: str(p.process.pid)),
-               wide("user", lambda p: clean(p.process.user or UNKNOWN), 12),
-               wide("GPU", _places)]
-    if any(p.host is not None for p in found):
-        columns.insert(0, wide("host", lambda p: clean(p.host or "here")))
+               wide("user", lambda p: clean(p.process.user or UNKNOWN), 12)]
+    if not of_one:
+        columns.append(wide("GPU", _places))
+        if any(p.host is not None for p in found):
+            columns.insert(0, wide("host", lambda p: clean(p.host or "here")))
     if any(p.ours for p in found):
         columns.append(wide("run", lambda p: clean(p.ours).removeprefix("run ")))
     columns.append(_Column("GPU mem", 8, lambda p: units.size(p.process.memory)))
-    if width >= 88:
-        columns.append(_Column("SM", 5, lambda p: units.share(p.process.utilization)))
-    if width >= 96:
-        columns.append(_Column("CPU", 6, lambda p: units.share(p.process.cpu)))
-    if width >= 110:
-        columns.append(_Column("host mem", 8, lambda p: units.size(p.process.host_memory)))
-    return [*columns, _Column("age", 7, lambda p: age(
-        now - p.process.started if p.process.started is not None else None))]
+    age = _Column("age", 7, lambda p: _age(
+        now - p.process.started if p.process.started is not None else None))
+    gap = len(_gap(width))
+    room = width - sum(c.width + gap for c in (*columns, age)) - _LEAST
+    for more in (_Column("SM", 5, lambda p: units.share(p.process.utilization)),
+                 _Column("CPU", 6, lambda p: units.share(p.process.cpu)),
+                 _Column("host mem", 8, lambda p: units.size(p.process.host_memory))):
+        room -= more.width + gap
+        columns += [more] * (room >= 0)
+    return [*columns, age]
+
+
+def _age(seconds: float | None) -> str:
+    """A short age that rarely changes."""
+    if seconds is None:
+        return UNKNOWN
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {name}"
+    return "< 1 min"
 
 
 def _places(p: GpuProcess) -> str:
@@ -147,12 +169,17 @@ def _places(p: GpuProcess) -> str:
     return " ".join(names) if len(names) <= 8 else f"{' '.join(names[:6])} +{len(names) - 6}"
 
 
-def _cell(text: str, column: _Column) -> str:
-    return (fit(text, column.width) if column.left else f"{text:>{column.width}}") + "  "
+def _gap(width: int) -> str:
+    return "  " if width >= _WIDE else " "
+
+
+def _cell(text: str, column: _Column, width: int) -> str:
+    shown = fit(text, column.width) if column.left else f"{text:>{column.width}}"
+    return shown + _gap(width)
 
 
 def _row(p: GpuProcess, columns: Sequence[_Column], width: int) -> Row:
-    figures = "".join(_cell(c.text(p), c) for c in columns)
+    figures = "".join(_cell(c.text(p), c, width) for c in columns)
     command = clean(p.process.command or UNKNOWN) if p.process.visible else \
         "not visible from here (in a container?)"
     kind = "" if p.process.kind == "compute" else f"{p.process.kind} · "

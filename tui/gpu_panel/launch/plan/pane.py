@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Button, Static
 
 from gpu_engine.common.clean import clean
@@ -47,12 +46,8 @@ rank uses and what the rank calls it, and the command that does the same without
 the command; v shows every process in full, with its environment. Where the form is folded, the
 first line says what is in it, and enter opens it."""
 
-    class Unfold(Message):
-        """The person wants to see the whole form."""
-
     def __init__(self) -> None:
         super().__init__(id=self.NAME)
-        self.border_title = self.TITLE
         self._plan: LaunchPlan | None = None
         self._draft: Draft | None = None
         self._folded = False
@@ -168,22 +163,17 @@ first line says what is in it, and enter opens it."""
 
     # --- keys ----------------------------------------------------------------------------------
 
-    def action_unfold(self) -> None:
-        self.post_message(self.Unfold())
-
-    def on_click(self) -> None:
+    async def on_click(self) -> None:
         if self._folded:
-            self.action_unfold()
+            await self.run_action("screen.pane('form')")
 
     def action_copy(self) -> None:
-        """Copy the command."""
         if self._plan is None:
             self.notify("Nothing to copy: the form has problems", severity="warning")
             return
         copy(self.app, "\n".join(self._plan.lines))
 
     def action_processes(self) -> None:
-        """Show every process in full."""
         if self._plan is None:
             self.notify("No processes to show: the form has problems",
                         severity="warning")

@@ -5,44 +5,27 @@ from __future__ import annotations
 import shlex
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
-from gpu_panel.common.dialogs import LETTERS
+from gpu_panel.common.dialogs import Sheet
 
 
-class ProcessesScreen(ModalScreen[None]):
+class ProcessesScreen(Sheet):
     """Shows the arguments and the added environment of each process."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *LETTERS, Binding("escape,v,q", "close", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("v", "dismiss", "close")]
 
     def __init__(self, plan: LaunchPlan) -> None:
-        super().__init__()
-        self._plan = plan
-
-    def compose(self) -> ComposeResult:
-        count = len(self._plan.processes)
-        with VerticalScroll(classes="sheet") as box:
-            hosts = len({p.host for p in self._plan.processes})
-            where = f"on {hosts} machines" if hosts > 1 else "on this machine" \
-                if self._plan.processes[0].host is None else f"on {self._plan.processes[0].host}"
-            box.border_title = Content(f"Processes ─ {count} {clean(where)}")
-            box.border_subtitle = "esc close"
-            yield Static(processes_text(self._plan))
-
-    def action_close(self) -> None:
-        self.dismiss(None)
+        hosts = {p.host for p in plan.processes}
+        where = f"on {len(hosts)} machines" if len(hosts) > 1 else "on this machine" \
+            if hosts == {None} else f"on {plan.processes[0].host}"
+        super().__init__(f"Processes ─ {len(plan.processes)} {clean(where)}", processes_text(plan))
 
 
 def processes_text(plan: LaunchPlan) -> Content:
-    """The text about every process of the plan."""
     parts: list[Content] = []
     for number, process in enumerate(plan.processes):
         ranks = ", ".join(map(str, process.ranks))

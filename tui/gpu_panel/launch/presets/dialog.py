@@ -20,7 +20,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.presets import Preset
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import LETTERS, AskName, Confirm
+from gpu_panel.common.dialogs import LETTERS, AskLine, Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.launch import saved_form
 
@@ -43,7 +43,6 @@ class _Entry:
     path: Path
     preset: Preset | None = None
     problem: str = ""
-    """Why it can't be read."""
     about: str = ""
     changes: list[Difference] | None = None
     """How it differs from the shipped one that it hides; None if it hides none."""
@@ -58,7 +57,7 @@ class PresetsScreen(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *LETTERS,
-        Binding("escape,q", "close", "close"), Binding("x,delete", "delete", "delete"),
+        Binding("escape,q", "dismiss", "close"), Binding("x,delete", "delete", "delete"),
         Binding("r", "rename", "rename"), Binding("d", "duplicate", "duplicate"),
         Binding("e", "describe", "description")]
     CHANGES: ClassVar[frozenset[str]] = frozenset({"delete", "rename", "duplicate", "describe"})
@@ -125,7 +124,6 @@ class PresetsScreen(ModalScreen[str | None]):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_delete(self) -> None:
-        """Ask the person, then delete the preset under the cursor, if it is their own."""
         entry = self._at_cursor
         if entry is None or not self._is_own(entry, "deleted"):
             return
@@ -141,7 +139,6 @@ class PresetsScreen(ModalScreen[str | None]):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_rename(self) -> None:
-        """Ask for another name of the preset under the cursor, if it is the person's own."""
         entry = self._at_cursor
         if entry is None or not self._is_own(entry, "renamed"):
             return
@@ -154,7 +151,6 @@ class PresetsScreen(ModalScreen[str | None]):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_duplicate(self) -> None:
-        """Copy the preset under the cursor under another name."""
         entry = self._at_cursor
         if entry is None:
             return
@@ -170,18 +166,17 @@ class PresetsScreen(ModalScreen[str | None]):
                 return f"you have a preset {name} already"
             return presets.name_problem(name)
 
-        return self.app.push_screen_wait(AskName(
+        return self.app.push_screen_wait(AskLine(
             title, value, note, wrong=wrong, hint=lambda name: f"{name} ships with gpu-panel; your "
             "copy will be used instead" if name != value and presets.ships(name) else ""))
 
     @work(exit_on_error=False, exclusive=True)
     async def action_describe(self) -> None:
-        """Ask what the preset under the cursor is for, if it is the person's own."""
         entry = self._at_cursor
         if entry is None or entry.preset is None or not self._is_own(entry, "described"):
             return
         with guard(self.app):
-            text = await self.app.push_screen_wait(AskName(
+            text = await self.app.push_screen_wait(AskLine(
                 f"Description of {entry.name}", entry.preset.description,
                 "What this preset is for. Empty: the first comment in its file says it.",
                 wrong=presets.description_problem, longest=presets.LONGEST_DESCRIPTION,
@@ -192,9 +187,6 @@ class PresetsScreen(ModalScreen[str | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.dismiss(event.option_id)
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
 
 def _read_all() -> list[_Entry]:

@@ -13,7 +13,7 @@ from gpu_engine.devices.records import Inventory
 from gpu_engine.spec import presets
 from gpu_engine.spec.presets import Preset
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import AskName, Confirm
+from gpu_panel.common.dialogs import AskLine, Confirm
 from gpu_panel.launch.draft import Draft
 
 
@@ -51,7 +51,7 @@ async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None)
     return saved
 
 
-class _AskBoth(AskName):
+class _AskBoth(AskLine):
     """Asks for a name and a description."""
 
     def __init__(self, title: str, value: str, note: str, description: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Any
 
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widget import Widget
 
+from gpu_panel.common.reading import Followed
 from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.launch.stores import Stores
 
@@ -17,17 +18,6 @@ SOON = 0.05
 what was shown before stays until then."""
 AGAIN, CATCHING_UP = 0.5, 0.1
 """Seconds between two looks at what was read: usually, and while old events are being read."""
-
-
-class Follows(Protocol):
-    """A store that somebody must have read on."""
-
-    caught_up: bool
-    version: int
-
-    async def follow(self) -> None:
-        """Read until cancelled."""
-        ...
 
 
 class Page(Vertical):
@@ -39,9 +29,8 @@ class Page(Vertical):
     def __init__(self, stores: Stores) -> None:
         super().__init__()
         self.stores = stores
-
-    entitled: tuple[Content, str] | None = None
-    """What the frame says; None: what another page has said."""
+        self.store: Any = None
+        """What has been read of what is shown, a `Followed`; None before the first."""
 
     def on_mount(self) -> None:
         """The list keeps the focus."""
@@ -52,25 +41,21 @@ class Page(Vertical):
         """Get ready to be shown: what was shown before stays on the screen until this returns."""
         raise NotImplementedError
 
-    async def follow(self) -> None:
-        """Read and paint until nothing changes by itself any more. May be cancelled and called
-        again."""
+    def paint(self) -> None:
         raise NotImplementedError
 
-    def paint(self) -> None:
-        """Draw what was read."""
-        raise NotImplementedError
+    def on_resize(self) -> None:
+        self.paint()
 
     def entitle(self, title: Content, keys_here: str) -> None:
         """Say in the frame what is shown, and which keys are for it."""
-        frame, shown = self.parent, self.entitled
-        if isinstance(frame, Widget) and self.display and (
-                shown is None or not title.is_same(shown[0]) or keys_here != shown[1]):
-            self.entitled = title, keys_here
+        if isinstance(frame := self.parent, Widget) and self.display:
             frame.border_title, frame.border_subtitle = title, Content(keys_here)
 
-    async def _follow(self, store: Follows) -> None:
-        """Have `store` read, and paint what is new, as long as `_changes`."""
+    async def follow(self) -> None:
+        """Read and paint until nothing changes by itself any more. May be cancelled and called
+        again."""
+        store: Followed = self.store
         reading = asyncio.create_task(store.follow())
         try:
             shown: object = None
@@ -90,4 +75,4 @@ class Page(Vertical):
 
     def _changes(self) -> bool:
         """Whether anything of it may still change by itself."""
-        raise NotImplementedError
+        return self.store is None or self.store.live

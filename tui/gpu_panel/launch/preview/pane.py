@@ -43,14 +43,9 @@ and its best value so far, of marked runs the comparison."""
         super().__init__(id=self.NAME)
         self._stores = stores
         self._at: Pointed | None = None
-        """What the cursor points at."""
         self._rest: Timer | None = None
         self._page: Page | None = None
-        """The page that is shown."""
         self._reader: Worker[None] | None = None
-        self.border_title = self.TITLE
-
-    # --- what to show, and when -----------------------------------------------------------------
 
     def point(self, at: Pointed | None) -> None:
         """Show this soon. Called for every move of the cursor, and when a run has changed."""
@@ -103,17 +98,16 @@ and its best value so far, of marked runs the comparison."""
             await page.begin(at)
             for other in self.children:
                 other.display = other is page
-            if page is not self._page:
-                self._page, page.entitled = page, None
+            self._page = page
             await page.follow()
 
     async def _page_of(self, at: Pointed) -> Page:
         """The page for this, which is made when it is first needed."""
         kind: type[Page]
         if at.sweep is not None:
-            from gpu_panel.launch.preview.sweep import SweepPage as kind
+            from gpu_panel.launch.preview.several import SweepPage as kind
         elif len(at.lines) > 1:
-            from gpu_panel.launch.preview.marked import MarkedPage as kind
+            from gpu_panel.launch.preview.several import MarkedPage as kind
         else:
             from gpu_panel.launch.preview.run import RunPage as kind
         found = self.query_children(kind)

@@ -13,13 +13,14 @@ from textual.content import Content
 from textual.widgets import Static
 
 from gpu_engine.runs.folder import Run
-from gpu_panel.launch.preview import room
+from gpu_panel.common.static_text import put
+from gpu_panel.launch import room
 from gpu_panel.launch.preview.page import SOON, Page
 from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.run.banner import Banner
+from gpu_panel.run.chart import LossPane, MemoryPane
 from gpu_panel.run.log.pane import LogPane
 from gpu_panel.run.log.view import LogView
-from gpu_panel.run.loss import LossPane
-from gpu_panel.run.memory import MemoryPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.store import RunStore
@@ -28,48 +29,29 @@ from gpu_panel.run.text.banner import banner
 from gpu_panel.run.text.headline import DOT, figures, heading
 
 
-class ShortRanks(RanksPane):
-    """The ranks, as high as the page says."""
-
-    high = 1
-
-    def rows_high(self) -> int | str:
-        return self.high
-
-
 class RunPage(Page):
     """Loss and memory, the ranks, the end of the log; what failed or what it waits for above."""
 
     DEFAULT_CSS = """
     RunPage {
         #run-facts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-        #run-banner {
-            height: auto;
-            padding: 0 1;
-            &.-error { background: $error-muted; color: $text-error; }
-            &.-warning { background: $warning-muted; color: $text-warning; }
-            &.-success { background: $success-muted; color: $text-success; }
-            &.-plain { background: $boost; }
-        }
         #run-plan { padding: 1 1 0 1; }
         #run-curves MemoryPane { margin-left: 1; }
         LogPane { min-height: 1; }
     }
     """
 
-    store: RunStore | None = None
-    """That of the run that is shown; None before the first."""
+    store: RunStore | None
     _rank: int | None = None
-    """The chosen rank."""
     _parts: room.Parts | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="run-facts", markup=False)
-        yield Static(id="run-banner", markup=False)
+        yield Banner(id="run-banner", markup=False)
         with Horizontal(id="run-curves"):
             yield LossPane(id="run-loss")
             yield MemoryPane(id="run-memory")
-        yield ShortRanks(id="run-ranks")
+        yield RanksPane(id="run-ranks")
         yield LogPane(id="run-log")
         yield Static(id="run-plan", markup=False)
 
@@ -93,18 +75,12 @@ class RunPage(Page):
         for pane in self._panes():
             pane.anew()
 
-    async def follow(self) -> None:
-        assert self.store is not None
-        await self._follow(self.store)
-
     def _changes(self) -> bool:
         state = self.store.state if self.store is not None else None
         return state is None or state.live
 
     def _panes(self) -> Iterator[RunPane]:
         yield from (pane for pane in self.query("*") if isinstance(pane, RunPane))
-
-    # --- painting -------------------------------------------------------------------------------
 
     def paint(self) -> None:
         store, now = self.store, time.time()
@@ -118,13 +94,10 @@ class RunPage(Page):
             lines = []  # the title and the facts say it
         facts = figures(store, now)
         self._arrange(store, lines, bool(facts.plain.strip()))
-        self._put("#run-facts", facts)
-        banner_place = self.query_one("#run-banner", Static)
-        for name in ("error", "warning", "success", "plain"):
-            banner_place.set_class(name == tone, f"-{name}")
-        self._put("#run-banner", Content("\n".join(lines)))
+        put(self.query_one("#run-facts", Static), facts, layout=False)
+        self.query_one(Banner).say(lines, tone)
         if store.turn is not None:
-            self._put("#run-plan", Content("\n").join(about(store, now)[:-1]))
+            put(self.query_one("#run-plan", Static), Content("\n").join(about(store, now)[:-1]))
         moment = Moment(now, self._changes(), self._rank)
         for pane in self._panes():
             if pane.display:
@@ -135,12 +108,6 @@ class RunPage(Page):
             return "enter whole screen" + DOT + "[ ] move" + DOT + "s out of the queue"
         return "enter whole screen" + DOT + ("s stop" if self._changes() else "u resume" + DOT
                                              + "e again")
-
-    def _put(self, where: str, content: Content) -> None:
-        place = self.query_one(where, Static)
-        shown = place.content
-        if not (isinstance(shown, Content) and content.is_same(shown)):
-            place.update(content, layout=where != "#run-facts")
 
     def _arrange(self, store: RunStore, lines: list[str], facts: bool) -> None:
         """Give each part its rows, if they are others than before."""
@@ -163,16 +130,11 @@ class RunPage(Page):
             part.display = rows > 0
             part.styles.height = rows
             part.styles.max_height = rows
-        self.query_one(ShortRanks).high = parts.ranks
 
     def _bare(self, store: RunStore) -> bool:
         """Whether a person's own command records nothing to draw, so far."""
         return store.plan is not None and store.plan.spec.task.command is not None \
             and not len(store.loss.all)
-
-    def on_resize(self) -> None:
-        """Share the rows anew."""
-        self.paint()
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
         """A click on a rank shows its log and its curves on top, as on the whole screen."""

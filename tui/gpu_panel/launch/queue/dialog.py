@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from textual import on, work
-from textual.app import ComposeResult
+from textual import on
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.units import GIB
 from gpu_engine.devices.records import Inventory
 from gpu_engine.queue import submit
@@ -27,15 +26,14 @@ from gpu_engine.sweep import submit as sweep
 from gpu_engine.sweep.grid import Member
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.dialogs import harmless
-from gpu_panel.common.errors import record, sentence
+from gpu_panel.common.dialogs import Confirm, SubmitDialog, harmless
+from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queue import wish
-from gpu_panel.launch.queue.wish import Wish, Wrong
+from gpu_panel.launch.queue.wish import Wish, Wrong, to_vary
 from gpu_panel.launch.runs.line import RunLine
 
 _THESE, _ANY, _NONE = "these", "any", ""
 _MOST_RUNS = 100
-"""The most runs that are offered to be waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +49,10 @@ class Queued:
     """Why its code is not kept as it is; None: it is kept, or there is none to keep."""
 
 
-class QueueDialog(ModalScreen[Queued | None]):
-    """Closes once the run is in the queue. Errors are shown at their fields, so that nothing that
-    was typed is lost."""
+class QueueDialog(SubmitDialog):
+    """Closes once the run is in the queue. Errors are shown at their fields."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel"),
         Binding("up", "app.focus_previous", "field before", show=False),
         Binding("down", "app.focus_next", "next field", show=False),
     ]
@@ -71,7 +67,8 @@ class QueueDialog(ModalScreen[Queued | None]):
         .unit { width: auto; color: $text-muted; margin: 0 1; }
         .wrong { color: $text-error; margin-left: 15; display: none; }
         #note { color: $text-muted; }
-        #trouble { color: $text-error; display: none; &.-plain { color: $text-muted; } }
+        #trouble { display: none; &.-plain { color: $text-muted; } }
+        #trouble.-error { color: $text-error; }
     }
     """
 
@@ -83,7 +80,6 @@ class QueueDialog(ModalScreen[Queued | None]):
         self._vary = vary
         self._spec, self._inventory, self._base, self._first = spec, inventory, base, first
         self._others = others[:_MOST_RUNS]
-        self._busy = False
 
     # --- what is shown -------------------------------------------------------------------------
 
@@ -172,47 +168,26 @@ class QueueDialog(ModalScreen[Queued | None]):
         self._show_count()
         self._clear()
 
-    @on(Input.Changed)
-    def _typed(self) -> None:
+    def on_input_changed(self, event: Input.Changed) -> None:
         self._clear()
-
-    @on(Input.Submitted)
-    def _entered(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.action_submit()
-
-    def action_cancel(self) -> None:
-        """Close the dialog, unless the run is just being put into the queue."""
-        if not self._busy:
-            self.dismiss(None)
-
-    def action_submit(self) -> None:
-        """Put the run into the queue."""
-        if not self._busy:
-            self._busy = True
-            self._submit()
 
     # --- submitting ----------------------------------------------------------------------------
 
-    @work(exit_on_error=False)
-    async def _submit(self) -> None:
+    async def submit(self) -> None:
         self._clear()
         try:
             asked = self._wish()
             spec, when = asked.spec(self._spec), asked.when(time.time())
             members = asked.members(spec)
-            self._say("keeping the code as it is now …", plain=True)
-            self.dismiss(await in_thread(lambda: self._put(spec, when, asked, members),
-                                         name="panel-queue"))
         except Wrong as err:
             self._blame(err.field, str(err))
-        except UserError as err:
-            field, why = wish.field_of(err)
-            self._blame(field, why)
-        except Exception as err:  # noqa: BLE001  shown with a pointer to the whole traceback
-            self._say(sentence(err, record(err)))
-        finally:
-            self._busy = False
+            return
+        self.say("keeping the code as it is now …", "-plain")
+        self.dismiss(await in_thread(lambda: self._put(spec, when, asked, members),
+                                     name="panel-queue"))
+
+    def blame(self, error: UserError) -> None:
+        self._blame(*wish.field_of(error))
 
     def _put(self, spec: RunSpec, when: submit.When, asked: Wish, members: Sequence[Member]
              ) -> Queued:
@@ -241,11 +216,11 @@ class QueueDialog(ModalScreen[Queued | None]):
 
     def _blame(self, field: str | None, why: str) -> None:
         """Say at the field what does not fit, and go there."""
-        self._say("")
+        self.say("")
         if field in (wish.COUNT, wish.FREE) and not self._any:
             field = wish.DEVICES
         if field is None:
-            self._say(why)
+            self.say(why)
             return
         row = wish.COUNT if field == wish.FREE else field
         place = self.query_one(f"#wrong-{row}", Static)
@@ -253,13 +228,63 @@ class QueueDialog(ModalScreen[Queued | None]):
         place.display = True
         self.query_one(f"#q-{field}").focus()
 
-    def _say(self, text: str, plain: bool = False) -> None:
-        place = self.query_one("#trouble", Static)
-        place.set_class(plain, "-plain")
-        place.display = bool(text)
-        place.update(harmless(text))
-
     def _clear(self) -> None:
-        self._say("")
+        self.say("")
         for place in self.query(".wrong"):
             place.display = False
+
+
+_CURED = ("devices.ids", "devices.pick")
+"""Keys of problems that another answer in the dialog may cure."""
+
+
+class LaunchTaken(Confirm):
+    """Asks whether to launch on devices that are not free. `waits`: the person has put the run into
+    the queue instead."""
+
+    BINDINGS = [Binding("Q", "wait", "wait for them")]  # noqa: RUF012  Textual's way
+    waits = False
+
+    def action_wait(self) -> None:
+        self.waits = True
+        self.dismiss(False)
+
+
+async def problems(draft: Draft, inventory: Inventory) -> tuple[Problem, ...]:
+    """What does not fit and waiting would not cure, whatever the person answers in the dialog."""
+    def look() -> tuple[Problem, ...]:
+        try:
+            submit.plan(first_wish(draft).spec(draft.spec_to_wait()), inventory)
+        except SpecError as err:
+            return tuple(p for p in err.problems if p.key not in _CURED)
+        return ()
+
+    return await in_thread(look, name="panel-queue")
+
+
+async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,
+                        runs: tuple[RunLine, ...], *, vary: bool) -> Queued | None:
+    """Show the dialog; None if the person leaves it. `vary`: begin with the values that are to
+    vary. Call this from a worker. Raises SpecError."""
+    live, spec, first = [line for line in runs if line.live], draft.spec_to_wait(), \
+        first_wish(draft)
+    if vary:
+        first = replace(first, vary=to_vary(spec))
+    found: Queued | None = await app.push_screen_wait(QueueDialog(
+        spec, inventory, draft.base, first, live, vary=vary))
+    if found is not None:
+        whose = found.sweep[0].upper() + found.sweep[1:] if found.sweep else f"Run {found.run.id}"
+        app.notify(f"{whose} waits in the queue for {found.devices}", markup=False)
+        if found.doubt is not None:
+            app.notify(found.doubt, title=f"Run {found.run.id}", severity="warning", markup=False,
+                       timeout=12)
+    return found
+
+
+def first_wish(draft: Draft) -> Wish:
+    """What the dialog proposes: the ticked devices; as many as the preset asks for, if it does not
+    name them and the person has ticked none."""
+    picks = None if draft.ids_by_hand else draft.picks
+    free = draft.picks_with
+    return Wish(picks is not None or not draft.ids, str(picks or max(1, len(draft.ids))),
+                f"{free:g}" if free and picks else "")

@@ -11,7 +11,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.common.dialogs import Confirm, ask_count
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -44,9 +44,9 @@ async def ask_and_prune(app: App[Any]) -> bool:
         app.notify("No run has ended yet", severity="warning")
         return False
     total = units.size(sum(size for _, size in ended))
-    keep = await app.push_screen_wait(AskCount(
-        "Keep the newest runs", min(KEEP, len(ended)), len(ended),
-        f"How many of the newest finished runs ({total} in all) do you want to keep?"))
+    keep = await ask_count(
+        app, "Keep the newest runs", min(KEEP, len(ended)), len(ended),
+        f"How many of the newest finished runs ({total} in all) do you want to keep?")
     if keep is None:
         return False
     going = ended[keep:]

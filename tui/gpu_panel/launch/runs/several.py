@@ -14,7 +14,7 @@ from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.runs.remove import remove_all
-from gpu_panel.run.stop_dialog import ask_to_cancel, ask_to_leave
+from gpu_panel.run.questions import ask_to_cancel, ask_to_leave
 
 if TYPE_CHECKING:
     from gpu_engine.runs.notes import Notes

@@ -1,8 +1,10 @@
-"""What would be installed so that ranks have torch, and how far its installation is."""
+"""Installing torch beside the screen: what would be installed, and how far it is."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,11 +16,57 @@ from textual.widgets import Button, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.interpreters.own_torch import Offer
+from gpu_engine.interpreters import own_torch
+from gpu_engine.interpreters.own_torch import Offer, Progress
+from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import harmless
 from gpu_panel.common.rows import fit
 from gpu_panel.common.static_text import put
-from gpu_panel.launch.torch.installation import Installation
+
+_WAIT = 15.0
+"""Seconds in which an installer has ended, and what it has written is taken away."""
+
+
+class Installation:
+    """It goes on while its dialog is closed, and ends with the panel."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        self.progress = Progress("", 0)
+        self.failure: Exception | None = None
+        self.over = False
+        """Whether it has ended: well, if nothing has failed and it was not given up."""
+        self.given_up = False
+        self._stop = threading.Event()
+        self._ended = threading.Event()
+
+    async def run(self) -> None:
+        """Install, and wait for it. What goes wrong is in `failure`."""
+        try:
+            await in_thread(self._install, name="panel-install-torch")
+        except Exception as err:  # noqa: BLE001 - shown by whoever shows the installation
+            self.failure = err
+        self.over = True
+
+    def _install(self) -> None:
+        try:
+            with closing(own_torch.install(self.offer, self._stop)) as steps:
+                for progress in steps:
+                    self.progress = progress
+        finally:
+            self._ended.set()
+
+    def give_up(self) -> None:
+        """End it; `run` returns soon after."""
+        self.given_up = True
+        self._stop.set()
+
+    def give_up_at_once(self) -> None:
+        """End it and wait for that. Blocks: for a panel that closes."""
+        if not self.over:
+            self.give_up()
+            self._ended.wait(_WAIT)
+
 
 _LOOK = 0.25
 """Seconds between two looks at the installation."""
@@ -34,8 +82,8 @@ class TorchScreen(ModalScreen[str | None]):
     no installation."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close"), Binding("y", "install", "install"),
-        Binding("c", "choose", "choose another"), Binding("x", "end", "end it"),
+        Binding("escape", "dismiss", "close"), Binding("y", "install", "install"),
+        Binding("c", f"dismiss({CHOOSE!r})", "choose another"), Binding("x", "end", "end it"),
         Binding("left", "app.focus_previous", "other", show=False),
         Binding("right", "app.focus_next", "other", show=False)]
 
@@ -52,9 +100,9 @@ class TorchScreen(ModalScreen[str | None]):
             yield Static(harmless("\n".join(self._offer.lines())))
             yield Static("", id="torch-progress")
             with Horizontal(classes="buttons"):
-                yield Button("Close", id="torch-close", compact=True, action="screen.close")
+                yield Button("Close", id="torch-close", compact=True, action="screen.dismiss")
                 yield Button("Choose another", id="torch-choose", compact=True,
-                             action="screen.choose")
+                             action=f"screen.dismiss({CHOOSE!r})")
                 yield Button("Install", id="torch-install", compact=True, variant="primary",
                              action="screen.install")
 
@@ -110,9 +158,3 @@ class TorchScreen(ModalScreen[str | None]):
         if self._installation is not None and not self._installation.over:
             self._installation.give_up()
             self._paint()
-
-    def action_choose(self) -> None:
-        self.dismiss(CHOOSE)
-
-    def action_close(self) -> None:
-        self.dismiss(None)

@@ -65,11 +65,9 @@ class TextLines:
         return len(self._lines)
 
     def line(self, number: int) -> str:
-        """As `Lines.line`."""
         return self._lines[number] if 0 <= number < len(self._lines) else ""
 
     def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
-        """As `Lines.find`."""
         fold = needle == needle.lower()
         for i in range(start, len(self._lines) if step > 0 else -1, step):
             if needle in (self._lines[i].lower() if fold else self._lines[i]):
@@ -77,7 +75,6 @@ class TextLines:
         return None
 
     def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
-        """As `Lines.matching`."""
         fold = needle == needle.lower()
         return [i for i in range(start, len(self))
                 if needle in (self._lines[i].lower() if fold else self._lines[i])], len(self)
@@ -110,7 +107,6 @@ class LogFile:
         self._cached: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)
@@ -189,7 +185,6 @@ class LogFile:
         return None
 
     def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
-        """As `Lines.matching`."""
         if self._file is None or not 0 <= start < len(self):
             return [], max(start, len(self))
         rows = self._rows(start, 1)

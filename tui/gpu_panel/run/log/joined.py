@@ -67,7 +67,6 @@ class JoinedLog:
         return self._now.trouble
 
     def close(self) -> None:
-        """Close both files."""
         with self._lock:
             self._now.close()
             if self._older is not None:
@@ -91,14 +90,12 @@ class JoinedLog:
         return changed
 
     def line(self, number: int) -> str:
-        """As `Lines.line`, through both parts."""
         with self._lock:
             if self._older is not None and number < self._first:
                 return self._older.line(number)
             return self._now.line(number - self._first)
 
     def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
-        """As `Lines.find`, through both parts."""
         with self._lock:
             parts = [(0, self._older)] if self._older is not None else []
             parts.append((self._first, self._now))
@@ -113,7 +110,6 @@ class JoinedLog:
         return None
 
     def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
-        """As `Lines.matching`, through both parts."""
         with self._lock:
             first, older, now = self._first, self._older, self._now
         if older is not None and start < first:
@@ -121,8 +117,6 @@ class JoinedLog:
             return [n for n in found if n < first], min(after, first)
         found, after = now.matching(needle, start - first, stop)
         return [first + n for n in found], first + after
-
-    # --- the older part -------------------------------------------------------------------------
 
     def _set_aside(self) -> Path:
         return self.path.with_name(self.path.name + ".1")

@@ -69,7 +69,6 @@ launchers, and the supervisor's log."""
         self._store: RunStore | None = None
         self._now = 0.0
         self._sources: LogSources | None = None
-        """None before the first painting."""
         self._rank: int | None = None
         """The chosen rank, as last exchanged with the other panes."""
         self._attempt = 1
@@ -145,19 +144,16 @@ launchers, and the supervisor's log."""
             self._show(self._sources)
 
     def action_next_rank(self) -> None:
-        """Show the next rank's log."""
         if self._sources is not None:
             self._sources.next_rank()
             self._show(self._sources)
 
     def action_source(self, by: int) -> None:
-        """Show the log that is `by` places further in the list of logs."""
         if self._sources is not None:
             self._sources.move(by)
             self._show(self._sources)
 
     def action_copy(self) -> None:
-        """Copy the line under the cursor to the clipboard; of a traceback all lines."""
         lines = self._view.lines
         line = "\n".join(map(lines.line, range(len(lines)))) if isinstance(lines, TextLines) \
             else self._view.current()
@@ -184,7 +180,6 @@ launchers, and the supervisor's log."""
 
     @work(group="elsewhere", exclusive=True, exit_on_error=False)
     async def action_save(self) -> None:
-        """Save the log as a file that the person names."""
         from gpu_panel.common.dialogs import AskLine
         from gpu_panel.run.log import elsewhere
 
@@ -237,7 +232,6 @@ launchers, and the supervisor's log."""
     # --- find, filter, go to ------------------------------------------------------------------
 
     def action_find(self) -> None:
-        """Show the field for the text to find."""
         self._ask("find")
 
     def action_filter(self) -> None:
@@ -250,16 +244,13 @@ launchers, and the supervisor's log."""
             self._ask("show only lines with")
 
     def action_go(self) -> None:
-        """Show the field for a line number or a time."""
         self._ask("line number, or time as 14:05 or 2026-11-22 14:05:10")
 
     def action_wrap(self) -> None:
-        """Continue long lines on the next row, or cut them."""
         self._view.action_wrap()
         self.come_forward()
 
     def action_find_next(self, step: int) -> None:
-        """Go to the next match (1) or the previous one (-1)."""
         self._view.find_next(step)
 
     def _ask(self, what: str) -> None:

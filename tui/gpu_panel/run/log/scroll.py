@@ -58,22 +58,18 @@ class LogScroll(ScrollView, can_focus=True):
         """The entry that the cursor is on."""
         self.needle = ""
         self.wrapped = False
-        """Whether long lines are continued on the next row."""
         self.filtered = False
-        """Whether only lines with a match are shown."""
         self._matches: Matches | None = None
         self._aim: int | None = None
         """The line that the cursor belongs on, until the matches up to it are counted."""
         self._counting = threading.Event()
         self._counts = False
-        """Whether a thread counts matches."""
         self._page: tuple[object, list[Piece]] = (None, [])
         self._cache: LRUCache[object, str] = LRUCache(512)
         self._generation = self._gone = 0
         self._longest = 0
         self._stop = threading.Event()
         self._busy = False
-        self._subtitle = ""
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -97,7 +93,6 @@ class LogScroll(ScrollView, can_focus=True):
 
     @property
     def count(self) -> int:
-        """The number of entries."""
         if self.filtered and self._matches is not None:
             return len(self._matches)
         return len(self.lines or ())
@@ -274,9 +269,7 @@ class LogScroll(ScrollView, can_focus=True):
         parts += ["wrap"] if self.wrapped else []
         parts.append("following" if self.following else f"line {max(line, 0) + 1:,}")
         parts.append(f"{len(self.lines or ()):,} lines")
-        if (subtitle := " · ".join(parts)) != self._subtitle:  # setting it repaints everything
-            self._subtitle = subtitle
-            self.border_subtitle = subtitle
+        self.border_subtitle = " · ".join(parts)
 
     # --- moving ---------------------------------------------------------------------------------
 
@@ -312,29 +305,23 @@ class LogScroll(ScrollView, can_focus=True):
             self._aim = line
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by so many lines."""
         self.move_to(self.cursor + by)
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by so many pages."""
         self.move_to(self.cursor + by * max(self.scrollable_content_region.height - 1, 1))
 
     def action_first(self) -> None:
-        """Go to the first line."""
         self.move_to(0)
 
     def action_last(self) -> None:
-        """Go to the last line and follow what is added."""
         self.following = True
         self._grown()
 
     def action_follow(self) -> None:
-        """Switch between following the end and staying here."""
         self.following = not self.following
         self._grown()
 
     def action_wrap(self) -> None:
-        """Continue long lines on the next row, or cut them."""
         self.wrapped = not self.wrapped
         self.scroll_to(x=0, animate=False)
         self._settle()
@@ -342,7 +329,6 @@ class LogScroll(ScrollView, can_focus=True):
             self.move_to(self.cursor)
 
     def action_aside(self, by: int) -> None:
-        """Scroll sideways by `by` cells."""
         self.scroll_to(x=self.scroll_x + by, animate=False, force=True)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
@@ -368,7 +354,6 @@ class LogScroll(ScrollView, can_focus=True):
     # --- drawing --------------------------------------------------------------------------------
 
     def _text(self, entry: int) -> str:
-        """The text of an entry."""
         lines, number = self.lines, self.line_of(entry)
         if lines is None:
             return ""

@@ -32,7 +32,6 @@ class LogSources:
 
     @property
     def title(self) -> str:
-        """The title of the log that is shown."""
         if self._at == FAILURE and self.failed is not None:
             rank = self.failed[0]
             return "traceback" if rank is None else f"traceback of rank {rank}"
@@ -70,7 +69,6 @@ class LogSources:
             self._show(self._ranks[0] if self.rank is None else self.rank)
 
     def show_rank(self, rank: int) -> None:
-        """Show a rank's log."""
         self._show(rank)
 
     def show_failure(self) -> None:
@@ -105,7 +103,7 @@ def _failure(store: RunStore) -> tuple[int | None, str] | None:
     cause = store.state.cause if store.state is not None else None
     if cause is not None and cause.traceback:
         return cause.rank, cause.traceback
-    first = store.first_error()
+    first = store.view.first_error()
     error = first.error if first is not None else None
     if first is None or error is None \
             or (cause is not None and cause.rank not in (None, first.rank)):

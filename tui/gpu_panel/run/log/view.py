@@ -44,7 +44,6 @@ class LogView(LogScroll):
             self.post_message(self.Searched(""))
 
     def find_next(self, step: int) -> None:
-        """Go to the next match (1) or the previous one (-1)."""
         if not self.needle or self.lines is None:
             return
         if self.filtered:  # every entry is a match

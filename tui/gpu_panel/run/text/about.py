@@ -29,7 +29,7 @@ def about(store: RunStore, now: float, size: int | None = None,
         out += _part("Attempts", attempts(store, state, now))
     out += _part("Warnings", [*_told(store), *(
         Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
-        for w in (*store.launch_warnings(), *store.warnings()))])
+        for w in (*store.launch_warnings(), *store.view.warnings()))])
     if state is not None:
         out += _part("Processes", [Content(line) for line in processes(state)])
     plan = store.plan
@@ -39,9 +39,9 @@ def about(store: RunStore, now: float, size: int | None = None,
              + ("" if size is None else f", {units.size(size)}")]
     if plan is not None and plan.cwd:
         where.append(f"runs in     {clean(plan.cwd, 1000)}")
-    if store.saved is not None and store.saved.path:
-        held = "" if store.saved.size is None else f", {units.size(store.saved.size)}"
-        where.append(f"checkpoint  {clean(store.saved.path, 1000)}{held}")
+    if store.view.saved is not None and store.view.saved.path:
+        held = "" if store.view.saved.size is None else f", {units.size(store.view.saved.size)}"
+        where.append(f"checkpoint  {clean(store.view.saved.path, 1000)}{held}")
     out += _part("Where", [Content(line) for line in where])
     return out + _part("What you wrote", [Content(clean(line)) for line in written])
 
@@ -57,7 +57,7 @@ def _told(store: RunStore) -> list[Content]:
 def attempts(store: RunStore, state: State, now: float) -> list[Content]:
     """A line for each attempt: its start, duration and first step, how it ended and why."""
     known = state.attempts or (AttemptRecord(state.attempt, state.started or state.created),)
-    return [_attempt(a, state, store.begins.get(a.number), now) for a in known]
+    return [_attempt(a, state, store.view.begins.get(a.number), now) for a in known]
 
 
 def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Content:

@@ -42,7 +42,7 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         lines = _completed(store, state)
         return lines, "warning" if len(lines) > 1 else "success"
     if state.state == "stopped":
-        untrained = state.reason if store.progress().step is None else None
+        untrained = state.reason if store.view.progress().step is None else None
         told = _notices(store)
         return [f"{mark} stopped" + (f": {clean(untrained, 300)}" if untrained else
                                      f" · {_last_known(store, now)}"), *told], \
@@ -111,7 +111,7 @@ def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone:
 def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], str]:
     """The lines and the tone for a run that is starting or running."""
     lines: list[str] = []
-    failing = store.first_error()
+    failing = store.view.first_error()
     if failing is not None:
         lines.append(f"{glyph('failed')} {_failed_first(failing)}")
     if lines:
@@ -141,7 +141,7 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
         return [f"{mark}{clean(still.text, 500)}", *notes, *lines], \
             "plain" if still.works and not lines else "warning"
     notes = [*lines, *notes, *_slow(store, now)]
-    notes += [f"{WARNING} {clean(w, 300)}" for w in store.warnings()[-1:]]
+    notes += [f"{WARNING} {clean(w, 300)}" for w in store.view.warnings()[-1:]]
     return notes, "warning" if notes else "plain"
 
 
@@ -151,7 +151,7 @@ def _slow(store: RunStore, now: float) -> list[str]:
 
 
 def _failed(store: RunStore, state: State) -> list[str]:
-    cause, first, mark = state.cause, store.first_error(), glyph("failed")
+    cause, first, mark = state.cause, store.view.first_error(), glyph("failed")
     if cause is not None and cause.who is not None:
         what = with_type(cause.type and clean(cause.type, 60), clean(cause.message, 300))
         lead = f"{mark} {clean(cause.who, 80)} failed first: {what}"
@@ -192,7 +192,7 @@ def _them(pids: list[int]) -> str:
 
 
 def _completed(store: RunStore, state: State) -> list[str]:
-    done = store.progress()
+    done = store.view.progress()
     parts = [f"{glyph('completed')} completed"]
     if done.step is not None:
         parts.append(f"{done.step:,} steps")
@@ -201,26 +201,26 @@ def _completed(store: RunStore, state: State) -> list[str]:
     line = " ".join(parts)
     if done.loss is not None:
         line += f"{DOT}loss {units.loss(done.loss)}"
-    if store.saved is not None and store.saved.path:
-        line += f"{DOT}{clean(store.saved.path, 80)}"
+    if store.view.saved is not None and store.view.saved.path:
+        line += f"{DOT}{clean(store.view.saved.path, 80)}"
     return [line, *_notices(store)]
 
 
 def _notices(store: RunStore) -> list[str]:
     """What is told of a run though it goes on or completes, each with the lines that mend it."""
     told = list(store.state.warnings) if store.state is not None else []
-    if store.bad_step is not None and all(one.code != notices.NONFINITE for one in told):
-        told.insert(0, Notice(notices.NONFINITE, notices.nonfinite(*store.bad_step)))
+    if store.view.bad_step is not None and all(one.code != notices.NONFINITE for one in told):
+        told.insert(0, Notice(notices.NONFINITE, notices.nonfinite(*store.view.bad_step)))
     return [text for one in told for text in
             (f"{WARNING} {clean(one.message, 300)}", *(f"  {clean(c, 200)}" for c in one.cure))]
 
 
 def _last_known(store: RunStore, now: float) -> str:
-    step = store.progress().step
+    step = store.view.progress().step
     parts = [f"last step {step:,}" if step is not None else "no step was finished"]
-    if store.saved is not None:
-        at = f"step {store.saved.step:,}, " if store.saved.step is not None else ""
-        parts.append(f"last checkpoint {at}{units.ago(max(now - store.saved.at, 0))}")
+    if store.view.saved is not None:
+        at = f"step {store.view.saved.step:,}, " if store.view.saved.step is not None else ""
+        parts.append(f"last checkpoint {at}{units.ago(max(now - store.view.saved.at, 0))}")
     else:
         parts.append("no checkpoint")
     return DOT.join(parts)

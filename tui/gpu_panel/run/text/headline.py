@@ -66,7 +66,7 @@ def _how_far(store: RunStore, now: float) -> Content:
     parts = []
     if (took := state.took(now)) is not None:
         parts.append(units.clock(max(took, 0.0)))
-    done = store.progress()
+    done = store.view.progress()
     if done.share is not None and state.state != "completed":
         parts.append(units.share(done.share))
     if state.state == "running" and done.seconds_left is not None \
@@ -82,7 +82,7 @@ def _how_far(store: RunStore, now: float) -> Content:
 
 def figures(store: RunStore, now: float) -> Content:
     """One line of figures, the most important first. `now`: unix seconds."""
-    done, some = store.progress(), next(iter(store.ranks.values()), None)
+    done, some = store.view.progress(), next(iter(store.ranks.values()), None)
     parts: list[tuple[str, str] | str] = []
     if done.step is not None:
         of = f" of {done.total_steps:,}" if done.total_steps else ""
@@ -100,18 +100,18 @@ def figures(store: RunStore, now: float) -> Content:
         parts.append(("no reports" if unheard else "stalled", "$text-warning"))
     elif done.samples_per_s is not None or done.steps_per_s is not None:
         parts.append(units.pace(done.samples_per_s, done.steps_per_s))
-    if store.saved is not None:
-        at = "" if store.saved.step is None else f" step {store.saved.step:,}"
-        parts.append(f"saved{at} {units.ago(max(now - store.saved.at, 0))}")
+    if store.view.saved is not None:
+        at = "" if store.view.saved.step is None else f" step {store.view.saved.step:,}"
+        parts.append(f"saved{at} {units.ago(max(now - store.view.saved.at, 0))}")
     skipped = max((v.skipped or 0 for v in store.ranks.values()), default=0)
     if skipped:
         parts.append((f"{skipped:,} steps skipped", "$text-warning"))
-    if many := len(store.warnings()) + len(store.launch_warnings()):
+    if many := len(store.view.warnings()) + len(store.launch_warnings()):
         parts.append((f"{WARNING} {many} warning{'s' * (many > 1)} (i)", "$text-warning"))
     if store.skipped_lines:
         parts.append((f"{store.skipped_lines:,} damaged lines ignored", "$text-warning"))
-    if store.evaluations:
-        step, values = store.evaluations[-1]
+    if store.view.evaluations:
+        step, values = store.view.evaluations[-1]
         named = ", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in list(values.items())[:3])
         parts.append(f"eval {named}" + (f" at {step:,}" if step is not None else ""))
     named = [(k, v) for k, v in (some.metrics if some is not None else {}).items()

@@ -1,4 +1,5 @@
-"""The preview of a sweep: its curves, its value against its loss, its table."""
+"""The previews of several runs: of marked ones, and of a sweep. They are made of the panes of the
+screens that enter opens, with less room."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from gpu_engine.sweep.table import One
 from gpu_panel.charts.dots import DotsView
 from gpu_panel.compare.curves import CurvesPane
 from gpu_panel.compare.store import Compared, CompareStore
+from gpu_panel.compare.tables import DifferencesPane, FiguresPane
 from gpu_panel.launch.preview.page import Page
 from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.sweep.pane import SweepPane
-from gpu_panel.sweep.pictures import against, varied
-from gpu_panel.sweep.screen import EVERY
+from gpu_panel.sweep.screen import EVERY, against, varied
 from gpu_panel.sweep.store import SweepStore
 
 
@@ -41,7 +42,7 @@ class SweepPage(Page):
     }
     """
     sweep: SweepStore | None = None
-    store: CompareStore | None = None
+    store: CompareStore | None
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="sweep-pictures"):
@@ -60,17 +61,16 @@ class SweepPage(Page):
             self.query_one(SweepPane).anew(sweep)
 
     async def follow(self) -> None:
-        assert self.store is not None
         table = self.query_one(SweepPane)
         table.look_at_once()
         looking = self.set_interval(EVERY, table.look)
         try:
-            await self._follow(self.store)
+            await super().follow()
         finally:
             looking.stop()
 
     def _changes(self) -> bool:
-        return self.store is None or self.store.live or self.query_one(SweepPane).members is None
+        return super()._changes() or self.query_one(SweepPane).members is None
 
     def paint(self) -> None:
         if self.store is None or not self.size:
@@ -90,11 +90,43 @@ class SweepPage(Page):
         for key in varied(last.group.keys, last.members)[:1]:
             self.query_one(DotsView).show(*against(key, last.members, last.by))
 
-    def on_resize(self) -> None:
-        self.paint()
-
 
 def labelled(one: One) -> str:
     """"lr 1e-4": short, as a legend has one line."""
     return clean(" ".join(f"{key} {value}" for key, value in zip(
         words.short(list(one.values)), one.values.values(), strict=True)), 40)
+
+
+_DIFFERENCES_FROM = 16
+"""Rows of a page from which on there is room for the differences too."""
+
+
+class MarkedPage(Page):
+    """Curves over each other, figures, and what differs if there is room."""
+
+    DEFAULT_CSS = """
+    MarkedPage {
+        CurvesPane { min-height: 4; }
+        FiguresPane { min-height: 2; }
+        DifferencesPane { min-height: 2; height: auto; max-height: 30%; }
+    }
+    """
+    store: CompareStore | None
+
+    def compose(self) -> ComposeResult:
+        yield CurvesPane(id="marked-curves")
+        yield FiguresPane(id="marked-figures")
+        yield DifferencesPane(id="marked-differences")
+
+    async def begin(self, at: Pointed) -> None:
+        self.store = self.stores.compared([line.run for line in at.lines])
+
+    def paint(self) -> None:
+        if self.store is None or not self.size:
+            return
+        self.entitle(Content(f"{len(self.store.runs)} marked runs"), "c whole screen · esc unmark")
+        self.query_one(DifferencesPane).display = self.size.height >= _DIFFERENCES_FROM
+        for pane in (self.query_one(CurvesPane), self.query_one(FiguresPane),
+                     self.query_one(DifferencesPane)):
+            if pane.display:
+                pane.paint(self.store, None)
