@@ -138,10 +138,8 @@ def why_not_inside(folder: Path, name: str) -> str | None:
 
 
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_WORDS: dict[int | None, str] = {
-    errno.ELOOP: "it is a link, and none is followed in a run folder",
-    errno.ENOTDIR: "it is in something else than a folder",
-}
+_WORDS: dict[int | None, str] = {errno.ELOOP: "it is a link, and none is followed in a run folder",
+                                 errno.ENOTDIR: "it is in something else than a folder"}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -65,13 +65,8 @@ class Availability:
         return self.state == "free"
 
 
-def judge(
-    samples: Sequence[Sample],
-    lease: str | None = None,
-    *,
-    looks: int = LOOKS,
-    now: float | None = None,
-) -> Availability:
+def judge(samples: Sequence[Sample], lease: str | None = None, *, looks: int = LOOKS,
+          now: float | None = None) -> Availability:
     """Judge one device by its last samples, newest last. `lease`: who holds it, in words. `now`, in
     Unix seconds, is needed to say for how long a process has been running."""
     if lease:
@@ -159,15 +154,8 @@ def judge_all(
     return found
 
 
-def freest(
-    n: int | None,
-    snapshots: Sequence[Snapshot],
-    leases: Mapping[str, Holder],
-    *,
-    looks: int = LOOKS,
-    free: int | None = None,
-    share: bool = False,
-) -> list[Device]:
+def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,
+           looks: int = LOOKS, free: int | None = None, share: bool = False) -> list[Device]:
     """Choose the `n` devices to take; returns them in the machine's order. None: all that are free
     of the model of which most are.
 

@@ -51,10 +51,6 @@ def _explained(found: Inventory, without: Sequence[Inventory]) -> Inventory:
     narrowed = next((i for i in without if i.visible_variable), found)
     if found.visible_variable:
         narrowed = found
-    return replace(
-        found,
-        problem="; ".join(problems) or None,
-        inherited_visible=narrowed.inherited_visible,
-        visible_variable=narrowed.visible_variable,
-        hidden=narrowed.hidden,
-    )
+    return replace(found, problem="; ".join(problems) or None,
+                   inherited_visible=narrowed.inherited_visible,
+                   visible_variable=narrowed.visible_variable, hidden=narrowed.hidden)

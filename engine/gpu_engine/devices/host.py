@@ -121,14 +121,9 @@ class HostReader:
         if traffic is not None and traffic_before is not None and passed > 0:
             # The sum falls when an interface disappears: never show a negative rate.
             rates = [max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before)]
-        return HostSample(
-            cpu=busy_share(before.get(-1), cores.get(-1)),
-            memory_used=used,
-            memory_total=total,
-            disk_free=self._disk.free(),
-            net_sent=rates[0],
-            net_received=rates[1],
-        )
+        return HostSample(cpu=busy_share(before.get(-1), cores.get(-1)), memory_used=used,
+                          memory_total=total, disk_free=self._disk.free(), net_sent=rates[0],
+                          net_received=rates[1])
 
     def _times(self) -> dict[int, CoreTimes]:
         try:

@@ -51,12 +51,8 @@ class _Known:
 class Owners:
     """Looks processes up, and remembers them by pid and start time, as pids are reused."""
 
-    def __init__(
-        self,
-        device_files: str,
-        proc: Path = procs.PROC,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, device_files: str, proc: Path = procs.PROC,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         """`device_files`: the beginning of the paths of the vendor's device files."""
         self._device_files = device_files
         self._proc = proc
@@ -88,13 +84,9 @@ class Owners:
         else:
             cpu = max(0.0, (seconds - known.seconds) / (now - known.at))
             known.seconds, known.at = seconds, now
-        known.owner = Owner(
-            known.user,
-            known.command,
-            self._boot + ticks / _TICK if self._boot is not None else None,
-            stat.resident_pages * _PAGE,
-            cpu,
-        )
+        known.owner = Owner(known.user, known.command,
+                            self._boot + ticks / _TICK if self._boot is not None else None,
+                            stat.resident_pages * _PAGE, cpu)
         return known.owner
 
     def process(self, pid: int, memory: int | None, kind: ProcessKind, utilization: float | None

@@ -37,14 +37,9 @@ class Sampler:
     keeps the last figures and says so, and the other GPUs are read on.
     """
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        runs_folder: Path | None = None,
-        interval: float = 1.0,
-        on_snapshot: Callable[[Snapshot], None] | None = None,
-        patience: float = 2.0,
-    ) -> None:
+    def __init__(self, inventory: Inventory, runs_folder: Path | None = None,
+                 interval: float = 1.0, on_snapshot: Callable[[Snapshot], None] | None = None,
+                 patience: float = 2.0) -> None:
         self.inventory = inventory
         self.interval = interval
         self._runs_folder = runs_folder

@@ -26,15 +26,9 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 
 
-def plan(
-    spec: RunSpec,
-    inventory: Inventory,
-    *,
-    python: str,
-    base: tuple[str, RunSpec] | None = None,
-    environ: Mapping[str, str] | None = None,
-    layout: Layout | None = None,
-) -> LaunchPlan:
+def plan(spec: RunSpec, inventory: Inventory, *, python: str,
+         base: tuple[str, RunSpec] | None = None, environ: Mapping[str, str] | None = None,
+         layout: Layout | None = None) -> LaunchPlan:
     """Check and resolve `spec` on this machine; see `check` and `resolve`.
 
     Raises SpecError with all that does not fit.
@@ -42,13 +36,8 @@ def plan(
     return resolve(check(spec, inventory, layout), python=python, base=base, environ=environ)
 
 
-def resolve(
-    checked: Checked,
-    *,
-    python: str,
-    base: tuple[str, RunSpec] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LaunchPlan:
+def resolve(checked: Checked, *, python: str, base: tuple[str, RunSpec] | None = None,
+            environ: Mapping[str, str] | None = None) -> LaunchPlan:
     """Make the plan of a checked spec. Raises SpecError with all problems that were found.
 
     python: the interpreter for the ranks, if the spec names none.

@@ -60,12 +60,8 @@ class TaskInfo:
         return next((f for f in self.fields if f.name == name), None)
 
 
-BUILTIN = (
-    "gpu_engine.tasks.bytes_gpt:BytesGPT",
-    "gpu_engine.tasks.digits:Digits",
-    "gpu_engine.tasks.mnist:Mnist",
-    "gpu_engine.tasks.vgg:Vgg",
-)
+BUILTIN = ("gpu_engine.tasks.bytes_gpt:BytesGPT", "gpu_engine.tasks.digits:Digits",
+           "gpu_engine.tasks.mnist:Mnist", "gpu_engine.tasks.vgg:Vgg")
 """The tasks that ship with the engine, in the order in which a newcomer should see them."""
 
 

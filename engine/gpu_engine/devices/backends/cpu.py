@@ -65,14 +65,8 @@ def slots(
         stop = start + size + (number < larger)
         group = tuple(cores[start:stop])
         found.append(
-            Device(
-                f"cpu:{number}",
-                "cpu",
-                _name(group),
-                index=number,
-                memory_total=memory_total,
-                cores=group,
-            )
+            Device(f"cpu:{number}", "cpu", _name(group), index=number, memory_total=memory_total,
+                   cores=group)
         )
         start = stop
     return tuple(found)
@@ -106,15 +100,9 @@ class CpuReader(Reader):
             known = [s for s in shares if s is not None]
             off = bool(after) and not any(c in after for c in device.cores)
             samples.append(
-                Sample(
-                    device,
-                    utilization=sum(known) / len(known) if known else None,
-                    memory_used=used,
-                    memory_total=total,
-                    problem=Cpu.gone if off else None,
-                    lost=off,
-                    taken=taken,
-                )
+                Sample(device, utilization=sum(known) / len(known) if known else None,
+                       memory_used=used, memory_total=total, problem=Cpu.gone if off else None,
+                       lost=off, taken=taken)
             )
         self._before = after
         return tuple(samples)

@@ -196,13 +196,8 @@ def discover(name: str, environ: Mapping[str, str], timeout: float) -> Inventory
     )
 
 
-def watch(
-    probe: Probe,
-    name: str,
-    devices: tuple[Device, ...],
-    interval: float,
-    patience: float,
-) -> None:
+def watch(probe: Probe, name: str, devices: tuple[Device, ...], interval: float,
+          patience: float) -> None:
     """Let `probe` read `devices` of the backend `name` every `interval` seconds from now on and
     send a `Looked` each time. Raises `Gone`.
 

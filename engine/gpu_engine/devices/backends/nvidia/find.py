@@ -81,13 +81,9 @@ def discover(
             f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which makes none of the '
             f"{len(found)} devices visible"
         )
-    return replace(
-        nothing,
-        devices=offered,
-        driver=driver,
-        cuda=f"{version // 1000}.{version % 1000 // 10}" if version else None,
-        problem="; ".join(problems) or None,
-    )
+    return replace(nothing, devices=offered, driver=driver,
+                   cuda=f"{version // 1000}.{version % 1000 // 10}" if version else None,
+                   problem="; ".join(problems) or None)
 
 
 def handle_of(nvml: Any, device: Device) -> Any:
@@ -189,15 +185,8 @@ def _devices_at(nvml: Any, index: int) -> _Found:
         capability = tuple(capability) if capability else None
         if not (mig and mig[0] == 1):
             return [
-                Device(
-                    str(index),
-                    "gpu",
-                    name,
-                    index=index,
-                    uuid=uuid,
-                    memory_total=memory_total(calls, handle),
-                    capability=capability,
-                )
+                Device(str(index), "gpu", name, index=index, uuid=uuid,
+                       memory_total=memory_total(calls, handle), capability=capability)
             ], None
         slices = []
         for ordinal, part in slices_of(calls, handle):
@@ -234,9 +223,5 @@ def memory_total(calls: Calls, handle: Any) -> int | None:
 
 def memory(calls: Calls, handle: Any) -> Any:
     """NVML's memory record: total, used, free and, with drivers since 510, reserved bytes."""
-    return calls.query(
-        "nvmlDeviceGetMemoryInfo@nvmlMemory_v2",
-        handle,
-        names=("nvmlDeviceGetMemoryInfo",),
-        key="memory",
-    )
+    return calls.query("nvmlDeviceGetMemoryInfo@nvmlMemory_v2", handle,
+                       names=("nvmlDeviceGetMemoryInfo",), key="memory")

@@ -29,13 +29,8 @@ _LISTS: tuple[tuple[ProcessKind, str], ...] = (
 class GpuReader(Reader):
     """Reads one physical GPU: the GPU itself, or its slices. Reading the bus rates takes 40 ms."""
 
-    def __init__(
-        self,
-        driver: Any,
-        devices: Sequence[Device],
-        owners: Owners,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, driver: Any, devices: Sequence[Device], owners: Owners,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(devices)
         self._driver = driver
         self._owners = owners
@@ -110,11 +105,8 @@ class GpuReader(Reader):
     def _fast(self, query: Callable[..., Any], handle: Any) -> dict[str, Any]:
         rates = query("nvmlDeviceGetUtilizationRates", handle)
         power = query("nvmlDeviceGetPowerUsage", handle)
-        reasons = query(
-            "nvmlDeviceGetCurrentClocksEventReasons",
-            handle,
-            names=("nvmlDeviceGetCurrentClocksThrottleReasons",),
-        )
+        reasons = query("nvmlDeviceGetCurrentClocksEventReasons", handle,
+                        names=("nvmlDeviceGetCurrentClocksThrottleReasons",))
         return {
             "utilization": codes.share(rates.gpu) if rates is not None else None,
             "memory_utilization": codes.share(rates.memory) if rates is not None else None,
@@ -173,18 +165,11 @@ class GpuReader(Reader):
         """
         own = self._slices.get(device.uuid or "")
         if own is None:
-            return {
-                "problem": "this MIG slice is gone: the GPU was divided differently",
-                "lost": True,
-                "taken": whole["taken"],
-            }
+            return {"problem": "this MIG slice is gone: the GPU was divided differently",
+                    "lost": True, "taken": whole["taken"]}
         handle, calls = own
-        values = whole | {
-            "utilization": None,
-            "memory_utilization": None,
-            "power": None,
-            "power_limit": None,
-        }
+        values = whole | {"utilization": None, "memory_utilization": None, "power": None,
+                          "power_limit": None}
         values |= _memory(calls, handle)
         if processes_due:
             values["processes"] = self._processes(calls, handle, shares=False)
@@ -248,18 +233,10 @@ def _memory(calls: Calls, handle: Any) -> dict[str, Any]:
     shared = calls.unsupported("memory") if info is None else not info.total
     total = codes.within(info.total, 1, 1 << 48) if info is not None else None
     if info is None or total is None or not 0 <= info.used <= total:
-        return {
-            "memory_used": None,
-            "memory_total": total,
-            "memory_reserved": None,
-            "memory_is_hosts": shared,
-        }
-    return {
-        "memory_is_hosts": False,
-        "memory_used": info.used,
-        "memory_total": total,
-        "memory_reserved": codes.within(getattr(info, "reserved", None), 0, total),
-    }
+        return {"memory_used": None, "memory_total": total, "memory_reserved": None,
+                "memory_is_hosts": shared}
+    return {"memory_is_hosts": False, "memory_used": info.used, "memory_total": total,
+            "memory_reserved": codes.within(getattr(info, "reserved", None), 0, total)}
 
 
 _NO_RATES: dict[str, float | None] = {"pcie_sent": None, "pcie_received": None}
@@ -270,10 +247,8 @@ def _pcie(query: Callable[..., Any], handle: Any) -> dict[str, float | None]:
     of 1000 bytes (nvml.h, nvmlDeviceGetPcieThroughput)."""
     sent = query("nvmlDeviceGetPcieThroughput", handle, 0, key="pcie sent")
     received = query("nvmlDeviceGetPcieThroughput", handle, 1, key="pcie received")
-    return {
-        "pcie_sent": sent * 1000.0 if sent is not None else None,
-        "pcie_received": received * 1000.0 if received is not None else None,
-    }
+    return {"pcie_sent": sent * 1000.0 if sent is not None else None,
+            "pcie_received": received * 1000.0 if received is not None else None}
 
 
 def _clock(megahertz: int | None) -> int | None:
