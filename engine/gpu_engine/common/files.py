@@ -212,6 +212,14 @@ def _replace(path: str, at: int | None, text: str, mode: int, settled: bool) -> 
         raise
 
 
+def size_of(path: Path) -> int:
+    """The bytes of a file; 0 if it is not there, or that can't be told. Of a link its own."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
 def settle(path: Path) -> None:
     """Wait until the content of a file or folder has reached the disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.errors import Problem, SpecError, UserError, meant
 from gpu_engine.common.files import expanded, open_file, write_atomic
 from gpu_engine.common.frozen import frozen
 from gpu_engine.spec.read import from_dict, read_toml
@@ -269,9 +269,5 @@ def _locate(name: str) -> tuple[Path, bool]:
     for path, shipped in _files():
         if path.stem == name:
             return path, shipped
-    import difflib
-
-    there = names()
-    near = difflib.get_close_matches(name, there, n=1)
-    hint = f"did you mean {near[0]}?" if near else "there are " + (", ".join(there) or "none")
-    raise UserError(f"there is no preset {name!r}; {hint} (to name a file, include its .toml)")
+    raise UserError(f"there is no preset {name!r}; {meant(name, names())} (to name a file, include "
+                    "its .toml)")
