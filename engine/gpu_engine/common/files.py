@@ -20,6 +20,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -73,7 +74,7 @@ def open_inside(folder: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0
     return fd
 
 
-def file_inside(folder: Path, name: str) -> BinaryIO:
+def file_inside(folder: Path, name: str) -> BufferedReader:
     """`open_inside` for reading, as a file object. Raises OSError."""
     return os.fdopen(open_inside(folder, name), "rb")
 
@@ -267,7 +268,7 @@ def locked(path: Path) -> bool | None:
     return False
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """Open `path` for reading without ever waiting: a plain `open` of a FIFO waits for a writer.
     Raises OSError, also for anything that is not a regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

@@ -75,7 +75,7 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
     if not set(answer.names) <= set(manifest["files"]):
         raise Refused(into.host.name, "it does not say which files of the checkpoint it lacks")
     for short in answer.names:
-        _send(into, key, f"{name}/{short}", pieces(short))
+        into.send_all(protocol.SendCheckpoint, key, f"{name}/{short}", pieces(short))
     return key
 
 
@@ -86,13 +86,3 @@ def _read(path: Path) -> Iterator[bytes]:
                 yield data
     except OSError as err:
         raise UserError(f"{path}: {reason(err)}") from None
-
-
-def _send(into: Channel, key: str, name: str, pieces: Iterator[bytes]) -> None:
-    def requests() -> Iterator[protocol.SendCheckpoint]:
-        offset = 0
-        for piece in pieces:
-            yield protocol.SendCheckpoint.of(key, name, offset, piece)
-            offset += len(piece)
-
-    into.send_all(requests(), "checkpoint")
