@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from gpu_engine.cli.grid_options import grid_options, members_of, show
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+from gpu_engine.common.clean import clean
 
 
 @click.command(cls=WithCommand)
@@ -18,10 +19,8 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
             repeat: int) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
-    from gpu_engine.common.clean import clean
     from gpu_engine.launching.launcher import preview
     from gpu_engine.plan.command_line import typed
-    from gpu_engine.runs.folder import dumps
 
     if platform is not None:
         raise click.UsageError("YAML for SkyPilot and Kubeflow is made by examples/platforms.py of "
@@ -31,7 +30,7 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
         return
     plan = preview(choice.spec, base=choice.base)
     if as_json:
-        echo(dumps(plan.to_dict()))
+        echo(in_json(plan.to_dict()))
         return
     echo(f"{plan.name}: {plan.mode}, world size {plan.world_size}"
                + (f", backend {plan.backend}" if plan.backend != "none" else ""))

@@ -24,13 +24,11 @@ def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
     where, its attempts. Several RUNs are compared."""
     from gpu_engine.common.files import reason, write_atomic
     from gpu_engine.common.version import version
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.launching.lookup import find_each
     from gpu_engine.report import content, html, markdown, story
 
-    found = [find(name) for name in runs]
+    found = find_each(runs)
     ids = [run.id for run in found]
-    if len(set(ids)) < len(ids):
-        raise UserError(f"{', '.join(runs)}: these name {', '.join(ids)}; name each run once")
     if len(ids) > _MOST:
         raise UserError(f"{len(ids)} runs: at most {_MOST} fit into one report")
     if how is None:

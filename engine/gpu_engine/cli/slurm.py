@@ -9,6 +9,8 @@ import click
 
 from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.slurm.script import Job
@@ -34,7 +36,6 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     """Write or submit the batch script with which Slurm runs PRESET. The ranks save before the time
     limit, and the job goes on from there when it starts again."""
     from gpu_engine.common import paths
-    from gpu_engine.common.errors import UserError
     from gpu_engine.interpreters import choose
     from gpu_engine.slurm.script import Place, batch_script, job_of
 
@@ -59,7 +60,6 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
 
 
 def _submit(spec: RunSpec, job: Job) -> None:
-    from gpu_engine.common.clean import clean
     from gpu_engine.launching import notifier
     from gpu_engine.runs.job import read
     from gpu_engine.slurm import submit, watch

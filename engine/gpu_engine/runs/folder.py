@@ -61,7 +61,7 @@ from gpu_engine.runs.state import (
 )
 
 __all__ = ["EXIT_CODES", "FINAL", "LIVE", "AttemptRecord", "Cause", "RankProcess", "Run", "State",
-           "StateName", "all_runs", "dumps", "each_run", "find", "private_folder"]
+           "StateName", "all_runs", "each_run", "find", "private_folder"]
 
 _ENDING = 5.0
 """Seconds in which a supervisor is gone once its run has ended."""
@@ -383,8 +383,3 @@ def _created(run: Run) -> float:
         return run.path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def dumps(value: object) -> str:
-    """`value` as one document of strict JSON, for scripts."""
-    return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")

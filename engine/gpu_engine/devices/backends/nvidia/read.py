@@ -22,8 +22,7 @@ PROCESSES_EVERY = 2.0
 SLOW_EVERY = 10.0
 _MHZ = 1_000_000
 _LISTS: tuple[tuple[ProcessKind, str], ...] = (
-    ("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"),
-)
+    ("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"))
 
 
 class GpuReader(Reader):
@@ -121,9 +120,10 @@ class GpuReader(Reader):
         return codes.within(value, 0, 200)  # "unknown" reads as -1 in a signed field
 
     def _slow(self, query: Callable[..., Any], handle: Any) -> dict[str, Any]:
-        limit = query(
-            "nvmlDeviceGetEnforcedPowerLimit", handle, names=("nvmlDeviceGetPowerManagementLimit",)
-        )
+        limit = query("nvmlDeviceGetEnforcedPowerLimit", handle,
+                      names=("nvmlDeviceGetPowerManagementLimit",))
+        state = query("nvmlDeviceGetPerformanceState", handle)
+        link = query("nvmlDeviceGetCurrPcieLinkGeneration", handle)
         fan = codes.within(query("nvmlDeviceGetFanSpeed", handle), 0, 200)
         persistence = query("nvmlDeviceGetPersistenceMode", handle)
         mode = query("nvmlDeviceGetComputeMode", handle)
@@ -140,20 +140,15 @@ class GpuReader(Reader):
             "fan": fan / 100 if fan is not None else None,
             "persistence": bool(persistence) if persistence is not None else None,
             "compute_mode": codes.COMPUTE_MODES.get(mode),
-            "performance_state": codes.within(
-                query("nvmlDeviceGetPerformanceState", handle), 0, 15
-            ),
+            "performance_state": codes.within(state, 0, 15),
             "ecc_corrected": corrected,
             "ecc_uncorrected": uncorrected,
             "health": _health(uncorrected, remapped, mode),
             "notes": tuple(notes),
             "clock_sm_max": _clock(query("nvmlDeviceGetMaxClockInfo", handle, 1, key="max sm")),
-            "clock_memory_max": _clock(
-                query("nvmlDeviceGetMaxClockInfo", handle, 2, key="max mem")
-            ),
-            "pcie_generation": codes.within(
-                query("nvmlDeviceGetCurrPcieLinkGeneration", handle), 1, 15
-            ),
+            "clock_memory_max": _clock(query("nvmlDeviceGetMaxClockInfo", handle, 2,
+                                             key="max mem")),
+            "pcie_generation": codes.within(link, 1, 15),
             "pcie_width": codes.within(query("nvmlDeviceGetCurrPcieLinkWidth", handle), 1, 64),
         }
 
@@ -175,9 +170,8 @@ class GpuReader(Reader):
             values["processes"] = self._processes(calls, handle, shares=False)
         return values
 
-    def _processes(
-        self, calls: Calls, handle: Any, shares: bool = True
-    ) -> tuple[DeviceProcess, ...] | None:
+    def _processes(self, calls: Calls, handle: Any, shares: bool = True
+                   ) -> tuple[DeviceProcess, ...] | None:
         """The processes on the device; None if the driver does not say.
 
         NVML has one list each for compute, MPS and graphics. The last two count as empty if the
@@ -186,9 +180,8 @@ class GpuReader(Reader):
         merged: dict[int, tuple[ProcessKind, int | None]] = {}
         for kind, name in _LISTS:
             function = f"nvmlDeviceGet{name}RunningProcesses"
-            listed = calls.query(
-                f"{function}_v3", handle, names=(f"{function}_v2", function), key=function
-            )
+            listed = calls.query(f"{function}_v3", handle, names=(f"{function}_v2", function),
+                                 key=function)
             if listed is None:
                 if kind == "compute" or not calls.refuses(function):
                     return None
@@ -210,12 +203,9 @@ class GpuReader(Reader):
         newest: dict[int, Any] = {}
         for sample in samples:
             # Real drivers also return entries of pid 0, and samples older than requested.
-            stale = sample.timeStamp <= self._seen_until
-            if (
-                sample.pid
-                and not stale
-                and (sample.pid not in newest or sample.timeStamp > newest[sample.pid].timeStamp)
-            ):
+            before = newest.get(sample.pid)
+            since = self._seen_until if before is None else before.timeStamp
+            if sample.pid and sample.timeStamp > since:
                 newest[sample.pid] = sample
         if newest:
             self._seen_until = max(s.timeStamp for s in newest.values())
@@ -256,9 +246,8 @@ def _clock(megahertz: int | None) -> int | None:
     return megahertz * _MHZ if megahertz is not None and 0 <= megahertz <= 20_000 else None
 
 
-def _health(
-    uncorrected: int | None, remapped: tuple[int, int, int, int] | None, mode: int | None
-) -> tuple[str, ...]:
+def _health(uncorrected: int | None, remapped: tuple[int, int, int, int] | None,
+            mode: int | None) -> tuple[str, ...]:
     """The reasons not to use this GPU. `remapped`: the result of nvmlDeviceGetRemappedRows."""
     found = []
     if uncorrected:
