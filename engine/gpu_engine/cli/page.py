@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.output import echo
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import reason, write_atomic
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import write_atomic
 
 if TYPE_CHECKING:
     from gpu_engine.report.content import Section
@@ -38,10 +38,8 @@ def command(port: int, out: Path | None) -> None:
     title = f"gpu-panel on {socket.gethostname()}"
     if out is not None:
         text = _page(title, content.in_one(sampler.take_several(inventory)))
-        try:
+        with telling(f"{out}: can't be written"):
             write_atomic(out, text, mode=0o600)
-        except OSError as err:
-            raise UserError(f"{out}: can't be written: {reason(err)}") from None
         echo(str(out))
         return
     from gpu_engine.page.server import EVERY, HOST, Server

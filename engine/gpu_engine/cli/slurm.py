@@ -10,7 +10,7 @@ import click
 from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 
 if TYPE_CHECKING:
     from gpu_engine.slurm.script import Job
@@ -52,10 +52,8 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     if output is None:
         echo(text, nl=False)
         return
-    try:
+    with telling(f"{output}: can't be written"):
         output.write_text(text)
-    except OSError as err:
-        raise UserError(f"{output}: can't be written: {err.strerror}") from None
     echo(f"{output} written; submit it with: sbatch {output}", err=True)
 
 

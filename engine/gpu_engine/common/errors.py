@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
+from gpu_engine.common.files import reason
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import in_toml
 
@@ -49,6 +51,15 @@ def meant(given: str, there: Collection[str], there_are: str = "there are") -> s
 
     near = difflib.get_close_matches(given, there, n=1)
     return f"did you mean {near[0]}?" if near else f"{there_are} {', '.join(there) or 'none'}"
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Where the system refuses something inside: UserError, "WHAT: permission denied"."""
+    try:
+        yield
+    except OSError as err:
+        raise UserError(f"{what}: {reason(err)}") from None
 
 
 def with_type(kind: str | None, message: str) -> str:

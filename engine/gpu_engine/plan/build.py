@@ -61,9 +61,12 @@ def resolve(checked: Checked, *, python: str, base: tuple[str, RunSpec] | None =
     )
     if layout.launched_by is not None:
         return resolved
-    devices, own = checked.devices, spec.run.python
+    devices, own, warnings = checked.devices, spec.run.python, []
+    if modes.get(p.mode).several_nodes and (
+            p.master_addr == "localhost" or p.master_addr.startswith("127.")):
+        warnings.append(f"{p.master_addr} is this machine itself: other machines can't meet there")
     return replace(
-        resolved, warnings=tuple(_warnings(spec)),
+        resolved, warnings=tuple(warnings),
         processes=processes(resolved, devices, python=own or python, environ=environ or {}),
         lines=lines(resolved, devices, base=base, python=own or "python"))
 
@@ -100,12 +103,3 @@ def _type(checked: Checked) -> Literal["cuda", "cpu", "mps", "xpu"]:
     assert found in ("cuda", "cpu", "mps", "xpu")
     return found
 
-
-def _warnings(spec: RunSpec) -> list[str]:
-    p = spec.parallel
-    out = []
-    if modes.get(p.mode).several_nodes:
-        host = p.master_addr
-        if host == "localhost" or host.startswith("127."):
-            out.append(f"{host} is this machine itself: other machines can't meet there")
-    return out

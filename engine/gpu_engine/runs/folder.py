@@ -32,7 +32,7 @@ from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import (
     file_inside,
     json_inside,
@@ -216,10 +216,8 @@ class Run:
         started. Raises UserError if its folder can't be written."""
         if waiting.read(self.path) is None:
             return False
-        try:
+        with telling(f"run {self.id} can't be stopped"):
             fd = open_inside(self.path, "lock", os.O_RDWR)
-        except OSError as err:
-            raise UserError(f"run {self.id} can't be stopped: {reason(err)}") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             recorded = State.from_dict(json_inside(self.path, "state.json"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError, meant
+from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import open_file, reason, write_atomic
 from gpu_engine.common.values import convert, describe, in_toml
 from gpu_engine.settings import own_commands
@@ -169,9 +169,7 @@ def begin() -> Path:
     where = path()
     if os.path.lexists(where):
         raise UserError(f"{where} is there already; gpu-engine settings shows what is in force")
-    try:
+    with telling(f"{where}: can't be written"):
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(where, beginning())
-    except OSError as err:
-        raise UserError(f"{where}: can't be written: {reason(err)}") from None
     return where

@@ -22,8 +22,8 @@ from typing import Any
 
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError, meant
-from gpu_engine.common.files import reason, write_atomic
+from gpu_engine.common.errors import UserError, meant, telling
+from gpu_engine.common.files import write_atomic
 from gpu_engine.remote.reach.allocation import hosts_of_job
 from gpu_engine.remote.reach.records import LOCAL, BadName, Host, check_name
 from gpu_engine.spec.read import read_toml
@@ -109,11 +109,9 @@ def _document() -> Any:
 def _write(document: Any) -> Path:
     import tomlkit
 
-    try:
+    with telling(f"{path()}: can't be written"):
         path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(path(), tomlkit.dumps(document))
-    except OSError as err:
-        raise UserError(f"{path()}: can't be written: {reason(err)}") from None
     return path()
 
 

@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside, read_inside, reason
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import file_inside, read_inside
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Channel, Refused, open_channel
 from gpu_engine.remote.reach.records import Host
@@ -80,9 +80,6 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
 
 
 def _read(path: Path) -> Iterator[bytes]:
-    try:
-        with file_inside(*checkpoints.inside(path.parent, path.name)) as file:
-            while data := file.read(protocol.PIECE):
-                yield data
-    except OSError as err:
-        raise UserError(f"{path}: {reason(err)}") from None
+    with telling(str(path)), file_inside(*checkpoints.inside(path.parent, path.name)) as file:
+        while data := file.read(protocol.PIECE):
+            yield data

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import open_file
 from gpu_engine.remote.reach import files, protocol
 from gpu_engine.remote.reach.protocol import LackingFiles, OfferCheckpoint, SendCheckpoint
 from gpu_engine.remote.there.wire import Asked
@@ -140,7 +140,5 @@ def _checked(name: str) -> str:
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """A disk that is full, said as a person reads it."""
-    try:
+    with telling(f"the checkpoint can't be written to {_root()}"):
         yield
-    except OSError as err:
-        raise UserError(f"the checkpoint can't be written to {_root()}: {reason(err)}") from None
