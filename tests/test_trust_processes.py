@@ -40,12 +40,10 @@ MAY_START = {
     "engine/gpu_engine/interpreters/ask.py": CHOSEN,
     "engine/gpu_engine/interpreters/own_torch.py":
         "pip or uv, after a person has asked for torch by a key or an option",
-    "engine/gpu_engine/launching/launcher.py": OURS,
-    "engine/gpu_engine/launching/notifier.py": OURS,
+    "engine/gpu_engine/launching/logind.py": OURS,
     "engine/gpu_engine/launching/ask_torch.py": CHOSEN,
     "engine/gpu_engine/notify/send.py": "a command of the person's notify.toml",
     "engine/gpu_engine/queue/starts.py": OURS,
-    "engine/gpu_engine/queue/waiter.py": OURS,
     "engine/gpu_engine/runs/downsampling.py": OURS,
     "engine/gpu_engine/slurm/commands.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,

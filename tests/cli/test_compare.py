@@ -104,7 +104,7 @@ def test_mistakes(two) -> None:
     assert "name two runs or more" in alone.stderr
     same = called("compare", slow.id, slow.id)
     assert same.returncode == 2
-    assert "compared with itself" in same.stderr
+    assert "name each run once" in same.stderr
 
 
 def test_what_stands_in_a_run_folder_is_no_escape(home: Path) -> None:

@@ -86,7 +86,7 @@ def test_what_can_be_typed(runs: Path, tmp_path: Path, monkeypatch: pytest.Monke
             "gpu-engine runs --filter sta": ["state:"],
             "gpu-engine runs --filter 'tag:lr -state:lo": ["tag:lr -state:lost"],
             "gpu-engine runs --filter tag:": ["tag:lr"], "gpu-engine note 77aa --tag l": ["lr"],
-            "gpu-engine plan --as k": ["kubeflow"], "gpu-engine export 77aa --to c": ["csv"],
+            "gpu-engine export 77aa --to c": ["csv"],
             "gpu-engine 'sta": ["stacks"],
     }.items():
         assert [v for v in values(line) if v] == wanted, line

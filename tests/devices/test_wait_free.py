@@ -11,9 +11,8 @@ import threading
 
 from gpu_engine.common import paths
 from gpu_engine.devices import leases
-from gpu_engine.devices.availability import Availability
+from gpu_engine.devices.availability import Availability, Steady
 from gpu_engine.devices.discover import discover
-from gpu_engine.devices.stable_free import Steady
 
 from ..command_line import called
 from ..conftest import PATIENCE

@@ -269,7 +269,7 @@ def test_mistakes(home, words, says):
 
 def test_mistakes_about_a_run_and_a_place(run, tmp_path):
     for words, says in (
-            ((run.id, run.id, "--to", "csv"), f"run {run.id} is named twice"),
+            ((run.id, run.id, "--to", "csv"), "name each run once"),
             ((run.id, "--to", "csv", "--rank", "7"), "has no rank 7; it has 0, 1"),
             ((run.id, "--to", "csv", "-o", "/proc/x.csv"), "/proc/x.csv: can't be written"),
             ((run.id, "--to", "trackio", "-o", str(tmp_path)), "TRACKIO_DIR")):

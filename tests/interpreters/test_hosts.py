@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.interpreters.build import Build
 from gpu_engine.remote.reach.channel import open_channel
-from gpu_engine.remote.reach.protocol import Hello, Torch, Welcome
+from gpu_engine.remote.reach.protocol import Hello, Welcome
 from gpu_engine.remote.reach.records import Host
 
 from .environments import environment, torch_in
@@ -26,7 +27,7 @@ def test_by_the_same_rule_in_the_folder_of_the_run(tmp_path: Path) -> None:
     assert isinstance(there, Welcome)
     assert isinstance(elsewhere, Welcome)
     python = str(tmp_path / "project" / ".venv" / "bin" / "python")
-    assert (there.interpreter, there.torch) == (python, Torch("2.99.0+cu999", "99.9"))
+    assert (there.interpreter, there.torch) == (python, Build("2.99.0+cu999", "99.9", None))
     assert (there.python, there.lacking) == (sys.executable, None)
     # The agent's own environment, which is first on its PATH as it has torch.
     assert elsewhere.interpreter is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 
 import pytest
@@ -11,19 +10,6 @@ from gpu_engine.launching import logind
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 SERVICE = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/tmux.scope\n"
-
-
-def test_only_a_scope_that_outlives_the_session_is_used():
-    for session, root, kills, lingers, can in itertools.product(
-            (True, False), (True, False), (True, False, None), (True, False, None),
-            (True, False)):
-        found = logind.decide(in_session=session, root=root, kills=kills, lingers=lingers,
-                              can_scope=can)
-        endangered = session and not root and kills is True
-        assert found.scope == (endangered and lingers is True and can)
-        assert (found.warning is not None) == (endangered and not found.scope)
-        if endangered and not lingers:
-            assert "loginctl enable-linger" in found.warning
 
 
 @pytest.fixture
@@ -43,6 +29,7 @@ def machine(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         return logind.examine(root=tmp_path)
 
+    made.root = tmp_path
     made.asked = lambda: (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
     return made
 
@@ -77,6 +64,12 @@ def test_otherwise_nothing_is_done(machine, cgroup, programs):
 def test_outside_a_session_nobody_is_asked(machine):
     machine(SERVICE, busctl="b true")
     assert machine.asked() == ""
+
+
+def test_the_processes_of_root_are_spared(machine, monkeypatch):
+    machine(SESSION, busctl="b true", loginctl="no")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert logind.examine(machine.root) == logind.Decision()
 
 
 def test_a_supervisor_in_a_scope_is_the_same_supervisor():

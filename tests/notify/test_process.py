@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launching import launcher, notifier
+from gpu_engine.launching import launcher, logind, notifier
 from gpu_engine.notify import config, journal, process, send, watch
 from gpu_engine.runs.state import Cause
 from gpu_engine.spec.read import from_dict
@@ -189,7 +189,7 @@ def test_it_is_started_beside_a_supervisor_but_not_for_the_part_of_a_host(
         environments.append(more["env"])
 
     made = Made(origin=asked_for)
-    monkeypatch.setattr(notifier.subprocess, "Popen", popen)
+    monkeypatch.setattr(logind.subprocess, "Popen", popen)
     notifier.start(made.run)
     assert argv == [], "nobody is to be told"
     tell({"kind": "json", "url": f"https://x/{SECRET}"})
@@ -230,7 +230,7 @@ def test_trials_and_runs_that_ask_for_it_start_nobody_who_tells(home, monkeypatc
     started: list[str] = []
     monkeypatch.setattr(launcher.notifier, "start", lambda run: started.append(run.id))
     monkeypatch.setattr(launcher, "environment", SimpleNamespace(note=lambda *about: None))
-    monkeypatch.setattr(launcher.subprocess, "Popen", lambda argv, **how: None)
+    monkeypatch.setattr(logind.subprocess, "Popen", lambda argv, **how: None)
     prepared = launcher.Prepared(from_dict({}), Inventory((), "cpu"), plan(1))
     assert launcher.start(prepared).id in started
     launcher.start(prepared, tell=False)

@@ -3,8 +3,11 @@ those projects' own schemas take it."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,17 @@ from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.batch import layout_of
 from gpu_engine.plan.build import plan as planned
 from gpu_engine.plan.check import check
-from gpu_engine.plan.platforms import accelerator, kubeflow, refuse, skypilot
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec.read import apply_sets, from_dict
 
+FILE = Path(__file__).parents[2] / "examples" / "platforms.py"
+_found = importlib.util.spec_from_file_location("platforms", FILE)
+assert _found is not None
+assert _found.loader is not None
+platforms = importlib.util.module_from_spec(_found)
+_found.loader.exec_module(platforms)
+accelerator, kubeflow = platforms.accelerator, platforms.kubeflow
+refuse, skypilot = platforms.refuse, platforms.skypilot
 SKYPILOT = jsonschema.Draft202012Validator(
     json.loads((Path(__file__).parent / "schemas" / "skypilot_task.json").read_text()))
 
@@ -223,3 +233,14 @@ def test_names_of_gpus(driver: str, name: str):
 def test_names_of_jobs(name: str, label: str):
     plan = plan_of(nodes(name=name))
     assert on_kubeflow(plan)["metadata"]["name"] == label
+
+
+def test_the_example_takes_a_preset_sets_and_a_command():
+    script = [sys.executable, __file__, "$HOME"]
+    done = subprocess.run([sys.executable, FILE, "skypilot", "--set", "devices.ids=cpu:0",
+                           "--", *script], capture_output=True, text=True, check=True)
+    assert yaml.safe_load(done.stdout)["run"] == shlex.join(script) + "\n"
+    task = yaml.safe_load(platforms.main(["kubeflow", "single", "--set", "devices.ids=cpu:0"]))
+    assert task["kind"] == "TrainJob"
+    with pytest.raises(UserError, match="expected skypilot or kubeflow"):
+        platforms.main(["slurmm"])

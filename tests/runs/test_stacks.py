@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.common.files import size_of
 from gpu_engine.runs import stacks
 from gpu_engine.runs.folder import Run
 
@@ -51,7 +52,7 @@ def test_it_prints_where_it_is_and_goes_on(tmp_path: Path) -> None:
         assert stacks.send(there.pid, ticks, RUN)
         told = wait_for(lambda: whole(log, 0))
         assert told.startswith(("Current thread 0x", "Thread 0x"))
-        end = stacks.size_of(log)
+        end = size_of(log)
         assert stacks.printed(log, end) is None  # nothing new since
         assert stacks.send(there.pid, ticks, RUN)
         assert wait_for(lambda: whole(log, end)) == told
@@ -72,7 +73,7 @@ def test_a_process_of_another_run_is_left_alone(tmp_path: Path) -> None:
     with process(CATCHES + WAITS, tmp_path / "log", Run(RUN.path.with_name("4909"))) as there:
         assert stacks.listens(there.pid)
         assert not stacks.send(there.pid, procs.start_ticks(there.pid), RUN)
-    assert stacks.size_of(tmp_path / "log") == 0
+    assert size_of(tmp_path / "log") == 0
 
 
 def test_another_process_of_that_number_is_not_signalled(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_another_process_of_that_number_is_not_signalled(tmp_path: Path) -> None
         assert ticks is not None
         assert not stacks.send(there.pid, ticks + 1, RUN)
     assert there.returncode == 0
-    assert stacks.size_of(tmp_path / "log") == 0
+    assert size_of(tmp_path / "log") == 0
 
 
 def test_stacks_are_found_in_a_log_that_was_cut_and_end_where_other_words_begin(tmp_path: Path
@@ -96,4 +97,4 @@ def test_stacks_are_found_in_a_log_that_was_cut_and_end_where_other_words_begin(
     assert told.splitlines()[0] == "Thread 0x7f01 (most recent call first):"
     assert told.splitlines()[-1] == '  File "b.py", line 9 in <module>'
     assert stacks.printed(tmp_path / "none", 0) is None
-    assert stacks.size_of(tmp_path / "none") == 0
+    assert size_of(tmp_path / "none") == 0

@@ -20,9 +20,10 @@ import pytest
 from gpu_engine import __version__
 from gpu_engine.common.inbox import Inbox
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.interpreters.build import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.watcher import Watcher
-from gpu_engine.remote.run import allowance, link, parts
+from gpu_engine.remote.run import link, mirror, parts
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, all_runs
 
@@ -68,7 +69,7 @@ def _answers() -> dict[str, Any]:
     found: dict[str, list[protocol.Answer]] = {
         "hello": [protocol.Welcome(
             protocol.VERSION, __version__, sys.executable, "3.12.4", "evil", "me", "/home/me", "/",
-            "boot", "net", "place", 0.0, ("192.0.2.7",), protocol.Torch("2.13.0"), "/x/python",
+            "boot", "net", "place", 0.0, ("192.0.2.7",), Build("2.13.0", None, None), "/x/python",
             disk_free=GIB)],
         "watch": [protocol.Devices(Inventory((slot,), "cpu")),
                   protocol.Looked(Snapshot(1e9, (Sample(slot, utilization=0.5),)),
@@ -205,7 +206,7 @@ def test_removing_from_one(how: str, world: World, watching: Watch):
 
 def test_no_more_than_a_budget_is_mirrored(world: World, watching: Watch,
                                            monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(allowance, "BUDGET", 4 << 20)
+    monkeypatch.setattr(mirror, "BUDGET", 4 << 20)
     how, = FLOOD
     name, = hosts(world, how)
     path = on(name, world)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,7 +19,7 @@ import click
 from gpu_engine.cli import output
 from gpu_engine.cli.group import Commands
 from gpu_engine.cli.version import version_option
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, meant
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", "compare-modes",
           "logs", "stacks", "trace", "examples", "stop", "queue", "sweep", "resume", "export",
@@ -41,11 +42,7 @@ class _Lazy(Commands):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], _VERBS, n=1)
-            hint = f"did you mean {near[0]}?" if near else "there are " + ", ".join(_VERBS)
-            ctx.fail(f"no such command {args[0]!r}; {hint}")
+            ctx.fail(f"no such command {args[0]!r}; {meant(args[0], _VERBS, 'there are')}")
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,7 +67,7 @@ def mistakes_shown() -> Iterator[None]:
     try:
         yield
     except UserError as err:
-        output.echo(f"{err.title}:\n{_indented(str(err))}", err=True)
+        output.echo(f"{err.title}:\n{textwrap.indent(str(err), '  ')}", err=True)
         sys.exit(2)
     except click.exceptions.Exit as err:
         sys.exit(err.exit_code)
@@ -100,7 +97,3 @@ def completing(command: click.Command, name: str) -> None:
     answers.register()
     with mistakes_shown():
         sys.exit(shell_complete(command, {}, name, variable, os.environ[variable]))
-
-
-def _indented(text: str) -> str:
-    return "\n".join("  " + line for line in text.splitlines())

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.runs.folder import EXIT_CODES, dumps
+from gpu_engine.runs.folder import EXIT_CODES
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run, State
@@ -30,7 +31,7 @@ def command(choice: SpecChoice, as_json: bool) -> None:
     run."""
     found = _tried(choice.spec, as_json)
     if as_json:
-        echo(dumps(found.to_dict()))
+        echo(in_json(found.to_dict()))
     else:
         _print(found)
     sys.exit(EXIT_CODES[found.state.state])
@@ -122,7 +123,6 @@ def _hangs(found: _Found) -> bool:
 
 def _print(found: _Found) -> None:
     from gpu_engine.cli import watch
-    from gpu_engine.common import units
 
     for x in found.of("device"):
         echo(clean(f"rank {x['rank']}  {', '.join(x['device'])}  on {x['host']}"))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.tables import table
-from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.runs.compare import Row
@@ -41,19 +40,15 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
     """Show how RUNS (ids, beginnings of ids, or "last") ended, and in which settings, commits and
     versions they differ."""
     from gpu_engine.diagnose import regression
-    from gpu_engine.events.convert import json_safe
-    from gpu_engine.launching.lookup import find
-    from gpu_engine.runs import compare, facts, folder
+    from gpu_engine.launching.lookup import find_each
+    from gpu_engine.runs import compare, facts
 
     if len(runs) < 2:
         raise click.UsageError("name two runs or more; gpu-engine runs lists them")
     if limit is not None and len(runs) != 2:
         raise click.UsageError("--max-step-regression compares two runs: the one before, and the "
                                "one after")
-    found = [find(name) for name in runs]
-    if len({run.id for run in found}) < len(found):
-        raise UserError(f"{', '.join(runs)}: these name {', '.join(r.id for r in found)}, so one "
-                        "run would be compared with itself")
+    found = find_each(runs)
     told = [facts.read(run) for run in found]
     parts = compare.parts(told)
     settings = parts[1][1]
@@ -65,7 +60,7 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
             "differences": {row.name: list(row.values) for row in settings}}
         if change is not None:
             out["step_time"] = {**asdict(change), "change": change.change, "limit": limit}
-        echo(folder.dumps(json_safe(out)))
+        echo(in_json(out))
     else:
         for line in compare.markdown(told) if markdown else _table(compare.heads(told), parts):
             echo(line)

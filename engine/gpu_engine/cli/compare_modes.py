@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import SpecChoice, spec_options
 from gpu_engine.cli.tables import table
 from gpu_engine.common import units
@@ -32,7 +32,6 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
     how fast each is, what memory it takes, and whether they train the same."""
     from gpu_engine.launching import launcher
     from gpu_engine.plan import mode_trials
-    from gpu_engine.runs import folder
 
     spec = choice.spec
     inventory = launcher.discover_for(spec)
@@ -50,14 +49,13 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
         results.append(_tried(trial, one, keep))
     said, good = mode_trials.verdicts(results, spec.amp.dtype != "off")
     if as_json:
-        from gpu_engine.events.convert import json_safe
 
-        echo(folder.dumps(json_safe({
+        echo(in_json({
             "global_batch": trials[0].spec.batch.size, "steps": steps, "left_out": left_out,
             "same": good, "modes": [asdict(r) | {
                 "efficiency": mode_trials.efficiency(results[0], r),
                 "apart": mode_trials.furthest_apart(results[0].losses, r.losses)}
-                for r in results]})))
+                for r in results]}))
     else:
         for line in _table(results):
             echo(line)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 
 if TYPE_CHECKING:
     from gpu_engine.launching.ask_torch import Described, Parameter
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 def command(task: str | None, as_json: bool, source: bool, python: str | None) -> None:
     """Show the parameters of TASK (module:Class or path/to/file.py:Class), or list the built-in
     tasks. Unless --source is given, TASK is imported, in a process of its own."""
-    from gpu_engine.runs.folder import dumps
     from gpu_engine.spec import catalog
 
     if task is None or source:
@@ -33,7 +32,7 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
 
         found = [ask_torch.describe(task, python=python)]
     if as_json:
-        echo(dumps(found[0] if task else found))
+        echo(in_json(found[0] if task else found))
         return
     for info in found:
         echo(info["use"])

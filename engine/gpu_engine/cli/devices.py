@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo
-from gpu_engine.common import paths
+from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common import paths, units
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Device, Inventory
@@ -36,11 +38,9 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
         raise click.UsageError("--free-gib goes with --wait-free")
     from dataclasses import asdict
 
-    from gpu_engine.common import units
     from gpu_engine.devices import availability, leases, sampler
     from gpu_engine.devices.discover import discover
     from gpu_engine.devices.leases.shared import why_not
-    from gpu_engine.runs import folder
 
     inventory = discover()
     looks = sampler.take_several(inventory)
@@ -52,7 +52,7 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
             | asdict(states[s.device.id]) for s in snapshot.samples]}
         out |= {key: getattr(inventory, key) for key in _MACHINE}
         out["host"] = asdict(snapshot.host)
-        echo(folder.dumps(out))
+        echo(in_json(out))
         return
     for note in (inventory.problem, why_not()):
         if note:
@@ -76,17 +76,13 @@ def _wait_free(count: int, free: int | None, as_json: bool) -> None:
     print their ids."""
     from dataclasses import replace
 
-    from gpu_engine.common.clean import clean
-    from gpu_engine.common.errors import UserError
     from gpu_engine.devices import availability, leases
     from gpu_engine.devices.discover import discover
     from gpu_engine.devices.sampler import Sampler
-    from gpu_engine.devices.stable_free import Steady
-    from gpu_engine.runs import folder
 
     inventory = discover()
     _require_enough(inventory, count, free)
-    steady, seen, told = Steady(), None, None
+    steady, seen, told = availability.Steady(), None, None
     with Sampler(inventory, interval=_EVERY) as sampler:
         while True:
             time.sleep(_LOOK_EVERY)
@@ -109,7 +105,7 @@ def _wait_free(count: int, free: int | None, as_json: bool) -> None:
                     echo(clean(f"waiting for {count}; free now: "
                                      + (", ".join(sorted(now)) or "none")), err=True)
     ids = [device.id for device in chosen]
-    echo(folder.dumps({"ids": ids}) if as_json else ",".join(ids))
+    echo(in_json({"ids": ids}) if as_json else ",".join(ids))
 
 
 _EVERY, _LOOK_EVERY = 0.5, 0.1
@@ -118,8 +114,6 @@ _EVERY, _LOOK_EVERY = 0.5, 0.1
 
 def _require_enough(inventory: Inventory, count: int, free: int | None) -> None:
     """Raise UserError where so many devices can never be free."""
-    from gpu_engine.common import units
-    from gpu_engine.common.errors import UserError
 
     if inventory.problem and inventory.is_cpu and not inventory.hidden:
         raise UserError(f"no GPU can be used: {inventory.problem}")

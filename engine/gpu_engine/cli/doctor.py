@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
     from gpu_engine.doctor.records import Examined
@@ -25,7 +26,6 @@ def command(hosts: bool, as_json: bool) -> None:
     """
     from gpu_engine.doctor.checks import every
     from gpu_engine.doctor.examine import examine
-    from gpu_engine.runs.folder import dumps
 
     found: list[Examined] = []
     for one in examine(every(hosts=hosts)):
@@ -34,7 +34,7 @@ def command(hosts: bool, as_json: bool) -> None:
             _show(one)
     count = sum(f.level == "problem" for one in found for f in one.findings)
     if as_json:
-        echo(dumps({"ok": not count, "findings": [
+        echo(in_json({"ok": not count, "findings": [
             {"check": one.name, "level": f.level, "text": f.text, "cure": f.cure}
             for one in found for f in one.findings]}))
     else:
@@ -49,7 +49,6 @@ _LOOKS = {"ok": ("ok     ", "green"), "note": ("note   ", "yellow"), "problem": 
 
 
 def _show(one: Examined) -> None:
-    from gpu_engine.common.clean import clean
 
     for number, finding in enumerate(one.findings):
         word, colour = _LOOKS[finding.level]

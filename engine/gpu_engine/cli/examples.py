@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common import units
 
 _SHOWN = 16
 """How many examples of a rank are printed."""
@@ -20,24 +21,21 @@ def command(run: str, step: int, python: str | None, as_json: bool) -> None:
     """Show on which examples each rank of RUN (an id, the beginning of one, or "last") was trained
     in a step, as numbers in the task's train_data(), with the rank's loss and the norm of its
     gradients there and before. For tasks, whose order is known from the seed."""
-    from gpu_engine.common import units
     from gpu_engine.diagnose.step_examples import trained_step
-    from gpu_engine.events.convert import json_safe
     from gpu_engine.launching import ask_torch
     from gpu_engine.launching.lookup import find
-    from gpu_engine.runs import folder
 
     found = trained_step(find(run), step)
     of_rank = ask_torch.examples(found, python=python)
     if as_json:
-        echo(folder.dumps(json_safe({
+        echo(in_json({
             "step": step, "attempt": found.attempt, "epoch": found.epoch,
             "lr": found.ranks[0].at.lr, "ranks": [
                 {"rank": r.rank, "loss": r.loss(step), "grad_norm": r.at.grad_norm,
                  "loss_before": r.before.loss if r.before else None,
                  "grad_norm_before": r.before.grad_norm if r.before else None,
                  "examples": numbers}
-                for r, numbers in zip(found.ranks, of_rank, strict=True)]})))
+                for r, numbers in zip(found.ranks, of_rank, strict=True)]}))
         return
     echo(f"step {step}: attempt {found.attempt}, epoch {found.epoch + 1}, step {found.offset + 1} "
          f"of it, lr {found.ranks[0].at.lr}")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,11 +74,10 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
 
 
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
-    from gpu_engine.common import units
     from gpu_engine.launching import ask_torch
     from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run import parts, queries
-    from gpu_engine.runs import checkpoints, folder
+    from gpu_engine.runs import checkpoints
     from gpu_engine.spec.schema import RunSpec
 
     if out.is_dir():
@@ -99,7 +99,7 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     told = ask_torch.export(found.checkpoints, out.absolute(), name, python=with_torch)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
-    echo(folder.dumps(told) if as_json else
+    echo(in_json(told) if as_json else
                f"{out}: {told['tensors']} tensors of step {told['step']}, "
                f"{units.size(told['bytes'])}")
 
@@ -109,13 +109,10 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
     """Export the figures of these runs. Returns whether that was not interrupted."""
     from gpu_engine.export import exporter
     from gpu_engine.export.targets import opener
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.launching.lookup import find_each
     from gpu_engine.launching.reattach import StillOn
-    from gpu_engine.runs import folder
 
-    runs = [find(name) for name in words]
-    if twice := {r.id for r in runs if [one.id for one in runs].count(r.id) > 1}:
-        raise UserError(f"{', '.join(words)}: run {min(twice)} is named twice")
+    runs = find_each(words)
     told: list[Exported] = []
     for run in runs:
         if rank is not None and rank not in run.ranks():
@@ -138,13 +135,12 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
         if not as_json:
             _say(done)
     if as_json:
-        echo(folder.dumps([
+        echo(in_json([
             asdict(one) | {"state": one.state.state} for one in told]))
     return not any(one.interrupted for one in told)
 
 
 def _say(done: Exported) -> None:
-    from gpu_engine.common import units
 
     upto = f", up to step {units.count(done.last_step)}" if done.last_step is not None else ""
     state = "" if not done.state.live else f"; the run is {done.state.state}"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import SpecChoice, spelled_out
+from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
     from gpu_engine.sweep.grid import Member
@@ -38,13 +39,11 @@ def members_of(choice: SpecChoice, grid: Sequence[str], repeat: int) -> list[Mem
 def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> None:
     """Print what would be submitted. Raises SpecError if a member can't run here."""
     from gpu_engine.cli.tables import table
-    from gpu_engine.common.clean import clean
-    from gpu_engine.runs.folder import dumps
     from gpu_engine.sweep import submit
 
     plans = submit.plans(members, base=choice.base)
     if as_json:
-        echo(dumps([{"index": m.index, "name": m.spec.name, "values": m.values,
+        echo(in_json([{"index": m.index, "name": m.spec.name, "values": m.values,
                            "seed": m.spec.train.seed, "plan": p.to_dict()}
                           for m, p in zip(members, plans, strict=True)]))
         return

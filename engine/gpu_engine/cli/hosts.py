@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.group import Commands
-from gpu_engine.cli.output import agreed, echo
+from gpu_engine.cli.output import agreed, echo, in_json
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,9 +27,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     that ssh has for others."""
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.common.clean import clean
     from gpu_engine.remote.reach import file, ssh_config
-    from gpu_engine.runs.folder import dumps
 
     hosts = file.known()
     reached = {host.destination for host in hosts.values()}
@@ -35,7 +35,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         from dataclasses import asdict
 
-        echo(dumps({"hosts": [asdict(h) for h in hosts.values()], "ssh_config": others,
+        echo(in_json({"hosts": [asdict(h) for h in hosts.values()], "ssh_config": others,
                           "file": str(file.path())}))
         return
     width = max((len(name) for name in hosts), default=0)
@@ -101,16 +101,14 @@ def remove(name: tuple[str, ...]) -> None:
 def check(name: tuple[str, ...], as_json: bool) -> None:
     """Ask NAMEs, or all hosts, whether they can be used, and say what keeps them from it. Ends
     with 1 where one can't be."""
-    from gpu_engine.common.clean import clean
     from gpu_engine.remote.reach import checkup, file
-    from gpu_engine.runs.folder import dumps
 
     hosts = [file.find(one) for one in name] if name else list(file.known().values())
     if not hosts:
         raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
     found = checkup.check(hosts)
     if as_json:
-        echo(dumps([one.to_dict() for one in found]))
+        echo(in_json([one.to_dict() for one in found]))
     else:
         width = max(len(one.host.name) for one in found)
         for one in found:
@@ -121,7 +119,6 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
 
 def _said(one: Checkup) -> list[str]:
     """What a checkup found, in lines."""
-    from gpu_engine.common import units
     from gpu_engine.common.torch_words import torch_words
 
     lines = []
@@ -165,7 +162,6 @@ def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
     from dataclasses import replace
 
     from gpu_engine import __version__
-    from gpu_engine.common.clean import clean
     from gpu_engine.remote.reach import checkup, file
     from gpu_engine.remote.reach.setup import bring, decide, packages, probe
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.output import echo, unchanged
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import MOST, file_inside
 from gpu_engine.events.paths import inside
 
@@ -67,7 +68,6 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
 
 def _files(run: Run, rank: int | None) -> dict[str, Path]:
     """The logs to print, by the prefix of their lines. Raises UserError."""
-    from gpu_engine.common.errors import UserError
 
     known = run.ranks()
     if rank is not None:

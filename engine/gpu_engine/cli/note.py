@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common.clean import clean
 
 
@@ -45,7 +45,7 @@ def command(run: str, text: str | None, name: str | None, added: tuple[str, ...]
         notes.require_readable(path)
         found = notes.read(path)
     if as_json:
-        echo(folder.dumps({"id": path.name, **asdict(found),
+        echo(in_json({"id": path.name, **asdict(found),
                                  "marks": [asdict(m) for m in chart_annotations.read(path)]}))
         return
     at = [f"at {f'step {m.step:,}' if m.step is not None else 'a time'}: {m.text}"

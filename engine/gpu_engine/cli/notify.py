@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -22,7 +25,6 @@ _ALL = "\0all"
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from gpu_engine.common.errors import UserError
     from gpu_engine.notify import config
 
     try:
@@ -68,8 +70,6 @@ def command(tested: str | None, say: str | None, init: bool, as_json: bool) -> N
 
 
 def _chosen(entries: list[To], name: str) -> list[To]:
-    from gpu_engine.common.clean import clean
-    from gpu_engine.common.errors import UserError
     from gpu_engine.notify import config
 
     if name == _ALL:
@@ -82,9 +82,7 @@ def _chosen(entries: list[To], name: str) -> list[To]:
 
 
 def _send(entries: list[To], message: Message, as_json: bool) -> None:
-    from gpu_engine.common.errors import UserError
     from gpu_engine.notify import config, send
-    from gpu_engine.runs import folder
 
     if not entries:
         raise UserError(f"{config.path()}: lists nobody to notify: "
@@ -97,7 +95,7 @@ def _send(entries: list[To], message: Message, as_json: bool) -> None:
 
     results = send.deliver_all(entries, message, say)
     if as_json:
-        echo(folder.dumps([{"name": to.name, "kind": to.kind, "sent": result is None,
+        echo(in_json([{"name": to.name, "kind": to.kind, "sent": result is None,
                                   "problem": result} for to, result in results]))
     sys.exit(1 if any(result is not None for _, result in results) else 0)
 
@@ -105,10 +103,9 @@ def _send(entries: list[To], message: Message, as_json: bool) -> None:
 def _list(entries: list[To], as_json: bool) -> None:
     from gpu_engine.cli.tables import table
     from gpu_engine.notify import config
-    from gpu_engine.runs import folder
 
     if as_json:
-        echo(folder.dumps({"file": str(config.path()), "to": [
+        echo(in_json({"file": str(config.path()), "to": [
             {"name": to.name, "kind": to.kind, "where": to.where, "on": list(to.on),
              "min_seconds": to.min_seconds} for to in entries]}))
         return
@@ -129,7 +126,6 @@ def _list(entries: list[To], as_json: bool) -> None:
 
 
 def _when(to: To) -> str:
-    from gpu_engine.common import units
 
     text = ", ".join(to.on) or "never"
     return text + (f"; of runs above {units.clock(to.min_seconds)}" if to.min_seconds else "")

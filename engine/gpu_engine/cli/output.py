@@ -9,6 +9,7 @@ it begins. Our own colours are added behind that.
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import traceback
@@ -25,6 +26,14 @@ def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True) -> N
     text = "".join(_painted(*part, err) if isinstance(part, tuple) else clean_text(part)
                    for part in parts)
     click.echo(_carried(text, err), err=err, nl=nl, color=True)
+
+
+def in_json(value: object) -> str:
+    """`value` as one document of strict JSON, for scripts."""
+    from gpu_engine.events.convert import json_safe
+
+    text = json.dumps(json_safe(value), indent=2, allow_nan=False)
+    return text.replace("\x7f", "\\u007f")
 
 
 def agreed(question: str) -> bool:

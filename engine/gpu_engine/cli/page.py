@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.output import echo
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import write_atomic
 
 if TYPE_CHECKING:
     from gpu_engine.report.content import Section
@@ -33,9 +35,11 @@ def command(port: int, out: Path | None) -> None:
     from gpu_engine.page import content
 
     inventory = discover()
+    title = f"gpu-panel on {socket.gethostname()}"
     if out is not None:
-        _write(out, _page(f"gpu-panel on {_machine()}",
-                          content.in_one(sampler.take_several(inventory))))
+        text = _page(title, content.in_one(sampler.take_several(inventory)))
+        with telling(f"{out}: can't be written"):
+            write_atomic(out, text, mode=0o600)
         echo(str(out))
         return
     from gpu_engine.page.server import EVERY, HOST, Server
@@ -43,14 +47,13 @@ def command(port: int, out: Path | None) -> None:
     with sampler.Sampler(inventory, interval=2.0) as devices:
         def page(path: str) -> str | None:
             if not path:
-                return _page(f"gpu-panel on {_machine()}",
-                             content.overview(devices.recent, "run/{id}"), EVERY)
+                return _page(title, content.overview(devices.recent, "run/{id}"), EVERY)
             run = content.known(path.removeprefix("run/"))
             if run is None:
                 return None
-            live = run.state().live
-            return _page(f"{run.id} {run.state().name}", content.of_run(run),
-                         EVERY if live else None, back="../")
+            state = run.state()
+            return _page(f"{run.id} {state.name}", content.of_run(run),
+                         EVERY if state.live else None, back="../")
 
         try:
             server = Server(port, page)
@@ -69,18 +72,3 @@ def _page(title: str, sections: list[Section], every: int | None = None,
 
     made = f"Read on {time.strftime('%Y-%m-%d %H:%M:%S %Z')} by gpu-panel {version()}"
     return html.page(title, sections, made, every, back)
-
-
-def _machine() -> str:
-    import socket
-
-    return socket.gethostname()
-
-
-def _write(path: Path, text: str) -> None:
-    from gpu_engine.common.files import reason, write_atomic
-
-    try:
-        write_atomic(path, text, mode=0o600)
-    except OSError as err:
-        raise UserError(f"{path}: can't be written: {reason(err)}") from None

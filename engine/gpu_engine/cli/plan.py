@@ -5,38 +5,32 @@ from __future__ import annotations
 import click
 
 from gpu_engine.cli.grid_options import grid_options, members_of, show
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+from gpu_engine.common.clean import clean
 
 
 @click.command(cls=WithCommand)
 @click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
-@click.option("--as", "platform", type=click.Choice(["skypilot", "kubeflow"]),
-              help="The YAML with which that platform starts the same run.")
+@click.option("--as", "platform", hidden=True)
 @grid_options
 @spec_options
 def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple[str, ...],
             repeat: int) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
-    from gpu_engine.common.clean import clean
     from gpu_engine.launching.launcher import preview
     from gpu_engine.plan.command_line import typed
-    from gpu_engine.runs.folder import dumps
 
-    if grid or repeat > 1:
-        if platform is not None:
-            raise click.UsageError("--as prints one run: leave out --grid and --repeat")
-        show(members_of(choice, grid, repeat), choice, as_json=as_json)
-        return
     if platform is not None:
-        if as_json:
-            raise click.UsageError("--as prints YAML: leave out --json")
-        echo(_yaml(choice, platform), nl=False)
+        raise click.UsageError("YAML for SkyPilot and Kubeflow is made by examples/platforms.py of "
+                               "gpu-panel's source (docs/many-machines.md)")
+    if grid or repeat > 1:
+        show(members_of(choice, grid, repeat), choice, as_json=as_json)
         return
     plan = preview(choice.spec, base=choice.base)
     if as_json:
-        echo(dumps(plan.to_dict()))
+        echo(in_json(plan.to_dict()))
         return
     echo(f"{plan.name}: {plan.mode}, world size {plan.world_size}"
                + (f", backend {plan.backend}" if plan.backend != "none" else ""))
@@ -63,13 +57,3 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
         echo(f"# process of rank {', '.join(map(str, process.ranks))}"
                    + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))
         echo(typed(process.env, process.unset, process.argv))
-
-
-def _yaml(choice: SpecChoice, platform: str) -> str:
-    from gpu_engine.launching.launcher import prepare
-    from gpu_engine.plan import platforms
-
-    platforms.refuse(choice.spec)
-    prepared = prepare(choice.spec, base=choice.base, for_here=False)
-    written = {"skypilot": platforms.skypilot, "kubeflow": platforms.kubeflow}[platform]
-    return written(prepared.plan, prepared.inventory.devices)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 
 
 @click.command()
@@ -20,7 +20,6 @@ from gpu_engine.cli.output import echo
 def command(name: str | None, as_json: bool, list_keys: bool, describe: str | None,
             rename: str | None, duplicate: str | None, delete: bool) -> None:
     """List the presets, print NAME's file, or change which there are."""
-    from gpu_engine.runs.folder import dumps
     from gpu_engine.spec import presets
     from gpu_engine.spec.write import to_dict
 
@@ -48,7 +47,7 @@ def command(name: str | None, as_json: bool, list_keys: bool, describe: str | No
         echo(f"{presets.describe(name, describe)} changed")
     else:
         preset = presets.load(name)
-        echo(dumps(to_dict(preset.spec)) if as_json
+        echo(in_json(to_dict(preset.spec)) if as_json
                    else preset.path.read_text(encoding="utf-8").rstrip())
 
 
@@ -66,7 +65,6 @@ def _keys() -> None:
 def _list(as_json: bool) -> None:
     """Print a line for each preset, and below it what it is for and how it differs from the shipped
     one of its name."""
-    from gpu_engine.runs.folder import dumps
     from gpu_engine.spec import modes, presets
 
     rows: list[dict[str, Any]] = []
@@ -83,7 +81,7 @@ def _list(as_json: bool) -> None:
             rows.append({"name": path.stem, "path": str(path), "shipped": None, "mode": None,
                          "problem": why, "description": "", "changes": None})
     if as_json:
-        echo(dumps(rows))
+        echo(in_json(rows))
         return
     for row in rows:
         what = modes.get(row["mode"]).label if row["mode"] else f"unreadable: {row['problem']}"

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 
 from gpu_engine.cli.group import Commands
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
+from gpu_engine.cli.tables import table
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -22,22 +27,29 @@ def command(ctx: click.Context, as_json: bool, shared: str | None) -> None:
     gpu-engine run --queue puts a run into the line; gpu-engine stop takes it out.
     """
     if shared is not None:
-        from gpu_engine.cli.queue_setup import set_up
-
         if ctx.invoked_subcommand is not None or as_json:
             raise click.UsageError("--set-up-shared stands alone")
-        return set_up(shared)
+        _set_up(shared)
+        return
+    from gpu_engine.devices.leases.shared import why_not
     from gpu_engine.queue import waiter
 
     waiter.ensure()
     if ctx.invoked_subcommand is None:
-        from gpu_engine.devices.leases.shared import why_not
-
-        why = why_not()
-        if why is not None:
+        if why := why_not():
             echo(f"note: {why}", err=True)
         _print(as_json)
-    return None
+
+
+def _set_up(given: str) -> None:
+    """Make the folder `given`, or the usual one if that is empty, and say what it is for."""
+    from gpu_engine.devices.leases import shared
+
+    box = shared.set_up(Path(given) if given else None)
+    echo(f"{box.path} is set up: runs of all users of this machine now see who holds which device")
+    if box.path not in (shared.DEFAULT, shared.where()):
+        echo(f"it is used where the environment has {shared.VARIABLE}={box.path}, for all users by "
+             "a line in /etc/environment")
 
 
 @command.command()
@@ -84,7 +96,6 @@ def priority(run: str, number: int) -> None:
 @click.option("--all", "every", is_flag=True, help="All waiting runs.")
 def cancel(runs: tuple[str, ...], every: bool) -> None:
     """Take RUNS out of the line; they end as stopped. gpu-engine stop does the same."""
-    from gpu_engine.common.errors import UserError
     from gpu_engine.queue import change
     from gpu_engine.runs import folder, waiting
 
@@ -101,28 +112,22 @@ def cancel(runs: tuple[str, ...], every: bool) -> None:
 
 def _print(as_json: bool) -> None:
     from gpu_engine.queue import change
-    from gpu_engine.runs.folder import dumps
 
     line = change.line()
     if as_json:
-        echo(dumps([{
-            "place": n, "id": w.run.id, "name": w.state.name,
-            "devices": w.entry.text, "reason": w.state.reason,
-            "priority": w.entry.priority, "submitted": w.entry.submitted, "begin": w.entry.begin,
+        echo(in_json([{
+            "place": n, "id": w.run.id, "name": w.state.name, "devices": w.entry.text,
+            "reason": w.state.reason, "priority": w.entry.priority,
+            "submitted": w.entry.submitted, "begin": w.entry.begin,
             "after": w.entry.after, "host": w.entry.host, "path": str(w.run.path)}
             for n, w in enumerate(line, 1)]))
         return
     if not line:
         echo("no run waits; gpu-engine run --queue PRESET has one wait for free devices")
         return
-    from gpu_engine.cli.tables import table
-    from gpu_engine.common import units
-    from gpu_engine.common.clean import clean
-
     now = time.time()
     rows = [[str(n), w.run.id, clean(w.state.name)[:24], str(w.entry.priority or ""),
              units.clock(now - w.entry.submitted),
-             clean(w.state.reason or "").removeprefix("waits ")]
-            for n, w in enumerate(line, 1)]
+             clean(w.state.reason or "").removeprefix("waits ")] for n, w in enumerate(line, 1)]
     for text in table([["", "run", "name", "priority", "for", "waits"], *rows]):
         echo(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gpu_engine.cli.output import echo
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 
 _MOST = 16
 
@@ -22,15 +22,13 @@ _MOST = 16
 def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
     """Write what is known of RUN as a page: how it ended, evaluations, curves, what was asked and
     where, its attempts. Several RUNs are compared."""
-    from gpu_engine.common.files import reason, write_atomic
+    from gpu_engine.common.files import write_atomic
     from gpu_engine.common.version import version
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.launching.lookup import find_each
     from gpu_engine.report import content, html, markdown, story
 
-    found = [find(name) for name in runs]
+    found = find_each(runs)
     ids = [run.id for run in found]
-    if len(set(ids)) < len(ids):
-        raise UserError(f"{', '.join(runs)}: these name {', '.join(ids)}; name each run once")
     if len(ids) > _MOST:
         raise UserError(f"{len(ids)} runs: at most {_MOST} fit into one report")
     if how is None:
@@ -48,12 +46,10 @@ def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
         text = html.page(title, sections, made)
     else:
         text, files = markdown.page(title, sections, made, path.stem.replace(" ", "-"))
-    try:
+    with telling(f"{path}: can't be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         for name, svg in files.items():  # before the page that shows them
             write_atomic(path.parent / name, svg, mode=0o666)
         write_atomic(path, text, mode=0o666)
-    except OSError as err:
-        raise UserError(f"{path}: can't be written: {reason(err)}") from None
     beside = f", and {len(files)} charts beside it" if files else ""
     echo(f"{path}{beside}")

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import spelled_out
 from gpu_engine.common.clean import clean
 
@@ -35,7 +35,7 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     from gpu_engine.cli import watch
     from gpu_engine.launching.launcher import resume
     from gpu_engine.launching.lookup import find
-    from gpu_engine.runs import attempts, folder, job
+    from gpu_engine.runs import attempts, job
 
     found, changes = find(run), spelled_out(sets)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
@@ -54,6 +54,6 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
         echo(f"run {found.id} submitted: {clean(slurm.sentence())}")
         return
     if detach or slurm is not None:
-        echo(folder.dumps({"id": found.id, "path": str(found.path)}) if as_json else found.id)
+        echo(in_json({"id": found.id, "path": str(found.path)}) if as_json else found.id)
         return
     sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json, quiet=quiet))

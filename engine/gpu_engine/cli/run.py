@@ -10,7 +10,7 @@ import click
 
 from gpu_engine.cli import interrupts
 from gpu_engine.cli.grid_options import grid_options, members_of, show
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
     With --grid or --repeat it is a sweep: many runs, which wait in the queue. gpu-engine sweep
     compares them.
     """
-    from gpu_engine.runs import folder
 
     if no_notify and (queued or grid or repeat > 1):
         raise click.UsageError("--no-notify is for a run that starts at once")
@@ -64,7 +63,7 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
         sweep = submit.submit(members, _when(after, begin, priority, free_for), choice.spec.name,
                               choice.base)
         _warn(sweep.doubt)
-        echo(folder.dumps({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
+        echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
                    if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
                                    f"gpu-engine sweep {sweep.id} compares them")
         return
@@ -89,7 +88,7 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
             echo(prepared.plan.chosen, err=True)
         for warning in prepared.plan.warnings:
             echo(f"warning: {warning}", err=True)
-        echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
+        echo(in_json({"id": run.id, "path": str(run.path)}) if as_json else run.id)
         return
     from gpu_engine.cli import watch
 
@@ -110,12 +109,11 @@ def _when(after: str | None, begin: str | None, priority: int | None, free_for: 
 
 def _wait(choice: SpecChoice, as_json: bool, when: When) -> None:
     from gpu_engine.queue import submit
-    from gpu_engine.runs import folder
 
     prepared = submit.prepare(choice.spec)
     run = submit.submit(choice.spec, when, prepared, base=choice.base)
     _warn(prepared.kept.doubt)
-    echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
+    echo(in_json({"id": run.id, "path": str(run.path)}) if as_json else run.id)
 
 
 def _warn(doubt: str | None) -> None:

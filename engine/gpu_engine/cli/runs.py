@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.group import Commands
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.tables import table
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         return
     from gpu_engine.launching.reattach import take_up_all
     from gpu_engine.report import listing
-    from gpu_engine.runs import folder, query
+    from gpu_engine.runs import query
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
 
@@ -62,7 +64,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
     rows, more = listing.found_runs(asked, tags, count, listing.Order(order, reverse, now))
     if as_json:
-        echo(folder.dumps([_to_dict(one, figures, now) for one, figures in rows]))
+        echo(in_json([_to_dict(one, figures, now) for one, figures in rows]))
         return
     heads, lines = listing.cells(rows, now)
     for line in table([heads, *lines] if lines else []):
@@ -90,7 +92,6 @@ def _go_on_with_the_queue() -> None:
 def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
     from dataclasses import asdict
 
-    from gpu_engine.events.convert import json_safe
     from gpu_engine.report import listing
     from gpu_engine.runs import job
 
@@ -98,19 +99,17 @@ def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
     return one.state.to_dict() | {
         "path": str(one.run.path), "notes": asdict(one.notes), "task": one.task, "mode": one.mode,
         "seconds": one.state.took(now), "steps": figures.steps,
-        "loss": json_safe(listing.last_loss(figures)),
+        "loss": listing.last_loss(figures),
         "best": None if best is None else {"name": best[0], "value": best[1]},
         } | job.to_dict(one.run.path)
 
 
 def _list_removed(as_json: bool) -> None:
-    from gpu_engine.common import units
-    from gpu_engine.common.clean import clean
-    from gpu_engine.runs import bin, folder
+    from gpu_engine.runs import bin
 
     now, found = time.time(), bin.listed()
     if as_json:
-        echo(folder.dumps([{"id": one.id, "path": str(one.run.path), "removed": one.removed,
+        echo(in_json([{"id": one.id, "path": str(one.run.path), "removed": one.removed,
                             "name": one.run.state().name, "size": one.run.size()}
                            for one in found]))
         return
@@ -171,8 +170,6 @@ def rm(run: tuple[str, ...], for_good: bool, here: bool) -> None:
 
 def _removed(run: str, outcome: Outcome) -> bool:
     """Say what was removed and what stays. Returns whether it was removed here."""
-    from gpu_engine.common import units
-    from gpu_engine.common.clean import clean
 
     for text in outcome.gone:
         echo(clean(f"{run} on {text}"))
@@ -197,7 +194,6 @@ def _removed(run: str, outcome: Outcome) -> bool:
 @click.option("--for-good", is_flag=True, help="Delete them, with all that their hosts have.")
 def prune(keep: int, dry_run: bool, for_good: bool) -> None:
     """Remove all but the newest of the runs that have ended. They are kept in a bin for a week."""
-    from gpu_engine.common import units
     from gpu_engine.launching.reattach import take_up_all
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 
 
 @click.command()
@@ -17,7 +17,6 @@ def command(begin: bool, as_json: bool) -> None:
     """Show the settings in force, and where each comes from: the environment, settings.toml or the
     default. The environment outranks the file; the file outranks what the panel remembers."""
     from gpu_engine.common.values import in_toml
-    from gpu_engine.runs.folder import dumps
     from gpu_engine.settings import file, schema
 
     if begin:
@@ -30,7 +29,7 @@ def command(begin: bool, as_json: bool) -> None:
         rows.append((setting, getattr(getattr(found, section), key),
                      file.source(setting, found, os.environ)))
     if as_json:
-        echo(dumps({"path": str(file.path()), "keys": dict(found.keys), "settings": [
+        echo(in_json({"path": str(file.path()), "keys": dict(found.keys), "settings": [
             {"name": s.name, "value": list(v) if isinstance(v, tuple) else v, "source": where,
              "default": list(s.default) if isinstance(s.default, tuple) else s.default,
              "help": s.help} for s, v, where in rows]}))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common import exit_status, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
@@ -46,7 +46,7 @@ def command(run: str, as_json: bool) -> None:
         hang = replace(hang, text=unheard, where=())
     if as_json:
         ranks = [view.to_dict() for view in follower.ranks.values()]
-        echo(_dumps({"state": state.to_dict(), "path": str(found.path),
+        echo(in_json({"state": state.to_dict(), "path": str(found.path),
                            "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
                            "notes": asdict(notes.read(found.path)),
                            "diagnosis": told.to_dict(follower.ranks.values()),
@@ -135,10 +135,3 @@ def _processes(state: State) -> list[str]:
         out += [f"rank {p.rank}  pid {p.pid}  {exit_status.describe(p.exit)}"
                 for p in state.processes if p.exit is not None]
     return out
-
-
-def _dumps(value: object) -> str:
-    from gpu_engine.events.convert import json_safe
-    from gpu_engine.runs.folder import dumps
-
-    return dumps(json_safe(value))

@@ -9,6 +9,8 @@ import click
 
 from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError, telling
 
 if TYPE_CHECKING:
     from gpu_engine.slurm.script import Job
@@ -34,7 +36,6 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     """Write or submit the batch script with which Slurm runs PRESET. The ranks save before the time
     limit, and the job goes on from there when it starts again."""
     from gpu_engine.common import paths
-    from gpu_engine.common.errors import UserError
     from gpu_engine.interpreters import choose
     from gpu_engine.slurm.script import Place, batch_script, job_of
 
@@ -51,15 +52,12 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     if output is None:
         echo(text, nl=False)
         return
-    try:
+    with telling(f"{output}: can't be written"):
         output.write_text(text)
-    except OSError as err:
-        raise UserError(f"{output}: can't be written: {err.strerror}") from None
     echo(f"{output} written; submit it with: sbatch {output}", err=True)
 
 
 def _submit(spec: RunSpec, job: Job) -> None:
-    from gpu_engine.common.clean import clean
     from gpu_engine.launching import notifier
     from gpu_engine.runs.job import read
     from gpu_engine.slurm import submit, watch

@@ -8,6 +8,8 @@ import time
 import click
 
 from gpu_engine.cli.output import echo
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 
 _WHOLE = 0.3
 """Seconds without a change after which a stack is taken for whole: it is written in pieces."""
@@ -24,8 +26,7 @@ def command(run: str, rank: int | None, wait: float) -> None:
     The ranks write them into their logs. The exit code is 1 if a rank gave none: it has ended, is
     still starting, or was suspended (SIGSTOP).
     """
-    from gpu_engine.common.clean import clean
-    from gpu_engine.common.errors import UserError
+    from gpu_engine.common.files import size_of
     from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run import parts, queries
     from gpu_engine.runs import stacks
@@ -34,7 +35,7 @@ def command(run: str, rank: int | None, wait: float) -> None:
     if not found.state().live:
         raise UserError(f"run {found.id} is not running: it is {found.state().state}")
     ranks = found.ranks() if rank is None else [rank]
-    before = {r: stacks.size_of(found.log(r)) for r in ranks}
+    before = {r: size_of(found.log(r)) for r in ranks}
     if parts.spans(found.path):
         refused = queries.stacks(found, ranks)
         requested = [r for r in ranks if r not in refused]

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.group import Commands
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
     from gpu_engine.sweep.again import Done
@@ -42,8 +44,6 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.common import units
-    from gpu_engine.runs.folder import dumps
     from gpu_engine.sweep import figures, group, words
     from gpu_engine.sweep.table import count
 
@@ -51,7 +51,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     figures.forget({g.id for g in groups})
     members = [group.without_figures(g) for g in groups]
     if as_json:
-        echo(dumps([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
+        echo(in_json([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
                            "members": g.of, "counts": count(m)}
                           for g, m in zip(groups, members, strict=True)]))
         return
@@ -149,17 +149,15 @@ def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) 
 def _json(found: Group, members: Sequence[One], by: By) -> str:
     from dataclasses import asdict
 
-    from gpu_engine.events.convert import json_safe
-    from gpu_engine.runs.folder import dumps
     from gpu_engine.sweep.table import points
 
-    return dumps(json_safe({
+    return in_json({
         "id": found.id, "name": found.name, "begun": found.begun, "members": found.of,
         "by": by.text, "points": [
             {"values": p.values, "counts": p.counts, "best": asdict(p.best), "last": asdict(p.last),
              "partial": p.partial, "steps": p.steps, "seconds": p.seconds,
              "runs": [one.id for one in p.members]} for p in points(members, by)],
-        "runs": [_member(one, by) for one in members]}))
+        "runs": [_member(one, by) for one in members]})
 
 
 def _member(one: One, by: By) -> dict[str, object]:
@@ -169,7 +167,6 @@ def _member(one: One, by: By) -> dict[str, object]:
 
 
 def _csv(found: Group, members: Sequence[One], by: By) -> str:
-    from gpu_engine.common.clean import clean
     from gpu_engine.export.to_csv import defused
 
     def text(value: str | None) -> str | None:

@@ -8,6 +8,7 @@ import threading
 import click
 
 from gpu_engine.cli.output import echo
+from gpu_engine.common.clean import clean
 
 
 @click.command()
@@ -20,7 +21,6 @@ def command(wanted: bool) -> None:
     into an environment of its own that runs in all folders take where nothing nearer has torch.
     Ctrl-C ends it and takes away what has come of it.
     """
-    from gpu_engine.common.clean import clean
     from gpu_engine.devices.discover import discover
     from gpu_engine.interpreters import choose, own_torch
 

@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common.clean import clean
 
 
 @click.command()
@@ -25,9 +26,7 @@ def command(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: 
     chrome://tracing. Printed is what it says at a glance. The exit code is 1 if a rank gave none.
     """
     from dataclasses import asdict
-    from json import dumps
 
-    from gpu_engine.common.clean import clean
     from gpu_engine.diagnose import traces
     from gpu_engine.launching.lookup import find
     from gpu_engine.runs.traces import trace
@@ -40,8 +39,8 @@ def command(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: 
         for line in [*([str(path)] if path is not None else []), *text]:
             echo(clean(line))
     if as_json:
-        echo(dumps([{"rank": rank, "path": None if path is None else str(path),
+        echo(in_json([{"rank": rank, "path": None if path is None else str(path),
                      "summary": whole and asdict(whole), "problem": None if whole else text[0]}
-                    for rank, path, whole, text in out], indent=2))
+                    for rank, path, whole, text in out]))
     if any(whole is None for _, _, whole, _ in out):
         sys.exit(1)

@@ -9,6 +9,7 @@ import click
 
 from gpu_engine import __version__
 from gpu_engine.cli.output import echo
+from gpu_engine.common.clean import clean
 
 
 def version_option(program: str) -> Callable[[Any], Any]:
@@ -23,7 +24,6 @@ def version_option(program: str) -> Callable[[Any], Any]:
 
 
 def _torch() -> str:
-    from gpu_engine.common.clean import clean
     from gpu_engine.interpreters import choose
     from gpu_engine.launching import interpreter
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from gpu_engine.code import listing
 from gpu_engine.code.listing import BadList, Entry
 from gpu_engine.common import paths
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import open_file
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import Run, all_parts, all_runs
 
@@ -264,7 +264,5 @@ def mark_used(place: Path) -> None:
 @contextlib.contextmanager
 def told() -> Iterator[None]:
     """A disk that is full, said as a person reads it."""
-    try:
+    with telling(f"the code can't be written to {root()}"):
         yield
-    except OSError as err:
-        raise UserError(f"the code can't be written to {root()}: {reason(err)}") from None

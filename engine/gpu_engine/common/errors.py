@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from gpu_engine.common.files import reason
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import in_toml
 
@@ -39,6 +43,23 @@ class SpecError(UserError):
     def __init__(self, problems: list[Problem] | tuple[Problem, ...]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(p) for p in self.problems))
+
+
+def meant(given: str, there: Collection[str], there_are: str = "there are") -> str:
+    """What to say of a word that is none of these: which it may mean, or which there are."""
+    import difflib
+
+    near = difflib.get_close_matches(given, there, n=1)
+    return f"did you mean {near[0]}?" if near else f"{there_are} {', '.join(there) or 'none'}"
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Where the system refuses something inside: UserError, "WHAT: permission denied"."""
+    try:
+        yield
+    except OSError as err:
+        raise UserError(f"{what}: {reason(err)}") from None
 
 
 def with_type(kind: str | None, message: str) -> str:

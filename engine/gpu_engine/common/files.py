@@ -20,6 +20,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -73,7 +74,7 @@ def open_inside(folder: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0
     return fd
 
 
-def file_inside(folder: Path, name: str) -> BinaryIO:
+def file_inside(folder: Path, name: str) -> BufferedReader:
     """`open_inside` for reading, as a file object. Raises OSError."""
     return os.fdopen(open_inside(folder, name), "rb")
 
@@ -138,10 +139,8 @@ def why_not_inside(folder: Path, name: str) -> str | None:
 
 
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_WORDS: dict[int | None, str] = {
-    errno.ELOOP: "it is a link, and none is followed in a run folder",
-    errno.ENOTDIR: "it is in something else than a folder",
-}
+_WORDS: dict[int | None, str] = {errno.ELOOP: "it is a link, and none is followed in a run folder",
+                                 errno.ENOTDIR: "it is in something else than a folder"}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -214,6 +213,14 @@ def _replace(path: str, at: int | None, text: str, mode: int, settled: bool) -> 
         raise
 
 
+def size_of(path: Path) -> int:
+    """The bytes of a file; 0 if it is not there, or that can't be told. Of a link its own."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
 def settle(path: Path) -> None:
     """Wait until the content of a file or folder has reached the disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -261,7 +268,7 @@ def locked(path: Path) -> bool | None:
     return False
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """Open `path` for reading without ever waiting: a plain `open` of a FIFO waits for a writer.
     Raises OSError, also for anything that is not a regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

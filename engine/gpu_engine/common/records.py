@@ -54,6 +54,14 @@ def read_record(cls: type[R], data: object, *, strict: bool = False) -> R:
     return cls(**values)
 
 
+def find_record(cls: type[R], data: object) -> R | None:
+    """`read_record`; None for what is none, as of a file that is not there."""
+    try:
+        return read_record(cls, data)
+    except ValueError:
+        return None
+
+
 class _Field(NamedTuple):
     name: str
     kind: Kind

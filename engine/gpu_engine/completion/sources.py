@@ -10,10 +10,14 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside
+
+if TYPE_CHECKING:
+    from gpu_engine.common.values import Kind
 
 _TOLD = 40
 """How many runs are shown with their state and name, for which two files are read."""
@@ -49,16 +53,16 @@ def presets(typed: str) -> list[Answer]:
 
 
 def _toml_files(typed: str) -> list[Answer]:
-    head, _, _ = typed.rpartition("/")
-    folder = Path(head + "/" if head or typed.startswith("/") else ".").expanduser()
-    begin = typed[:len(typed) - len(typed.rpartition("/")[2])]
+    head, slash, last = typed.rpartition("/")
+    begin = head + slash
+    folder = Path(begin or ".").expanduser()
     out: list[Answer] = []
     try:
         entries = sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:
         return []
     for entry in entries:
-        if entry.name.startswith(".") and not typed.rpartition("/")[2].startswith("."):
+        if entry.name.startswith(".") and not last.startswith("."):
             continue
         if entry.is_dir():
             if typed:  # every folder here would hide the presets' names
@@ -70,22 +74,21 @@ def _toml_files(typed: str) -> list[Answer]:
 
 def runs(typed: str) -> list[Answer]:
     """Ids of runs, the newest first, by the time at which something was last made in the folder."""
-    return _runs([name for name in _ids() if name.startswith(typed)])
+    return _runs(_ids(typed))
 
 
 def live_runs(typed: str) -> list[Answer]:
     """Ids of runs that go on or wait; of all if there is none."""
     from gpu_engine.runs.state import LIVE
 
-    ids = [name for name in _ids() if name.startswith(typed)]
+    ids = _ids(typed)
     live = [name for name in ids[:_LOOKED] if _state(name).get("state") in LIVE]
     return _runs(live or ids)
 
 
 def waiting_runs(typed: str) -> list[Answer]:
     """Ids of runs in the queue."""
-    return _runs([name for name in _ids()[:_LOOKED]
-                  if name.startswith(typed) and _state(name).get("state") == "queued"])
+    return _runs([name for name in _ids(typed)[:_LOOKED] if _state(name).get("state") == "queued"])
 
 
 def removed_runs(typed: str) -> list[Answer]:
@@ -97,17 +100,15 @@ def removed_runs(typed: str) -> list[Answer]:
 
 def last_run(typed: str) -> list[Answer]:
     """`runs`, and the word for the newest one."""
-    every = runs(typed)
-    return [*every, Answer("last", "the newest run")] if every else []
+    return [*runs(typed), Answer("last", "the newest run")] if _ids() else []
 
 
-def _ids() -> list[str]:
-    found: list[tuple[float, str]] = []
+def _ids(typed: str = "") -> list[str]:
     try:
         with os.scandir(paths.runs_folder()) as entries:
-            for entry in entries:
-                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                    found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
+            found = [(entry.stat(follow_symlinks=False).st_mtime, entry.name) for entry in entries
+                     if entry.name.startswith(typed) and not entry.name.startswith(".")
+                     and entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
     return [name for _, name in sorted(found, reverse=True)]
@@ -185,10 +186,10 @@ def device_ids(typed: str) -> list[Answer]:
 
 def _devices(root: Path = Path("/")) -> list[Answer]:
     found: list[Answer] = []
-    cards = sorted(_listed(root / "proc/driver/nvidia/gpus"))  # in PCI order, as NVML numbers them
-    for index, name in enumerate(cards):
+    cards = sorted((root / "proc/driver/nvidia/gpus").glob("*"))  # in PCI order, as NVML's numbers
+    for index, card in enumerate(cards):
         try:
-            text = (root / "proc/driver/nvidia/gpus" / name / "information").read_text()
+            text = (card / "information").read_text()
         except OSError:
             text = ""
         model = next((line.partition(":")[2].strip() for line in text.splitlines()
@@ -201,24 +202,13 @@ def _devices(root: Path = Path("/")) -> list[Answer]:
     return found + [Answer(f"cpu:{i}", "CPU slot") for i in range(min(cores, 8))]
 
 
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208  names are enough
-    except OSError:
-        return []
-
-
-def assignments(typed: str) -> list[Answer]:
-    """`KEY=`, and then the values that the key can have."""
-    return _assignments(typed, several=False)
-
-
 def grid(typed: str) -> list[Answer]:
     """As `assignments`, with several values: "amp.dtype=off,bf16"."""
-    return _assignments(typed, several=True)
+    return assignments(typed, several=True)
 
 
-def _assignments(typed: str, *, several: bool) -> list[Answer]:
+def assignments(typed: str, *, several: bool = False) -> list[Answer]:
+    """`KEY=`, and then the values that the key can have."""
     from gpu_engine.spec import schema
 
     every = schema.keys()
@@ -240,10 +230,7 @@ def _assignments(typed: str, *, several: bool) -> list[Answer]:
             if one.value not in given]
 
 
-def _values(key: str, kind: object, typed: str) -> Iterable[Answer]:
-    from gpu_engine.common.values import Kind
-
-    assert isinstance(kind, Kind)
+def _values(key: str, kind: Kind, typed: str) -> Iterable[Answer]:
     if key == "devices.ids":
         return device_ids(typed)
     if key == "devices.hosts":

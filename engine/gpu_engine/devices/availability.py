@@ -65,13 +65,8 @@ class Availability:
         return self.state == "free"
 
 
-def judge(
-    samples: Sequence[Sample],
-    lease: str | None = None,
-    *,
-    looks: int = LOOKS,
-    now: float | None = None,
-) -> Availability:
+def judge(samples: Sequence[Sample], lease: str | None = None, *, looks: int = LOOKS,
+          now: float | None = None) -> Availability:
     """Judge one device by its last samples, newest last. `lease`: who holds it, in words. `now`, in
     Unix seconds, is needed to say for how long a process has been running."""
     if lease:
@@ -140,34 +135,41 @@ def doubts(sample: Sample) -> tuple[str, ...]:
     if sample.device.is_cpu or sample.problem:
         return ()
     unknown = () if sample.processes is not None or sample.device.with_host else (
-        "the driver does not say which processes are on it, so it may not be free",
-    )
+        "the driver does not say which processes are on it, so it may not be free",)
     return (*_wrong(sample), *unknown)
 
 
-def judge_all(
-    snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *, looks: int = LOOKS
-) -> dict[str, Availability]:
+def judge_all(snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *, looks: int = LOOKS
+              ) -> dict[str, Availability]:
     """Judge every device of the newest snapshot. Returns the answers by device id."""
     found = {}
     for sample in snapshots[-1].samples if snapshots else ():
-        history = _history(snapshots[-looks:], sample.device)
-        holder = leases.get(key(sample.device))
-        found[sample.device.id] = judge(
-            history, str(holder) if holder else None, looks=looks, now=snapshots[-1].taken
-        )
+        device, shots = sample.device, snapshots[-looks:]
+        history = [s for s in (shot.of(device.id) for shot in shots) if s is not None]
+        holder = leases.get(key(device))
+        found[device.id] = judge(history, str(holder) if holder else None, looks=looks,
+                                 now=snapshots[-1].taken)
     return found
 
 
-def freest(
-    n: int | None,
-    snapshots: Sequence[Snapshot],
-    leases: Mapping[str, Holder],
-    *,
-    looks: int = LOOKS,
-    free: int | None = None,
-    share: bool = False,
-) -> list[Device]:
+class Steady:
+    """Tells which devices have been free for some looks in a row: one look can be a moment between
+    two processes of somebody's script."""
+
+    def __init__(self, looks: int = LOOKS) -> None:
+        self._looks = looks
+        self._times: dict[str, int] = {}
+
+    def update(self, freedom: Mapping[str, Availability]) -> frozenset[str]:
+        """Take in what one look has found, by a device's id or any other key. Returns the keys of
+        those that have been free for long enough."""
+        self._times = {key: min(self._times.get(key, 0) + 1, self._looks)
+                       for key, found in freedom.items() if found.free}
+        return frozenset(k for k, times in self._times.items() if times == self._looks)
+
+
+def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,
+           looks: int = LOOKS, free: int | None = None, share: bool = False) -> list[Device]:
     """Choose the `n` devices to take; returns them in the machine's order. None: all that are free
     of the model of which most are.
 
@@ -251,18 +253,10 @@ def _judge_cpu(samples: Sequence[Sample], looks: int) -> Availability:
     return Availability("free", "free")
 
 
-def _history(snapshots: Sequence[Snapshot], device: Device) -> list[Sample]:
-    return [s for s in (snapshot.of(device.id) for snapshot in snapshots) if s is not None]
-
-
 def _load(sample: Sample, freedom: Availability, order: int) -> tuple[object, ...]:
-    used = (sample.memory_used or 0) >> 26 if not sample.device.is_cpu else 0
-    share = (
-        round(sample.utilization or 0.0, 1)
-        if sample.device.is_cpu
-        else (sample.utilization or 0.0)
-    )
-    return (freedom.state != "free", used, share, order)
+    cpu, share = sample.device.is_cpu, sample.utilization or 0.0
+    used = 0 if cpu else (sample.memory_used or 0) >> 26
+    return (freedom.state != "free", used, round(share, 1) if cpu else share, order)
 
 
 def _model(device: Device) -> str:
@@ -281,15 +275,10 @@ def free_memory(sample: Sample) -> int | None:
 def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Availability],
              least: int | None = None) -> str:
     free = sum(f.free for f in states.values())
-    text = (
-        f"{n} {'device is' if n == 1 else 'devices are'} needed and "
-        f"{free or 'none'} {'are' if free > 1 else 'is'} free"
-    )
-    why = [
-        f"{s.device.label}: {states[s.device.id].reason}"
-        for s in newest
-        if not states[s.device.id].free
-    ]
+    text = (f"{n} {'device is' if n == 1 else 'devices are'} needed and "
+            f"{free or 'none'} {'are' if free > 1 else 'is'} free")
+    why = [f"{s.device.label}: {states[s.device.id].reason}" for s in newest
+           if not states[s.device.id].free]
     if least is not None:
         text = f"{n} with {_size(least)} of free memory are needed"
         why += [f"{s.device.label}: {_size(free_memory(s) or 0)} of it are free"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu_engine.devices.backends import registry
@@ -23,7 +22,12 @@ def discover(timeout: float = PATIENCE) -> Inventory:
     names = registry.drivers()
     # Without a driver, variables that hide GPUs may be set all the same.
     gpus = discover_of(names or next(iter(registry.BACKENDS)), timeout)
-    return gpus if gpus.devices else _explained(cpu_slots(), [gpus])
+    if gpus.devices:
+        return gpus
+    slots = cpu_slots()
+    return replace(slots, problem="; ".join(filter(None, (gpus.problem, slots.problem))) or None,
+                   inherited_visible=gpus.inherited_visible,
+                   visible_variable=gpus.visible_variable, hidden=gpus.hidden)
 
 
 def discover_of(name: str, timeout: float = PATIENCE) -> Inventory:
@@ -43,18 +47,3 @@ def discover_of(name: str, timeout: float = PATIENCE) -> Inventory:
 def cpu_slots() -> Inventory:
     """Find the CPU slots, even if there are GPUs. Never raises."""
     return discover_of("cpu")
-
-
-def _explained(found: Inventory, without: Sequence[Inventory]) -> Inventory:
-    """`found`, with the reasons why the backends tried before it have no devices to offer."""
-    problems = [i.problem for i in (*without, found) if i.problem]
-    narrowed = next((i for i in without if i.visible_variable), found)
-    if found.visible_variable:
-        narrowed = found
-    return replace(
-        found,
-        problem="; ".join(problems) or None,
-        inherited_visible=narrowed.inherited_visible,
-        visible_variable=narrowed.visible_variable,
-        hidden=narrowed.hidden,
-    )

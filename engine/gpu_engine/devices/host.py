@@ -43,8 +43,16 @@ def core_times(stat: Path = Path("/proc/stat")) -> dict[int, CoreTimes]:
     return found
 
 
-def core_times_of_psutil() -> dict[int, CoreTimes]:
-    """The same on systems without /proc, in hundredths of a second."""
+def times() -> dict[int, CoreTimes]:
+    """`core_times`; without /proc as psutil tells them. Empty if nobody does."""
+    try:
+        return core_times()
+    except (OSError, ValueError):
+        return {} if LINUX else _times_of_psutil()
+
+
+def _times_of_psutil() -> dict[int, CoreTimes]:
+    """In hundredths of a second."""
     import psutil
 
     cores = enumerate(psutil.cpu_times(percpu=True))
@@ -105,13 +113,13 @@ class HostReader:
 
         self._psutil = psutil
         self._disk = DiskWatch(runs_folder)
-        self._cores = self._times()
+        self._cores = times()
         self._net = self._traffic()
         self._net_at = time.monotonic()
 
     def read(self) -> HostSample:
         """Read all figures once. Waits at most 0.05 s."""
-        cores, before = self._times(), self._cores
+        cores, before = times(), self._cores
         traffic, traffic_before = self._traffic(), self._net
         now = time.monotonic()
         passed = now - self._net_at
@@ -121,20 +129,9 @@ class HostReader:
         if traffic is not None and traffic_before is not None and passed > 0:
             # The sum falls when an interface disappears: never show a negative rate.
             rates = [max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before)]
-        return HostSample(
-            cpu=busy_share(before.get(-1), cores.get(-1)),
-            memory_used=used,
-            memory_total=total,
-            disk_free=self._disk.free(),
-            net_sent=rates[0],
-            net_received=rates[1],
-        )
-
-    def _times(self) -> dict[int, CoreTimes]:
-        try:
-            return core_times()
-        except (OSError, ValueError):
-            return {} if LINUX else core_times_of_psutil()
+        return HostSample(cpu=busy_share(before.get(-1), cores.get(-1)), memory_used=used,
+                          memory_total=total, disk_free=self._disk.free(), net_sent=rates[0],
+                          net_received=rates[1])
 
     def _traffic(self) -> tuple[int, int] | None:
         try:

@@ -10,7 +10,7 @@ import os
 import pwd
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import procs
@@ -25,38 +25,19 @@ _FORGOTTEN = 60.0
 """Seconds after which a process that is no longer looked up is forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """What /proc says about a process at one moment."""
-
-    user: str | None
-    command: str | None
-    started: float | None
-    """Unix seconds."""
-    memory: int | None
-    """Resident bytes."""
-    cpu: float | None
-    """Share of one core since the lookup before; None at the first."""
-
-
 @dataclass(slots=True)
 class _Known:
-    user: str | None
-    command: str | None
+    found: DeviceProcess
     seconds: float
+    """Processor time that it had used at the last lookup."""
     at: float
-    owner: Owner | None = None
 
 
 class Owners:
     """Looks processes up, and remembers them by pid and start time, as pids are reused."""
 
-    def __init__(
-        self,
-        device_files: str,
-        proc: Path = procs.PROC,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, device_files: str, proc: Path = procs.PROC,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         """`device_files`: the beginning of the paths of the vendor's device files."""
         self._device_files = device_files
         self._proc = proc
@@ -68,8 +49,9 @@ class Owners:
         # another process in here, so a process counts only if it has a device file open.
         self._doubt = _inode(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE and _any(device_files)
 
-    def find(self, pid: int) -> Owner | None:
-        """Look up a process; None if it can't be seen from this pid namespace."""
+    def find(self, pid: int) -> DeviceProcess | None:
+        """What /proc says of a process; None if it can't be seen from this pid namespace. Its share
+        of a core is that since the lookup before; None at the first."""
         if pid <= 0:
             return None
         stat = procs.stat(pid, self._proc)
@@ -81,31 +63,23 @@ class Owners:
         cpu = None
         if known is None:
             self._forget(now)
-            user, command = self._user(pid), self._command(pid) or stat.name or None
-            known = self._known[pid, ticks] = _Known(user, command, seconds, now)
-        elif now - known.at < 0.05 and known.owner is not None:
-            return known.owner  # the same process on a second GPU, in the same reading
+            started = self._boot + ticks / _TICK if self._boot is not None else None
+            known = self._known[pid, ticks] = _Known(DeviceProcess(
+                pid, user=self._user(pid), command=self._command(pid) or stat.name or None,
+                started=started), seconds, now)
+        elif now - known.at < 0.05:
+            return known.found  # the same process on a second GPU, in the same reading
         else:
             cpu = max(0.0, (seconds - known.seconds) / (now - known.at))
             known.seconds, known.at = seconds, now
-        known.owner = Owner(
-            known.user,
-            known.command,
-            self._boot + ticks / _TICK if self._boot is not None else None,
-            stat.resident_pages * _PAGE,
-            cpu,
-        )
-        return known.owner
+        known.found = replace(known.found, host_memory=stat.resident_pages * _PAGE, cpu=cpu)
+        return known.found
 
     def process(self, pid: int, memory: int | None, kind: ProcessKind, utilization: float | None
                 ) -> DeviceProcess:
         """A process on a device, as its driver and /proc tell of it."""
-        owner = self.find(pid)
-        if owner is None:
-            return DeviceProcess(pid, memory, kind, visible=False, utilization=utilization)
-        return DeviceProcess(pid, memory, kind, user=owner.user, command=owner.command,
-                             started=owner.started, host_memory=owner.memory, cpu=owner.cpu,
-                             utilization=utilization)
+        found = self.find(pid) or DeviceProcess(pid, visible=False)
+        return replace(found, memory=memory, kind=kind, utilization=utilization)
 
     def _forget(self, now: float) -> None:
         """Drop the processes that were not looked up for a while: they are on no GPU any more."""
@@ -133,10 +107,8 @@ class Owners:
 
     def _holds_gpu(self, pid: int) -> bool:
         try:
-            return any(
-                str(link.readlink()).startswith(self._device_files)
-                for link in (self._proc / str(pid) / "fd").iterdir()
-            )
+            return any(str(link.readlink()).startswith(self._device_files)
+                       for link in (self._proc / str(pid) / "fd").iterdir())
         except OSError:
             return False
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.probe import client
-from gpu_engine.devices.probe.messages import Broken, Discover, Found, Looked
+from gpu_engine.devices.probe.messages import Broken, Discover, Found, Looked, Watch
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 _STEP = 0.2
@@ -30,13 +30,9 @@ class _Ended(Exception):
     """`asked_to_end` returned True."""
 
 
-def looks(
-    source: str,
-    wanted: Sequence[Device],
-    timeout: float,
-    asked_to_end: Callable[[], bool] = lambda: False,
-    interval: float = 0.5,
-) -> Iterator[tuple[Sample, ...]]:
+def looks(source: str, wanted: Sequence[Device], timeout: float,
+          asked_to_end: Callable[[], bool] = lambda: False,
+          interval: float = 0.5) -> Iterator[tuple[Sample, ...]]:
     """Yield samples of the devices `wanted`, in their order, every `interval` seconds.
 
     `source` is the name of their backend. They are first found again by their UUIDs; for one that
@@ -61,16 +57,15 @@ def looks(
         watched = tuple(dict.fromkeys(d for d in there if d is not None))
         gone = found.problem if not found.devices and found.problem else backend.gone
         if watched:
-            client.watch(probe, source, watched, interval, patience=timeout / 2)
+            probe.send(Watch(registry.reference(source), watched, interval, timeout / 2))
         while True:
             by_id: dict[str, Sample] = {}
             if watched:
                 look = _reply(probe, Looked, timeout, asked_to_end)
                 by_id = {s.device.id: s for s in look.samples}
-            yield tuple(
-                _seen(device, here, by_id) if here is not None else Sample(device, problem=gone)
-                for device, here in zip(wanted, there, strict=True)
-            )
+            yield tuple(_seen(device, here, by_id) if here is not None
+                        else Sample(device, problem=gone)
+                        for device, here in zip(wanted, there, strict=True))
             if not watched:
                 return
     except _Ended:
@@ -81,9 +76,8 @@ def looks(
         probe.close()
 
 
-def _reply(
-    probe: client.Probe, kind: type[_Reply], timeout: float, asked_to_end: Callable[[], bool]
-) -> _Reply:
+def _reply(probe: client.Probe, kind: type[_Reply], timeout: float,
+           asked_to_end: Callable[[], bool]) -> _Reply:
     """The next reply of this kind. Raises `_Ended`, `NoAnswer` and `client.Gone`."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:

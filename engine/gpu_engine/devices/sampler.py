@@ -19,8 +19,8 @@ from pathlib import Path
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.protocol import Backend
 from gpu_engine.devices.host import HostReader
-from gpu_engine.devices.probe.client import Gone, Probe, acquire, watch, watch_bus
-from gpu_engine.devices.probe.messages import Looked
+from gpu_engine.devices.probe.client import Gone, Probe, acquire
+from gpu_engine.devices.probe.messages import Looked, Watch, WatchBus
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 
 KEPT = 120
@@ -37,14 +37,9 @@ class Sampler:
     keeps the last figures and says so, and the other GPUs are read on.
     """
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        runs_folder: Path | None = None,
-        interval: float = 1.0,
-        on_snapshot: Callable[[Snapshot], None] | None = None,
-        patience: float = 2.0,
-    ) -> None:
+    def __init__(self, inventory: Inventory, runs_folder: Path | None = None,
+                 interval: float = 1.0, on_snapshot: Callable[[Snapshot], None] | None = None,
+                 patience: float = 2.0) -> None:
         self.inventory = inventory
         self.interval = interval
         self._runs_folder = runs_folder
@@ -129,8 +124,8 @@ class Sampler:
                 self._probe = acquire()
                 if self._stop.is_set():
                     break
-                watch(self._probe, self.inventory.source, self.inventory.devices,
-                      self.interval, self._patience)
+                self._probe.send(Watch(registry.reference(self.inventory.source),
+                                       self.inventory.devices, self.interval, self._patience))
                 if self._follow(self._probe, host, began):
                     failures = 0
                 problem = "the driver does not answer: trying again"
@@ -159,7 +154,7 @@ class Sampler:
         while not self._stop.is_set():
             if bus != self._bus:
                 bus = self._bus
-                watch_bus(probe, bus)
+                probe.send(WatchBus(bus))
             reply = probe.receive(self.interval + (0.5 if spoke else 0.0))
             if isinstance(reply, Looked):
                 heard, spoke = time.monotonic(), True
@@ -215,9 +210,8 @@ class Sampler:
             self._on_snapshot = None  # nor come again
 
 
-def take_several(
-    inventory: Inventory, looks: int = 3, apart: float = 0.25, timeout: float = 20.0
-) -> tuple[Snapshot, ...]:
+def take_several(inventory: Inventory, looks: int = 3, apart: float = 0.25, timeout: float = 20.0
+                 ) -> tuple[Snapshot, ...]:
     """Take `looks` snapshots, `apart` seconds from each other, for a program without a screen.
 
     If the driver does not answer within `timeout` seconds there are fewer, but at least one. The

@@ -8,8 +8,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import reason
+from gpu_engine.common.errors import UserError, telling
 
 
 class Aside:
@@ -25,7 +24,7 @@ class Aside:
         self.path = path
         self._beside = path.with_name(f".{mark}.exporting")
         self._published = False
-        try:
+        with telling(f"{path}: can't be written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir():
                 raise UserError(f"{path} is a folder; name a file in it")
@@ -40,8 +39,6 @@ class Aside:
             except BaseException:
                 os.close(fd)
                 raise
-        except OSError as err:
-            raise UserError(f"{path}: can't be written: {reason(err)}") from None
         self.file: BinaryIO = os.fdopen(fd, "w+b", buffering=1 << 16)
 
     def publish(self) -> None:

@@ -46,6 +46,11 @@ class About:
         """"digits 3f2a": tells runs of the same preset apart."""
         return f"{self.name} {self.id}"
 
+    @property
+    def unique(self) -> str:
+        """An id that no other run has, of any person: a run's own id has four letters."""
+        return f"{self.id}-{int(self.created):x}"
+
 
 class Anew(Exception):
     """What was written so far can't be continued: the export begins again from the first row."""
@@ -104,6 +109,11 @@ class Names:
                 return None
             self._made[name] = self._make(name)
         return self._made[name]
+
+    def values(self, row: Row) -> dict[str, float]:
+        """A row's values under the names to use."""
+        named = ((self(name), value) for name, value in row.values.items())
+        return {name: value for name, value in named if name is not None}
 
     def _make(self, name: str) -> str | None:
         if len(self._taken) >= MOST_NAMES:

@@ -45,11 +45,8 @@ class TensorBoard:
 
     def write(self, row: Row) -> None:
         """Add an event with a value for each tag."""
-        values = []
-        for name, value in row.values.items():
-            tag = self._names(name)
-            if tag is not None:
-                values.append(self._summaries.Summary.Value(tag=tag, simple_value=value))
+        values = [self._summaries.Summary.Value(tag=tag, simple_value=value)
+                  for tag, value in self._names.values(row).items()]
         self._event(self._events.Event(wall_time=row.t, step=row.step,
                                        summary=self._summaries.Summary(value=values)))
 

@@ -30,7 +30,7 @@ class Trackio:
 
     def begin(self, about: About) -> None:
         """Take away what an earlier export has written. Raises UserError."""
-        self._id, self._name = run_id(about), about.title
+        self._id, self._name = about.unique, about.title
         self._config = {**about.config, "gpu_panel": {
             "run": about.id, "tags": list(about.tags), "note": about.note}}
         try:
@@ -59,7 +59,8 @@ class Trackio:
             return
         try:
             self._store.bulk_log(
-                self._project, self._name, [self._values(row) for row in rows],
+                self._project, self._name,
+                [self._names.values(row) | {"attempt": row.attempt} for row in rows],
                 steps=[row.step for row in rows],
                 timestamps=[datetime.fromtimestamp(row.t, UTC).isoformat() for row in rows],
                 config=dict(self._config) or None, run_id=self._id)
@@ -82,13 +83,3 @@ class Trackio:
         for run in self._api.runs(self._project):
             if run.id == self._id:
                 run.delete()
-
-    def _values(self, row: Row) -> dict[str, float]:
-        named = ((self._names(name), value) for name, value in row.values.items())
-        return {name: value for name, value in named if name is not None} \
-            | {"attempt": row.attempt}
-
-
-def run_id(about: About) -> str:
-    """An id that no other run has, of any person: a run's own id has four letters."""
-    return f"{about.id}-{int(about.created):x}"

@@ -38,14 +38,13 @@ class Wandb:
         if self._online and not self._wandb.login(prompt=False, verify=False):
             raise UserError("W&B has no key of yours here: wandb login asks for one; without "
                             "--online nothing is sent, and wandb sync does so later")
-        id, number = f"{about.id}-{int(about.created):x}", 1
-        base = id
+        id, number = about.unique, 1
         while sent := [p for p in self._made(id) if list(p.glob("*.synced"))]:
             if not self._again:
                 raise UserError(f"{sent[0]} was sent to W&B already, as run {id}; --again makes "
                                 "another run there")
             number += 1
-            id = f"{base}-{number}"
+            id = f"{about.unique}-{number}"
         self._old = self._made(id)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -66,9 +65,8 @@ class Wandb:
     def write(self, row: Row) -> None:
         """Add a row. W&B's own step only counts them, as it may not go back; curves are drawn over
         the value `step`."""
-        named = ((self._names(name), value) for name, value in row.values.items())
-        self._run.log({name: value for name, value in named if name is not None}
-                      | {"step": row.step, "attempt": row.attempt, "_timestamp": row.t})
+        self._run.log(self._names.values(row) | {"step": row.step, "attempt": row.attempt,
+                                                 "_timestamp": row.t})
 
     def rewind(self, step: int) -> None:
         """Nothing can be taken back: the value `attempt` tells the rows apart."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.errors import SpecError, UserError, telling
 from gpu_engine.common.files import open_inside
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import environment, interpreter, logind, notifier, preflight
@@ -179,10 +177,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     done.
     """
     trust.require_ours(run.path)
-    if run.state().live:
-        raise UserError(f"run {run.id} is running; stop it first")
-    disk_room.require(run.path)
-    leftovers.end(run.path)  # what a killed supervisor left would write where we write
+    _make_way(run)
     data = attempts.read_spec(run, like)
     apply_sets(data, sets)
     spec = from_dict(data)
@@ -195,6 +190,14 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     if known is not None and known.request is not None:
         return _submit_again(run, spec, start)
     return _again(run, spec, chosen)
+
+
+def _make_way(run: runs.Run) -> None:
+    """See that another attempt can write into the run folder. Raises UserError."""
+    if run.state().live:
+        raise UserError(f"run {run.id} is running; stop it first")
+    disk_room.require(run.path)
+    leftovers.end(run.path)  # what a killed supervisor left would write where we write
 
 
 def _submit_again(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
@@ -227,10 +230,7 @@ def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None,
                 attempt: int | None = None) -> Prepared:
     """Start another attempt of an ended run, `attempt` or the next, with `spec`, from
     `checkpoint`; None: from the newest that loads. Returns at once. Raises as `resume`."""
-    if run.state().live:
-        raise UserError(f"run {run.id} is running; stop it first")
-    disk_room.require(run.path)
-    leftovers.end(run.path)
+    _make_way(run)
     return _again(run, spec, checkpoint, attempt)
 
 
@@ -259,11 +259,9 @@ def _chosen(run: runs.Run, spec: RunSpec, start: str) -> str | None:
 
 
 def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
-    try:
+    with telling(f"{run.path}: can't be written"):
         parts.write_instead(run.path, told)
         parts.keep_nodes(run.path, told)
-    except OSError as err:
-        raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
 
 
 def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
@@ -274,20 +272,12 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     Raises UserError where it can't be started.
     """
     module = "gpu_engine.remote.run" if parts.spans(run.path) else "gpu_engine.supervisor"
-    argv = own_program(module, str(run.path), str(lock))
-    if logind.here().scope:
-        argv = logind.wrapped(argv, run.id)
     # Ctrl-C is the command's, which then stops the run. Until the new process has left the terminal
     # it gets the signal too, and would die of it with the run's lock.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         log = open_inside(run.path, "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                             start_new_session=True,  # no terminal, no hang-up: it outlives us
-                             pass_fds=(lock,))
-        finally:
-            os.close(log)
+        logind.start(run.id, log, module, str(run.path), str(lock), pass_fds=(lock,))
     except OSError as err:
         raise UserError(f"the supervisor of run {run.id} can't be started: {err}") from None
     finally:

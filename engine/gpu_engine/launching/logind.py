@@ -1,4 +1,4 @@
-"""Whether a run would be ended at logout, and what to do about it.
+"""Starting what has to go on after this process: whether a logout would end it, and what to do.
 
 systemd-logind with KillUserProcesses=yes ends all that a login session started, detached or not.
 A scope of the user's own manager is outside the session, but that manager itself ends with the
@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import re
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_engine.common.ask_program import answer
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.own_programs import own_program
 
 _IN_SESSION = re.compile(r"/session-[^/]*\.scope")
 
@@ -29,22 +31,6 @@ class Decision:
     warning: str | None = None
 
 
-def decide(*, in_session: bool, root: bool, kills: bool | None, lingers: bool | None,
-           can_scope: bool) -> Decision:
-    """What the answers mean. None: not known. Pure."""
-    if not in_session or root or not kills:  # root's processes are spared by default
-        return Decision()
-    if lingers and can_scope:
-        return Decision(scope=True)
-    if lingers:
-        return Decision(warning="this machine ends your processes when you log out "
-                                "(KillUserProcesses=yes), and systemd-run --user --scope does not "
-                                "work here: the run ends with your session")
-    return Decision(warning="this machine ends your processes when you log out "
-                            "(KillUserProcesses=yes): the run ends then too, unless you turn "
-                            "lingering on first: loginctl enable-linger")
-
-
 def examine(root: Path = Path("/")) -> Decision:
     """Ask this machine. Costs nothing where there is no login session, and some ten milliseconds
     where there is."""
@@ -52,17 +38,18 @@ def examine(root: Path = Path("/")) -> Decision:
         session = bool(_IN_SESSION.search((root / "proc/self/cgroup").read_text()))
     except OSError:
         session = False
-    is_root = os.geteuid() == 0
-    if not session or is_root:
-        return decide(in_session=session, root=is_root, kills=None, lingers=None, can_scope=False)
-    kills = _yes(answer(["busctl", "get-property", "org.freedesktop.login1",
-                      "/org/freedesktop/login1", "org.freedesktop.login1.Manager",
-                      "KillUserProcesses"]))
-    if not kills:
-        return decide(in_session=True, root=False, kills=kills, lingers=None, can_scope=False)
-    lingers = _yes(answer(["loginctl", "show-user", str(os.getuid()), "-p", "Linger", "--value"]))
-    can = bool(lingers) and answer([*_SCOPE, "--", "true"]) is not None
-    return decide(in_session=True, root=False, kills=True, lingers=lingers, can_scope=can)
+    # Root's processes are spared by default.
+    if not session or os.geteuid() == 0 or not _yes("busctl", "get-property", *_KILLS):
+        return Decision()
+    if not _yes("loginctl", "show-user", str(os.getuid()), "-p", "Linger", "--value"):
+        return Decision(warning="this machine ends your processes when you log out "
+                                "(KillUserProcesses=yes): the run ends then too, unless you turn "
+                                "lingering on first: loginctl enable-linger")
+    if answer([*_SCOPE, "--", "true"]) is None:
+        return Decision(warning="this machine ends your processes when you log out "
+                                "(KillUserProcesses=yes), and systemd-run --user --scope does not "
+                                "work here: the run ends with your session")
+    return Decision(scope=True)
 
 
 def here() -> Decision:
@@ -75,14 +62,30 @@ def _at(_: int) -> Decision:
     return examine()
 
 
+def start(name: str, log: int, module: str, *args: str, env: Mapping[str, str] | None = None,
+          pass_fds: Sequence[int] = ()) -> None:
+    """Start a program of ours that outlives this process and its terminal, inside a scope if it
+    has to be. `name`: the scope's. `log`: the descriptor that gets all that is printed; it is
+    closed here. Raises OSError."""
+    argv = own_program(module, *args)
+    try:
+        subprocess.Popen(wrapped(argv, name) if here().scope else argv, stdin=subprocess.DEVNULL,
+                         stdout=log, stderr=log, cwd="/", start_new_session=True, env=env,
+                         pass_fds=pass_fds)
+    finally:
+        os.close(log)
+
+
 _SCOPE = ("systemd-run", "--user", "--scope", "--collect", "--quiet")
+_KILLS = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager",
+          "KillUserProcesses")
 
 
-def wrapped(argv: Sequence[str], run_id: str) -> list[str]:
+def wrapped(argv: Sequence[str], name: str) -> list[str]:
     """`argv` inside a scope; systemd-run becomes it, so open descriptors go along."""
-    return [*_SCOPE, f"--unit=gpu-panel-{run_id}", "--", *argv]
+    return [*_SCOPE, f"--unit=gpu-panel-{name}", "--", *argv]
 
 
-def _yes(said: str | None) -> bool | None:
-    words = (said or "").split()
-    return words[-1] in ("true", "yes", "1") if words else None
+def _yes(*asked: str) -> bool:
+    words = (answer(asked) or "").split()
+    return bool(words) and words[-1] in ("true", "yes", "1")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job, trust
 
@@ -18,6 +21,15 @@ def find(name: str) -> runs.Run:
         take_up(run)
     ask_slurm(run)
     return run
+
+
+def find_each(names: Sequence[str]) -> list[runs.Run]:
+    """`find` of each of these names. Raises UserError where two mean the same run."""
+    found = [find(name) for name in names]
+    ids = [run.id for run in found]
+    if len(set(ids)) < len(ids):
+        raise UserError(f"{', '.join(names)}: these name {', '.join(ids)}; name each run once")
+    return found
 
 
 def ask_slurm(run: runs.Run) -> None:

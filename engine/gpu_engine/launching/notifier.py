@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside
-from gpu_engine.common.own_programs import own_program
 from gpu_engine.launching import logind
 from gpu_engine.notify import config_path
 from gpu_engine.runs.folder import Run
@@ -26,15 +24,10 @@ def start(run: Run) -> None:
         plan = run.plan()
         if plan is not None and plan.origin is not None:
             return
-        argv = own_program("gpu_engine.notify", str(run.path))
-        if logind.here().scope:
-            argv = logind.wrapped(argv, f"{run.id}-notify")
-        fd = open_inside(run.path, journal.FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, cwd="/",
-                             start_new_session=True, env=_environment())
-        finally:
-            os.close(fd)
+        log = open_inside(run.path, journal.FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        # Without what would make the process look like one of a run's ranks.
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("GPU_PANEL_RUN")}
+        logind.start(f"{run.id}-notify", log, "gpu_engine.notify", str(run.path), env=environ)
     except OSError:
         return
 
@@ -57,8 +50,3 @@ def _wanted() -> bool:
         return file.read().runs.notify
     except UserError:
         return True
-
-
-def _environment() -> dict[str, str]:
-    """Ours, without what would make the process look like one of a run's ranks."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("GPU_PANEL_RUN")}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import paths, ports
-from gpu_engine.common.errors import Problem, UserError
+from gpu_engine.common.errors import Problem, UserError, meant
 from gpu_engine.common.files import expanded, open_file
 from gpu_engine.common.values import Kind, amiss, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
@@ -158,13 +158,8 @@ def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None, files: bo
     names = [f.name for f in info.fields]
     for name, value in spec.task.params.items():
         if name not in names and info.whole:
-            import difflib
-
-            near = difflib.get_close_matches(name, names, n=1)
-            there = f"did you mean {near[0]}?" if near else \
-                "it has " + (", ".join(names) or "none")
-            out.append(Problem(f"task.params.{name}", value,
-                               f"{info.name} has no such parameter; {there}"))
+            out.append(Problem(f"task.params.{name}", value, f"{info.name} has no such parameter; "
+                               + meant(name, names, "it has")))
         field = info.field(name)
         if field is not None and (wanted := _unlike(value, field.kind)):
             out.append(Problem(f"task.params.{name}", value, wanted))

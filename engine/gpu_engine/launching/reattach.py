@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 
 from gpu_engine.common import procs
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import json_inside
 from gpu_engine.launching.launcher import supervise
 from gpu_engine.remote.run import parts, pending_stops
@@ -33,10 +33,8 @@ def take_up(run: Run) -> bool:
         return False
     if _left(run) is None and not pending_stops.left(run.path):
         return False
-    try:
+    with telling(f"run {run.id} can't be reattached"):
         lock = lock_of(run.path)
-    except OSError as err:
-        raise UserError(f"run {run.id} can't be reattached: {err.strerror}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # somebody else does

@@ -21,7 +21,6 @@ and closed to others. No message of an error here has an address, a token or a c
 
 from __future__ import annotations
 
-import difflib
 import os
 import secrets
 import stat
@@ -32,7 +31,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, meant
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.notify.config_path import exists, path
 from gpu_engine.notify.events import EVENTS, USUAL
@@ -163,9 +162,7 @@ def _entry(number: int, entry: dict[str, Any]) -> To:
 
     for key in entry:
         if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, n=1)
-            raise wrong(key, "no such key; " + (f"did you mean {near[0]}?" if near else
-                                                "there are " + ", ".join(_KEYS)))
+            raise wrong(key, "no such key; " + meant(key, _KEYS))
     for key in ("name", "url", "token"):
         value = entry.get(key)
         if value is None:
@@ -207,9 +204,7 @@ def _events(value: object, wrong: Any) -> tuple[str, ...]:
         raise wrong("on", f"expected a list of {', '.join(EVENTS)}")
     for event in value:
         if event not in EVENTS:
-            near = difflib.get_close_matches(event, EVENTS, n=1)
-            raise wrong("on", f"{clean(event, 40)}: no such event; " + (
-                f"did you mean {near[0]}?" if near else "there are " + ", ".join(EVENTS)))
+            raise wrong("on", f"{clean(event, 40)}: no such event; {meant(event, EVENTS)}")
     return tuple(dict.fromkeys(value))
 
 

@@ -26,15 +26,9 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 
 
-def plan(
-    spec: RunSpec,
-    inventory: Inventory,
-    *,
-    python: str,
-    base: tuple[str, RunSpec] | None = None,
-    environ: Mapping[str, str] | None = None,
-    layout: Layout | None = None,
-) -> LaunchPlan:
+def plan(spec: RunSpec, inventory: Inventory, *, python: str,
+         base: tuple[str, RunSpec] | None = None, environ: Mapping[str, str] | None = None,
+         layout: Layout | None = None) -> LaunchPlan:
     """Check and resolve `spec` on this machine; see `check` and `resolve`.
 
     Raises SpecError with all that does not fit.
@@ -42,13 +36,8 @@ def plan(
     return resolve(check(spec, inventory, layout), python=python, base=base, environ=environ)
 
 
-def resolve(
-    checked: Checked,
-    *,
-    python: str,
-    base: tuple[str, RunSpec] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LaunchPlan:
+def resolve(checked: Checked, *, python: str, base: tuple[str, RunSpec] | None = None,
+            environ: Mapping[str, str] | None = None) -> LaunchPlan:
     """Make the plan of a checked spec. Raises SpecError with all problems that were found.
 
     python: the interpreter for the ranks, if the spec names none.
@@ -72,9 +61,12 @@ def resolve(
     )
     if layout.launched_by is not None:
         return resolved
-    devices, own = checked.devices, spec.run.python
+    devices, own, warnings = checked.devices, spec.run.python, []
+    if modes.get(p.mode).several_nodes and (
+            p.master_addr == "localhost" or p.master_addr.startswith("127.")):
+        warnings.append(f"{p.master_addr} is this machine itself: other machines can't meet there")
     return replace(
-        resolved, warnings=tuple(_warnings(spec)),
+        resolved, warnings=tuple(warnings),
         processes=processes(resolved, devices, python=own or python, environ=environ or {}),
         lines=lines(resolved, devices, base=base, python=own or "python"))
 
@@ -111,12 +103,3 @@ def _type(checked: Checked) -> Literal["cuda", "cpu", "mps", "xpu"]:
     assert found in ("cuda", "cpu", "mps", "xpu")
     return found
 
-
-def _warnings(spec: RunSpec) -> list[str]:
-    p = spec.parallel
-    out = []
-    if modes.get(p.mode).several_nodes:
-        host = p.master_addr
-        if host == "localhost" or host.startswith("127."):
-            out.append(f"{host} is this machine itself: other machines can't meet there")
-    return out

@@ -219,10 +219,8 @@ def _check_kind(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     return out
 
 
-_ALONE = {
-    "mps": ("Apple's GPU", "torch has no process group for it"),
-    "xpu": ("Intel's GPUs", "gpu-panel has no tried way to train on several of them (xccl)"),
-}
+_ALONE = {"mps": ("Apple's GPU", "torch has no process group for it"),
+          "xpu": ("Intel's GPUs", "gpu-panel has no tried way to train on several of them (xccl)")}
 """Devices, by their type in torch, on which only one process with one device trains, and why."""
 
 

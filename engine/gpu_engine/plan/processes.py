@@ -58,14 +58,12 @@ def torchrun_options(plan: LaunchPlan, *, node_rank: int | None = None) -> tuple
 def placeholders(plan: LaunchPlan) -> dict[str, object]:
     """What `{…}` in a person's own command stands for, but for the run folder."""
     train = plan.spec.train
-    return {
-        "batch.per_gpu": plan.batch.per_gpu, "batch.global": plan.batch.global_size,
-        "batch.size": plan.batch.size, "batch.accumulate": plan.batch.accumulate,
-        "lr": _exact(plan.lr.scaled), "world_size": plan.world_size, "replicas": plan.replicas,
-        "nodes": plan.nodes, "node_rank": plan.node_rank, "amp": plan.spec.amp.dtype,
-        "epochs": train.epochs or 1, "steps": train.steps or 0, "seed": train.seed,
-        "workers": train.workers, "run.name": plan.name,
-    }
+    return {"batch.per_gpu": plan.batch.per_gpu, "batch.global": plan.batch.global_size,
+            "batch.size": plan.batch.size, "batch.accumulate": plan.batch.accumulate,
+            "lr": _exact(plan.lr.scaled), "world_size": plan.world_size, "replicas": plan.replicas,
+            "nodes": plan.nodes, "node_rank": plan.node_rank, "amp": plan.spec.amp.dtype,
+            "epochs": train.epochs or 1, "steps": train.steps or 0, "seed": train.seed,
+            "workers": train.workers, "run.name": plan.name}
 
 
 def _once(plan: LaunchPlan, devices: Sequence[Device],
@@ -83,12 +81,10 @@ def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device],
     rank, mine = plan.ranks[i], devices[i]
     shown = environment(plan.source, [mine] if mine.is_slice else devices)
     env = shown | _threads(len(mine.cores) or (1 if plan.local_world_size > 1 else None), environ)
-    env |= {
-        "RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank),
-        "WORLD_SIZE": str(plan.world_size), "LOCAL_WORLD_SIZE": str(plan.local_world_size),
-        "GROUP_RANK": str(plan.node_rank), "GROUP_WORLD_SIZE": str(plan.nodes),
-        "MASTER_ADDR": plan.master_addr, "MASTER_PORT": str(plan.master_port),
-    }
+    env |= {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank),
+            "WORLD_SIZE": str(plan.world_size), "LOCAL_WORLD_SIZE": str(plan.local_world_size),
+            "GROUP_RANK": str(plan.node_rank), "GROUP_WORLD_SIZE": str(plan.nodes),
+            "MASTER_ADDR": plan.master_addr, "MASTER_PORT": str(plan.master_port)}
     env |= _observed(plan, [rank.rank], environ)
     return Process(argv, env, (rank.rank,), "rank", mine.cores, f"ranks/{rank.rank:05d}.log",
                    cleared(plan.source))

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import reason
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.runs import trust, waiting
 from gpu_engine.runs.folder import Run, State, runs_folder
 from gpu_engine.runs.waiting import Entry, place
@@ -92,8 +91,6 @@ def _entry(run: Run) -> Entry:
 
 
 def _write(run: Run, entry: Entry) -> None:
-    try:
+    with telling(f"run {run.id} can't be moved"):
         waiting.write(run.path, entry)
         waiting.enter(run.path)
-    except OSError as err:
-        raise UserError(f"run {run.id} can't be moved: {reason(err)}") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpu_engine.code import submitted
 from gpu_engine.common import procs
-from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.errors import SpecError, UserError, telling
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.launching import environment, notifier
 from gpu_engine.launching.launcher import Prepared, prepare, supervise
@@ -83,10 +83,8 @@ def _ready(run: Run, entry: waiting.Entry, devices: list[str]) -> Prepared:
     spec = from_dict(attempts.read_spec(run))
     spec = replace(spec, devices=replace(spec.devices, ids=devices, pick=None, free_gib=None))
     folder, spec = submitted.place_of(run, spec, entry)
-    try:
+    with telling(f"{folder}: can't be entered"):
         os.chdir(folder)
-    except OSError as err:
-        raise UserError(f"{folder}: can't be entered: {err.strerror}") from None
     prepared = prepare(spec, cwd=folder, in_turn=True, near=Path(entry.folder or folder))
     before = run.plan()
     return replace(prepared, plan=replace(

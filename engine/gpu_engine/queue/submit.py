@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_engine.code.submitted import Kept, keep
 from gpu_engine.common import paths, procs
-from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.errors import Problem, SpecError, UserError, telling
 from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import ask_torch, environment, interpreter
@@ -128,11 +128,9 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     ask([spec], prepared)
     disk_room.require(paths.runs_folder())
     queue = paths.queue_folder()
-    try:
+    with telling(f"{queue}: can't be written"):
         folder.private_folder(queue)
         entry = _entry(spec, when, prepared, queue)
-    except OSError as err:
-        raise UserError(f"{queue}: can't be written: {reason(err)}") from None
     run, lock = create_run(spec.name, to_toml(spec), made)
     try:
         if fill is not None:

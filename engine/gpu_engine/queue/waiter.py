@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -22,7 +21,6 @@ from pathlib import Path
 from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, write_json
-from gpu_engine.common.own_programs import own_program
 from gpu_engine.launching import logind
 from gpu_engine.queue import order, starts
 from gpu_engine.queue.devices import INTERVAL, Devices
@@ -54,17 +52,11 @@ def ensure(folder: Path | None = None) -> bool:
     folder = folder or paths.queue_folder()
     if not waiting.any_here(folder) or running(folder):
         return False
-    argv = own_program("gpu_engine.queue", str(folder))
-    if logind.here().scope:
-        argv = logind.wrapped(argv, f"queue-{os.getpid()}")
-    host = socket.gethostname()
-    path = waiting.lock_path(folder, host).with_suffix(".log")
+    path = waiting.lock_path(folder, socket.gethostname()).with_suffix(".log")
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
-                     0o600)
-        with open(fd, "ab") as out:  # noqa: PTH123 - a descriptor
-            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/",
-                             start_new_session=True)
+        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+                      0o600)
+        logind.start(f"queue-{os.getpid()}", log, "gpu_engine.queue", str(folder))
     except OSError as err:
         raise UserError(f"what starts waiting runs can't be started: {err}") from None
     return True

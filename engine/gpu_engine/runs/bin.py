@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import reason
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, private_folder
@@ -95,18 +95,14 @@ def restore(one: Removed) -> Run:
     if os.path.lexists(there):
         raise UserError(f"there is another run {one.id} now, in {there}; this one stays in "
                         f"{one.run.path}")
-    try:
+    with telling(f"run {one.id} can't be brought back"):
         os.rename(one.run.path, there)  # noqa: PTH104
-    except OSError as err:
-        raise UserError(f"run {one.id} can't be brought back: {reason(err)}") from None
     return Run(there)
 
 
 def delete(one: Removed) -> None:
     """Delete what is here of it. Raises UserError."""
-    try:
+    with telling(f"{one.run.path} can't be deleted"):
         shutil.rmtree(one.run.path)
-    except OSError as err:
-        raise UserError(f"{one.run.path} can't be deleted: {reason(err)}") from None
     if not os.path.lexists(paths.runs_folder() / one.id):
         trust.forget_started(paths.runs_folder() / one.id)

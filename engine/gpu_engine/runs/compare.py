@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
@@ -77,17 +78,13 @@ def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
     names = list(dict.fromkeys(n for r in runs for n in r.figures.evaluation))
     found = [r.figures for r in runs]
     rows = [Row("state", tuple(f.state for f in found)),
-            _row("steps", [units.count(f.step) if f.step is not None else None for f in found]),
-            _row("loss", [None if f.loss is None else units.loss(f.loss) for f in found]),
-            *(_row(f"eval {n}", [units.loss(f.evaluation[n]) if n in f.evaluation else None
-                                 for f in found]) for n in names),
-            _row("time", [None if f.seconds is None else units.clock(f.seconds) for f in found]),
-            _row("samples per s", [None if f.samples_per_s is None else f"{f.samples_per_s:,.4g}"
-                                   for f in found]),
-            _row("GPU memory", [None if f.gpu_peak is None else units.size(f.gpu_peak)
-                                for f in found]),
-            _row("host memory", [None if f.host_memory is None else units.size(f.host_memory)
-                                 for f in found])]
+            _row("steps", units.count, [f.step for f in found]),
+            _row("loss", units.loss, [f.loss for f in found]),
+            *(_row(f"eval {n}", units.loss, [f.evaluation.get(n) for f in found]) for n in names),
+            _row("time", units.clock, [f.seconds for f in found]),
+            _row("samples per s", "{:,.4g}".format, [f.samples_per_s for f in found]),
+            _row("GPU memory", units.size, [f.gpu_peak for f in found]),
+            _row("host memory", units.size, [f.host_memory for f in found])]
     return [row for row in rows if any(v is not None for v in row.values)]
 
 
@@ -101,8 +98,8 @@ def setting_rows(runs: Sequence[RunFacts]) -> list[Row]:
 def environment_rows(runs: Sequence[RunFacts]) -> list[Row]:
     """In what else they differ; a commit is cut to the twelve characters that git shows."""
     told = [asdict(r.environment) for r in runs]
-    rows = [Row(_ENVIRONMENT[k], tuple(None if t[k] is None else _short(k, t[k]) for t in told))
-            for k in _ENVIRONMENT]
+    rows = [_row(name, (lambda v: v[:12]) if key == "commit" else str, [t[key] for t in told])
+            for key, name in _ENVIRONMENT.items()]
     return [row for row in rows if row.differs]
 
 
@@ -137,9 +134,5 @@ _ENVIRONMENT = {"gpu_panel": "gpu-panel", "python": "python", "torch": "torch",
                 "folder": "folder", "commit": "commit", "changed_files": "changed files"}
 
 
-def _short(key: str, value: object) -> str:
-    return str(value)[:12] if key == "commit" else str(value)
-
-
-def _row(name: str, values: Sequence[str | None]) -> Row:
-    return Row(name, tuple(values))
+def _row(name: str, shown: Callable[[Any], str], values: Sequence[object]) -> Row:
+    return Row(name, tuple(None if v is None else shown(v) for v in values))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import files, procs
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import open_inside, write_inside, write_json_inside
 from gpu_engine.common.paths import parts_folder, runs_folder
 from gpu_engine.plan.records import LaunchPlan
@@ -101,7 +101,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
     known = slurm_job.read(run.path)
     counted = known is not None and known.id == job \
         and before.attempt not in [a.number for a in before.attempts]
-    try:
+    with telling(f"{run.path}: can't be written"):
         fd = _lock(run)
         if known is not None and known.id != job:
             slurm_job.forget(run.path)
@@ -113,8 +113,6 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
                               boot=procs.boot_id(),
                               attempts=_closed(before), changed=changed))
         trust.note_started(run.path)
-    except OSError as err:
-        raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
     return fd
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.common.files import size_of
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_with_files
 from gpu_engine.runs import trust
@@ -45,7 +46,7 @@ class Digests:
     def _advance(self, path: Path) -> bool:
         """Whether more of the file is left."""
         if path not in self._each:
-            if _size(path) < DIGESTED:
+            if size_of(path) < DIGESTED:
                 return False
             from gpu_engine.events.downsample import Digester  # only long runs need the decoder
 
@@ -64,17 +65,10 @@ def make_missing(folder: Path) -> subprocess.Popen[bytes] | None:
     of a long file: it ran before there were digests, or nothing could be written. None: there is
     nothing to do, or the folder is not this user's alone."""
     files = [events_path(folder, rank) for rank in ranks_with_files(folder)]
-    if all(_size(path) < DIGESTED or _size(digest_path(path)) for path in files) \
+    if all(size_of(path) < DIGESTED or size_of(digest_path(path)) for path in files) \
             or trust.why_not_ours(folder):
         return None
     return subprocess.Popen(
         own_program("gpu_engine.events.downsample", str(folder.absolute())), cwd="/",
         start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.records import Whole, read_record
+from gpu_engine.common.records import Whole, find_record
 
 FILE = "environment.json"
 
@@ -43,7 +43,4 @@ def write(run: Path, environment: Environment) -> None:
 
 def read(run: Path) -> Environment:
     """What was kept; all None if nothing was."""
-    try:
-        return read_record(Environment, json_inside(run, FILE) or {})
-    except ValueError:
-        return Environment()
+    return find_record(Environment, json_inside(run, FILE)) or Environment()

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import (
     file_inside,
     json_inside,
@@ -60,22 +60,8 @@ from gpu_engine.runs.state import (
     StateName,
 )
 
-__all__ = [
-    "EXIT_CODES",
-    "FINAL",
-    "LIVE",
-    "AttemptRecord",
-    "Cause",
-    "RankProcess",
-    "Run",
-    "State",
-    "StateName",
-    "all_runs",
-    "dumps",
-    "each_run",
-    "find",
-    "private_folder",
-]
+__all__ = ["EXIT_CODES", "FINAL", "LIVE", "AttemptRecord", "Cause", "RankProcess", "Run", "State",
+           "StateName", "all_runs", "each_run", "find", "private_folder"]
 
 _ENDING = 5.0
 """Seconds in which a supervisor is gone once its run has ended."""
@@ -230,10 +216,8 @@ class Run:
         started. Raises UserError if its folder can't be written."""
         if waiting.read(self.path) is None:
             return False
-        try:
+        with telling(f"run {self.id} can't be stopped"):
             fd = open_inside(self.path, "lock", os.O_RDWR)
-        except OSError as err:
-            raise UserError(f"run {self.id} can't be stopped: {reason(err)}") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             recorded = State.from_dict(json_inside(self.path, "state.json"))
@@ -397,8 +381,3 @@ def _created(run: Run) -> float:
         return run.path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def dumps(value: object) -> str:
-    """`value` as one document of strict JSON, for scripts."""
-    return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpu_engine.common import units
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.records import UnixTime, Whole, read_record
+from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
 
 FILE, STOP, SCRIPT, OUTPUT = "slurm.json", "stop", "job.sh", "supervisor.log"
@@ -125,11 +125,7 @@ class Job:
 
 def read(run: Path) -> Job | None:
     """The job of the run in this folder; None if it has none."""
-    data = json_inside(run, FILE)
-    try:
-        return read_record(Job, data) if data is not None else None
-    except ValueError:
-        return None
+    return find_record(Job, json_inside(run, FILE))
 
 
 def to_dict(run: Path) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 
 FIELDS = ("id", "name", "preset", "task", "mode", "tag", "state", "note")
 _BEGINS = frozenset({"id", "mode", "state", "tag"})
@@ -36,12 +37,9 @@ class _Term:
     """Whether it is a text in any case, `"lr:3"`."""
 
     def holds(self, asked: Asked) -> bool:
-        if self.field is None:
-            found = any(self.text in value for values in asked.texts.values() for value in values)
-        elif self.field in _BEGINS:
-            found = any(value.startswith(self.text) for value in asked.texts[self.field])
-        else:
-            found = any(self.text in value for value in asked.texts[self.field])
+        values = chain(*asked.texts.values()) if self.field is None else asked.texts[self.field]
+        found = any(value.startswith(self.text) if self.field in _BEGINS else self.text in value
+                    for value in values)
         return found != self.out
 
 

@@ -88,11 +88,3 @@ def printed(path: Path, offset: int) -> str | None:
             break
         kept.append(line)
     return "\n".join(kept).rstrip() or None
-
-
-def size_of(path: Path) -> int:
-    """The size of a log in bytes; 0 if it does not exist. An `offset` for `printed`."""
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0

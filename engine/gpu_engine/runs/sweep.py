@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
-from gpu_engine.common.records import UnixTime, Whole, read_record
+from gpu_engine.common.records import UnixTime, Whole, find_record
 
 FILE = "sweep.json"
 _ID = re.compile(r"s[0-9a-f]{1,32}")
@@ -42,11 +42,7 @@ class Member:
 
 def read(run: Path) -> Member | None:
     """The place in its sweep of the run in this folder; None if it is in none."""
-    data = json_inside(run, FILE)
-    try:
-        member = read_record(Member, data) if data is not None else None
-    except ValueError:
-        return None
+    member = find_record(Member, json_inside(run, FILE))
     # A file is named after it.
     return member if member is not None and _ID.fullmatch(member.sweep) else None
 

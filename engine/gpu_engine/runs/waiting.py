@@ -27,7 +27,7 @@ from pathlib import Path
 from gpu_engine.common import procs, units
 from gpu_engine.common.files import json_inside, read_json, write_json_inside
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.records import Pid, UnixTime, Whole, read_record
+from gpu_engine.common.records import Pid, UnixTime, Whole, find_record
 from gpu_engine.runs.state import State
 
 FILE = "queue.json"
@@ -114,11 +114,7 @@ def folder_beside(run: Path) -> Path:
 
 def read(run: Path) -> Entry | None:
     """What the run in this folder waits for; None if it does not wait."""
-    data = json_inside(run, FILE)
-    try:
-        return read_record(Entry, data) if data is not None else None
-    except ValueError:
-        return None
+    return find_record(Entry, json_inside(run, FILE))
 
 
 def write(run: Path, entry: Entry) -> None:
@@ -274,12 +270,7 @@ def lock_path(folder: Path, host: str) -> Path:
 
 def read_board(folder: Path, host: str) -> Board | None:
     """The newest board of that machine's waiter; None if there is none."""
-    data = read_json(board_path(folder, host))
-    try:
-        found = read_record(Board, data) if data is not None else None
-    except ValueError:
-        return None
-    return found
+    return find_record(Board, read_json(board_path(folder, host)))
 
 
 _seen: dict[Path, tuple[int, float, Board | None, bool]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -12,7 +11,7 @@ from typing import Any
 
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import open_file, reason, write_atomic
 from gpu_engine.common.values import convert, describe, in_toml
 from gpu_engine.settings import own_commands
@@ -80,7 +79,7 @@ def parse(text: str, where: Path) -> Settings:
             continue
         if section not in (*SECTIONS, _KEYS):
             wrong(section, table,
-                  "no such table; " + _hint(section, [*SECTIONS, _KEYS, _COMMANDS]))
+                  "no such table; " + meant(section, [*SECTIONS, _KEYS, _COMMANDS]))
         elif not isinstance(table, dict):
             wrong(section, table, f"expected a table, [{section}]")
         elif section != _KEYS:
@@ -88,7 +87,7 @@ def parse(text: str, where: Path) -> Settings:
                 setting = every().get(f"{section}.{key}")
                 if setting is None:
                     own = [n.partition(".")[2] for n in every() if n.startswith(f"{section}.")]
-                    wrong(f"{section}.{key}", value, "no such setting; " + _hint(key, own))
+                    wrong(f"{section}.{key}", value, "no such setting; " + meant(key, own))
                     continue
                 try:
                     given[setting.name] = convert(value, setting.kind)
@@ -136,11 +135,6 @@ def line_of(text: str, name: str) -> int | None:
     return None
 
 
-def _hint(given: str, there: list[str]) -> str:
-    near = difflib.get_close_matches(given, there, n=1)
-    return f"did you mean {near[0]}?" if near else "there are " + ", ".join(there)
-
-
 def source(setting: Setting, settings: Settings, env: Mapping[str, str]) -> str:
     """Where a setting's value comes from: "environment (NO_COLOR)", "file" or "default"."""
     for variable in filter(None, setting.env.split(", ")):
@@ -175,9 +169,7 @@ def begin() -> Path:
     where = path()
     if os.path.lexists(where):
         raise UserError(f"{where} is there already; gpu-engine settings shows what is in force")
-    try:
+    with telling(f"{where}: can't be written"):
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(where, beginning())
-    except OSError as err:
-        raise UserError(f"{where}: can't be written: {reason(err)}") from None
     return where

@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, meant
 from gpu_engine.common.files import expanded, reason
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.hints import text_of
@@ -60,12 +60,8 @@ class TaskInfo:
         return next((f for f in self.fields if f.name == name), None)
 
 
-BUILTIN = (
-    "gpu_engine.tasks.bytes_gpt:BytesGPT",
-    "gpu_engine.tasks.digits:Digits",
-    "gpu_engine.tasks.mnist:Mnist",
-    "gpu_engine.tasks.vgg:Vgg",
-)
+BUILTIN = ("gpu_engine.tasks.bytes_gpt:BytesGPT", "gpu_engine.tasks.digits:Digits",
+           "gpu_engine.tasks.mnist:Mnist", "gpu_engine.tasks.vgg:Vgg")
 """The tasks that ship with the engine, in the order in which a newcomer should see them."""
 
 
@@ -92,12 +88,8 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
     if name not in source.classes:  # a package may re-export it
         source = source.origin(name) or source
     if name not in source.classes:
-        import difflib
-
-        near = difflib.get_close_matches(name, source.classes, n=1)
-        there = f"did you mean {near[0]}?" if near else \
-            "it has " + (", ".join(source.classes) or "no class at all")
-        raise UserError(f"there is no class {name} in {where}; {there}")
+        raise UserError(f"there is no class {name} in {where}; "
+                        + meant(name, source.classes, "it has"))
     fields: dict[str, TaskField] = {}
     methods: set[str] = set()
     whole = _gather(source, name, fields, methods, frozenset())

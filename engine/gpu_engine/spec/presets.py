@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.errors import Problem, SpecError, UserError, meant, telling
 from gpu_engine.common.files import expanded, open_file, write_atomic
 from gpu_engine.common.frozen import frozen
 from gpu_engine.spec.read import from_dict, read_toml
@@ -134,10 +134,8 @@ def remove(name: str) -> Path:
     only a shipped one.
     """
     path = _own(name, "deleted")
-    try:
+    with telling(f"{path}: can't be deleted"):
         path.unlink()
-    except OSError as err:
-        raise UserError(f"{path}: can't be deleted: {err.strerror}") from None
     return path
 
 
@@ -152,10 +150,8 @@ def rename(name: str, new: str) -> Path:
     """Give the person's own preset another name. Raises UserError if there is no such preset, or
     one of the new name, or if that name is not allowed."""
     path, target = _own(name, "renamed"), _new(new)
-    try:
+    with telling(f"{path}: can't be renamed"):
         path.rename(target)
-    except OSError as err:
-        raise UserError(f"{path}: can't be renamed: {err.strerror}") from None
     return target
 
 
@@ -223,11 +219,9 @@ def save(name: str, spec: RunSpec, description: str | None = None) -> Path:
         description = str(document.get("description") or "")
     said = {"description": description} if description else {}
     _merge(document, said | to_dict(spec), said | to_dict(spec, defaults=False))
-    try:
+    with telling(f"{path}: can't be written"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(path, tomlkit.dumps(document))
-    except OSError as err:
-        raise UserError(f"{path}: can't be written: {err.strerror}") from None
     return path
 
 
@@ -269,9 +263,5 @@ def _locate(name: str) -> tuple[Path, bool]:
     for path, shipped in _files():
         if path.stem == name:
             return path, shipped
-    import difflib
-
-    there = names()
-    near = difflib.get_close_matches(name, there, n=1)
-    hint = f"did you mean {near[0]}?" if near else "there are " + (", ".join(there) or "none")
-    raise UserError(f"there is no preset {name!r}; {hint} (to name a file, include its .toml)")
+    raise UserError(f"there is no preset {name!r}; {meant(name, names())} (to name a file, include "
+                    "its .toml)")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_engine.common import procs
+from gpu_engine.common.files import size_of
 from gpu_engine.diagnose import hangs
 from gpu_engine.events import hang
 from gpu_engine.runs import stacks
@@ -125,7 +126,7 @@ class Watch:
         """Let all ranks print their stacks. Returns the ranks that will, and their logs' sizes."""
         asked = {}
         for rank, seen in events.items():
-            size = stacks.size_of(self.run.log(rank))
+            size = size_of(self.run.log(rank))
             pid = seen.view.pid
             if not seen.view.ended and pid is not None \
                     and stacks.send(pid, procs.start_ticks(pid), self.run):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
+from gpu_engine.interpreters.build import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.checkup import Checkup
 from gpu_engine.remote.reach.protocol import BadMessage, Piece
@@ -46,7 +47,7 @@ MESSAGES = [
     protocol.LackingFiles(("state.pt",)),
     protocol.CodeState("/h/code/aaaaaaaaaaaa", False, b"\x05"),
     protocol.Welcome(1, "0.1.0", "/usr/bin/python", "3.12.1", "gpu1", "alice", "/h", "/home/a",
-                     None, None, "1:2", 1.5, ("10.0.0.1",), protocol.Torch("2.13", "13.0"),
+                     None, None, "1:2", 1.5, ("10.0.0.1",), Build("2.13", "13.0", None),
                      "/home/a/.venv/bin/python"),
     protocol.Devices(gpus(8)),
     protocol.Looked(Snapshot(1.0, (SAMPLE,), HostSample(0.5)),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_engine.common.inbox import Inbox
 from gpu_engine.events.paths import DEVICES, devices_paths
 from gpu_engine.remote.reach.protocol import PIECE, BadMessage, Piece
-from gpu_engine.remote.run import allowance, link, mirror
+from gpu_engine.remote.run import link, mirror
 from gpu_engine.remote.run.mirror import Mirror
 from gpu_engine.remote.run.parts import Base, Part
 from gpu_engine.remote.there.follow import _Sender
@@ -214,7 +214,7 @@ def test_a_host_leaves_room_on_the_disk_and_keeps_to_its_budget(here, monkeypatc
     """It is said once, and tried again when the connection is made anew."""
     reports: Inbox[link.Report] = Inbox()
     way = link.Link(here, PART, 1 << 20, reports)
-    free = allowance.FLOOR + 10
+    free = mirror.FLOOR + 10
     monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), free))
     way._take(Piece.of(EVENTS, 0, b"x" * 10))
     way._take(Piece.of(EVENTS, 10, b"y" * 11))
@@ -223,8 +223,8 @@ def test_a_host_leaves_room_on_the_disk_and_keeps_to_its_budget(here, monkeypatc
     [told] = reports.take(0.0)
     assert isinstance(told, link.NotKept)
     assert "512 MiB would be free on the disk" in told.reason
-    free, budget = allowance.FLOOR * 2, 30
-    monkeypatch.setattr(allowance, "BUDGET", budget)
+    free, budget = mirror.FLOOR * 2, 30
+    monkeypatch.setattr(mirror, "BUDGET", budget)
     assert [at.offset for at in way._mirror.at()] == [10]
     way._take(Piece.of(EVENTS, 10, b"y" * 20))
     way._take(Piece.of(LOG, 0, b"z"))
@@ -235,11 +235,11 @@ def test_a_host_leaves_room_on_the_disk_and_keeps_to_its_budget(here, monkeypatc
 
 
 def test_a_host_may_send_much_at_once_but_not_for_long(here, monkeypatch):
-    one = allowance.Allowance(here, ranks=2)
+    one = mirror.Allowance(here, ranks=2)
     now = 1000.0
-    monkeypatch.setattr(allowance.time, "monotonic", lambda: now)
-    second = 2 * allowance.RATE
-    assert one.spend(round(second * allowance.BURST)) == 0.0
+    monkeypatch.setattr(mirror.time, "monotonic", lambda: now)
+    second = 2 * mirror.RATE
+    assert one.spend(round(second * mirror.BURST)) == 0.0
     assert one.spend(second) == 1.0
     now += 11.0
     assert one.spend(second * 5) == 0.0

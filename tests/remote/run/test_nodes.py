@@ -9,6 +9,7 @@ import pytest
 
 import gpu_engine
 from gpu_engine.common.errors import SpecError
+from gpu_engine.interpreters.build import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import nodes, survey
@@ -102,13 +103,15 @@ def test_what_is_no_host_is_refused_when_it_is_read(hosts):
 
 
 def _met(name, skew=0.0, doubt=0.01, **more):
-    return survey.Asked(HostDevices(name), None, machine(name, **more), skew, doubt)  # pyright: ignore
+    one = machine(name, **more)
+    return survey.Asked(one.host, one.welcome, one.inventory, HostDevices(name),
+                        None, skew, doubt)  # pyright: ignore
 
 
 def test_what_does_not_fit_between_hosts():
     """Another version, a machine twice, another torch. A clock that is off by more than the
     question took is told, and keeps nobody from using the host."""
-    torch = protocol.Torch("2.13.0+cu130", "13.0")
+    torch = Build("2.13.0+cu130", "13.0", None)
     met = [_met("a", torch=torch), _met("b", version="0.0.9"), _met("c", skew=-5.0),
            _met("d", skew=1.5, doubt=0.6), _met("e", boot="a")]
     said = {p.value: p.message for p in survey._unlike(met)}
@@ -117,7 +120,7 @@ def test_what_does_not_fit_between_hosts():
     assert [w.partition(", and")[0] for w in survey.clocks(met)] \
         == ["c: its clock is 5.0 s behind this machine's"]
     assert "same machine as a" in said["e"]
-    other = protocol.Torch("2.13.0+cpu")
+    other = Build("2.13.0+cpu", None, None)
     met = [_met("a", torch=torch, interpreter="/a/x"), _met("b", torch=other, interpreter="/b/x"),
            _met("c", lacking="no interpreter has torch: pip install torch")]
     unlike, without = survey.torches(met, spec(["a", "b", "c"]))

@@ -15,7 +15,7 @@ from gpu_panel.launch.devices import row_keys
 from gpu_panel.terminal.notice import notice
 
 if TYPE_CHECKING:
-    from gpu_engine.devices.stable_free import Steady
+    from gpu_engine.devices.availability import Steady
     from gpu_panel.alerts.news import News, RunsNews
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.runs.line import RunLine
@@ -102,7 +102,7 @@ class Teller:
                         for key, found in seen.freedom.items()}
         wanted = self._source.wanted
         if self._steady is None:
-            from gpu_engine.devices.stable_free import Steady  # after the first frame
+            from gpu_engine.devices.availability import Steady  # after the first frame
 
             self._steady = Steady()
         found = [key for key in self._steady.update(freedom)

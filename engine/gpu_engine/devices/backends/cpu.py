@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpu_engine.common.procs import LINUX
 from gpu_engine.devices import host
 from gpu_engine.devices.backends.protocol import Backend, Reader
 from gpu_engine.devices.records import Device, Inventory, Sample
@@ -47,9 +46,8 @@ class Cpu(Backend):
         return {}
 
 
-def slots(
-    cores: list[int], memory_total: int | None = None, quota: float | None = None
-) -> tuple[Device, ...]:
+def slots(cores: list[int], memory_total: int | None = None, quota: float | None = None
+          ) -> tuple[Device, ...]:
     """Divide `cores` into at most `MOST_SLOTS` groups that differ by at most one core, the larger
     ones first.
 
@@ -64,16 +62,8 @@ def slots(
     for number in range(count):
         stop = start + size + (number < larger)
         group = tuple(cores[start:stop])
-        found.append(
-            Device(
-                f"cpu:{number}",
-                "cpu",
-                _name(group),
-                index=number,
-                memory_total=memory_total,
-                cores=group,
-            )
-        )
+        found.append(Device(f"cpu:{number}", "cpu", _name(group), index=number,
+                            memory_total=memory_total, cores=group))
         start = stop
     return tuple(found)
 
@@ -94,34 +84,19 @@ class CpuReader(Reader):
 
     def __init__(self, devices: Sequence[Device]) -> None:
         super().__init__(devices)
-        self._before = _times()
+        self._before = host.times()
 
     def read(self) -> tuple[Sample, ...]:
         """Read a sample of each slot. Memory is that of the whole machine or container."""
-        taken, after = time.time(), _times()
+        taken, after = time.time(), host.times()
         used, total = host.memory()
         samples = []
         for device in self.devices:
             shares = [host.busy_share(self._before.get(c), after.get(c)) for c in device.cores]
             known = [s for s in shares if s is not None]
             off = bool(after) and not any(c in after for c in device.cores)
-            samples.append(
-                Sample(
-                    device,
-                    utilization=sum(known) / len(known) if known else None,
-                    memory_used=used,
-                    memory_total=total,
-                    problem=Cpu.gone if off else None,
-                    lost=off,
-                    taken=taken,
-                )
-            )
+            samples.append(Sample(
+                device, utilization=sum(known) / len(known) if known else None, memory_used=used,
+                memory_total=total, problem=Cpu.gone if off else None, lost=off, taken=taken))
         self._before = after
         return tuple(samples)
-
-
-def _times() -> dict[int, host.CoreTimes]:
-    try:
-        return host.core_times()
-    except (OSError, ValueError):
-        return {} if LINUX else host.core_times_of_psutil()

@@ -92,11 +92,7 @@ class Backend(ABC):
     def nothing(self, environ: Mapping[str, str], problem: str | None = None) -> Inventory:
         """An inventory without devices. `problem`: why there are none, if that needs saying."""
         narrowed = bool(self.variables) and self.variables[0] in environ
-        return Inventory(
-            (),
-            self.name,
-            problem=problem,
-            inherited_visible=environ[self.variables[0]] if narrowed else None,
-            visible_variable=self.variables[0] if narrowed else None,
-            hidden=self.hides_all(environ),
-        )
+        return Inventory((), self.name, problem=problem,
+                         inherited_visible=environ[self.variables[0]] if narrowed else None,
+                         visible_variable=self.variables[0] if narrowed else None,
+                         hidden=self.hides_all(environ))

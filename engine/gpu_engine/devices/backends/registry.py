@@ -9,13 +9,11 @@ from functools import cache
 from gpu_engine.devices.backends.protocol import Backend
 from gpu_engine.devices.records import Device
 
-BACKENDS = {
-    "nvml": "gpu_engine.devices.backends.nvidia.backend:Nvidia",
-    "amd": "gpu_engine.devices.backends.amd.backend:Amd",
-    "intel": "gpu_engine.devices.backends.intel:Intel",
-    "apple": "gpu_engine.devices.backends.apple:Apple",
-    "cpu": "gpu_engine.devices.backends.cpu:Cpu",
-}
+BACKENDS = {"nvml": "gpu_engine.devices.backends.nvidia.backend:Nvidia",
+            "amd": "gpu_engine.devices.backends.amd.backend:Amd",
+            "intel": "gpu_engine.devices.backends.intel:Intel",
+            "apple": "gpu_engine.devices.backends.apple:Apple",
+            "cpu": "gpu_engine.devices.backends.cpu:Cpu"}
 """"module:Class" by name. Backends are tried in this order until one finds devices; the processor,
 which is always there, comes last."""
 

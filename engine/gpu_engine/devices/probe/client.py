@@ -16,18 +16,8 @@ from collections.abc import Mapping
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.common.readable import readable
 from gpu_engine.devices.backends import registry
-from gpu_engine.devices.probe.messages import (
-    HEAD,
-    Broken,
-    Discover,
-    Found,
-    Reply,
-    Request,
-    Watch,
-    WatchBus,
-    pack,
-)
-from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.devices.probe.messages import HEAD, Broken, Discover, Found, Reply, Request, pack
+from gpu_engine.devices.records import Inventory
 
 _SHARE = 0.75
 """The share of the time limit for finding devices that a single GPU may take."""
@@ -189,29 +179,5 @@ def discover(name: str, environ: Mapping[str, str], timeout: float) -> Inventory
     probe.close()
     if isinstance(reply, Broken):
         return nothing(environ, reply.problem)
-    return nothing(
-        environ,
-        f"the driver did not answer in {timeout:g} s (it may hang: see dmesg; its own tools, such "
-        f"as nvidia-smi, may hang too)",
-    )
-
-
-def watch(
-    probe: Probe,
-    name: str,
-    devices: tuple[Device, ...],
-    interval: float,
-    patience: float,
-) -> None:
-    """Let `probe` read `devices` of the backend `name` every `interval` seconds from now on and
-    send a `Looked` each time. Raises `Gone`.
-
-    If a device does not answer within `patience` seconds, its sample says so, and the reply is sent
-    without waiting for it any longer.
-    """
-    probe.send(Watch(registry.reference(name), devices, interval, patience))
-
-
-def watch_bus(probe: Probe, device_ids: frozenset[str]) -> None:
-    """Let `probe` read the bus rates of these devices only, from now on. Raises `Gone`."""
-    probe.send(WatchBus(device_ids))
+    return nothing(environ, f"the driver did not answer in {timeout:g} s (it may hang: see dmesg; "
+                            "its own tools, such as nvidia-smi, may hang too)")

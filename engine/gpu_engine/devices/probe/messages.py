@@ -30,11 +30,13 @@ class Watch:
     """Read devices again and again from now on; answered by `Looked` each time."""
 
     backend: str
+    """As in `Discover`."""
     devices: tuple[Device, ...]
     interval: float
     """Seconds from one reading to the next."""
     patience: float
-    """Seconds after which a device that does not answer counts as late."""
+    """Seconds after which a device that does not answer counts as late: its sample says so, and the
+    reply is sent without waiting for it any longer."""
 
 
 @frozen(slots=True)

@@ -22,7 +22,15 @@ from typing import IO, TypeVar
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.remote.reach import protocol, reasons, ssh
-from gpu_engine.remote.reach.protocol import Answer, BadMessage, Failed, Message, Request
+from gpu_engine.remote.reach.protocol import (
+    Answer,
+    BadMessage,
+    Failed,
+    Message,
+    Request,
+    SendCheckpoint,
+    SendCode,
+)
 from gpu_engine.remote.reach.records import BadName, Host
 
 OPEN = 30.0
@@ -46,24 +54,24 @@ A = TypeVar("A", bound=Message)
 T = TypeVar("T")
 
 
-class Unreachable(UserError):
+class HostError(UserError):
+    """A host could not be asked, or has refused. Its text begins with the host's name."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{host}: {reason}")
+
+
+class Unreachable(HostError):
     """The host can't be asked, or can't any more."""
 
     title = "A host can't be reached"
 
-    def __init__(self, host: str, reason: str) -> None:
-        self.host, self.reason = host, reason
-        super().__init__(f"{host}: {reason}")
 
-
-class Refused(UserError):
+class Refused(HostError):
     """The host has answered that it can't be done."""
 
     title = "A host could not do it"
-
-    def __init__(self, host: str, reason: str) -> None:
-        self.host, self.reason = host, reason
-        super().__init__(f"{host}: {reason}")
 
 
 class Stream:
@@ -140,11 +148,8 @@ class Channel:
 
     def ask(self, request: Request, kind: type[A] = Message, seconds: float = ASK) -> A:
         """The one answer to `request`, which is to be of `kind`. Raises Unreachable, Refused."""
-        stream = self.stream(request)
-        try:
+        with contextlib.closing(self.stream(request)) as stream:
             got = stream.next(seconds)
-        finally:
-            stream.close()
         if got is None:
             raise Unreachable(self.host.name, f"no answer within {seconds:.0f} s")
         if not isinstance(got, kind):
@@ -160,23 +165,25 @@ class Channel:
         self._send(stream.number, request)
         return stream
 
-    def send_all(self, requests: Iterable[Request], what: str) -> None:
-        """Send many, in order, each of which is answered by `Done`. `what` names them in errors:
-        "code". Raises Unreachable, and Refused with what the host says."""
+    def send_all(self, kind: type[SendCode] | type[SendCheckpoint], key: str, what: str,
+                 pieces: Iterable[bytes]) -> None:
+        """Send what `key` and `what` name piece by piece, several under way at a time. Raises
+        Unreachable, and Refused with what the host says."""
         under_way: deque[Stream] = deque()
-        for request in requests:
+        offset = 0
+        for piece in pieces:
             if len(under_way) == _AHEAD:
-                self._taken(under_way.popleft(), what)
-            under_way.append(self.stream(request))
+                self._taken(under_way.popleft())
+            under_way.append(self.stream(kind.of(key, what, offset, piece)))
+            offset += len(piece)
         while under_way:
-            self._taken(under_way.popleft(), what)
+            self._taken(under_way.popleft())
 
-    def _taken(self, stream: Stream, what: str) -> None:
-        try:
+    def _taken(self, stream: Stream) -> None:
+        with contextlib.closing(stream):
             if stream.next(ASK) is None:
-                raise Unreachable(self.host.name, f"it took none of the {what} for {ASK:.0f} s")
-        finally:
-            stream.close()
+                raise Unreachable(self.host.name, f"it took nothing of what it is sent for "
+                                                  f"{ASK:.0f} s")
 
     def close(self, reason: str = "it was closed") -> None:
         """End it: the agent there ends too. Takes some seconds at most."""

@@ -14,7 +14,6 @@ A host that ssh knows need not stand here.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -23,8 +22,8 @@ from typing import Any
 
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import reason, write_atomic
+from gpu_engine.common.errors import UserError, meant, telling
+from gpu_engine.common.files import write_atomic
 from gpu_engine.remote.reach.allocation import hosts_of_job
 from gpu_engine.remote.reach.records import LOCAL, BadName, Host, check_name
 from gpu_engine.spec.read import read_toml
@@ -94,10 +93,7 @@ def remove(name: str) -> Path:
     there."""
     there = read()
     if name not in there:
-        near = difflib.get_close_matches(name, there, n=1)
-        hint = f"did you mean {near[0]}?" if near else \
-            "there are " + ", ".join(there) if there else "there are none"
-        raise UserError(f"{path()} has no host {clean(name, 80)!r}; {hint}")
+        raise UserError(f"{path()} has no host {clean(name, 80)!r}; {meant(name, there)}")
     document = _document()
     del document["hosts"][name]
     return _write(document)
@@ -113,11 +109,9 @@ def _document() -> Any:
 def _write(document: Any) -> Path:
     import tomlkit
 
-    try:
+    with telling(f"{path()}: can't be written"):
         path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(path(), tomlkit.dumps(document))
-    except OSError as err:
-        raise UserError(f"{path()}: can't be written: {reason(err)}") from None
     return path()
 
 
@@ -139,9 +133,7 @@ def _host(name: str, entry: object) -> Host:
         raise wrong("", entry, f"expected a table, [hosts.{name}]")
     for key, value in entry.items():
         if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, n=1)
-            raise wrong(clean(key, 80), value, "no such key; " + (
-                f"did you mean {near[0]}?" if near else "there are " + ", ".join(_KEYS)))
+            raise wrong(clean(key, 80), value, "no such key; " + meant(key, _KEYS))
         message = _CHECKS[key](key, value)
         if message is not None:
             raise wrong(key, value, message)

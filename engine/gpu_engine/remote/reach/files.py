@@ -1,4 +1,4 @@
-"""Which files of a run go from one machine to another, by name, and their hashes.
+"""Which files of a run go from one machine to another, by name.
 
 A name comes from the other side, so it is one of few, or it is refused: none can leave the folder
 that it is for.
@@ -6,10 +6,8 @@ that it is for.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection
-from typing import BinaryIO
 
 from gpu_engine.events.paths import DEVICES
 
@@ -42,14 +40,6 @@ def here(name: str, host: str, ranks: Collection[int], node: int) -> str | None:
         return name if int(of_rank[1]) in ranks else None
     of_node = _NODE.fullmatch(name)
     return name if of_node is not None and int(of_node[1]) == node else None
-
-
-def sha256(file: BinaryIO) -> str:
-    """The hash of what is left to read of `file`."""
-    digest = hashlib.sha256()
-    while data := file.read(1 << 20):
-        digest.update(data)
-    return digest.hexdigest()
 
 
 def of_checkpoint(name: str) -> bool:

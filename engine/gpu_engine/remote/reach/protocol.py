@@ -5,33 +5,26 @@ A request has a number of its own; every answer to it carries that number. Most 
 answer. `watch` and `follow` have many, until `cancel` or the end of what is followed. `Failed`
 can be the answer to any.
 
-What an agent sends is not trusted: sizes are bounded, types hold (`codec`), and its texts are made
-harmless for a terminal as they are read (`answer`). What it does with a request it could be told by
-hand.
+What an agent sends is not trusted: sizes are bounded, types hold, and its texts are made harmless
+for a terminal as they are read (`answer`). What is missing, too large or of another type spoils the
+whole; only a key that is not known is passed over, as a newer version may send more. What an agent
+does with a request it could be told by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, Self
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self
 
+import msgspec
 from msgspec import Struct
 
-from gpu_engine.common.clean import clean_lines
+from gpu_engine.common.clean import clean, clean_lines
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.remote.reach import codec
-from gpu_engine.remote.reach.codec import (
-    LONGEST,
-    PIECE,
-    BadMessage,
-    Message,
-    compressed,
-    decompressed,
-    pack,
-)
+from gpu_engine.interpreters.build import Build
 from gpu_engine.runs.state import State
-
-__all__ = ["LONGEST", "PIECE", "BadMessage", "Message", "pack"]
 
 VERSION = 1
 """Raised where an older agent or an older program here would misunderstand."""
@@ -43,6 +36,27 @@ MARK = "gpu-panel-agent"
 whatever a login shell printed before is not ours."""
 HASH = 8
 """Bytes of each hash in `CompareCode`."""
+LONGEST = 1 << 20
+"""Bytes of one line, at most."""
+PIECE = 256 << 10
+"""Bytes of a file in one message, at most, before they are packed."""
+TEXT = 1 << 16
+"""Characters of one text, at most."""
+ITEMS = 4096
+"""Entries of one list or table, at most."""
+_DEPTH = 14
+
+
+class BadMessage(Exception):
+    """What came is not what it should be; says where and what."""
+
+
+class Message(msgspec.Struct, tag_field="kind"):
+    """What one line holds, beside its number."""
+
+
+class _Line(msgspec.Struct):
+    id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -274,14 +288,6 @@ Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Sto
 
 # --- answers -------------------------------------------------------------------------------------
 
-class Torch(Struct):
-    """The torch of an interpreter there."""
-
-    version: str
-    cuda: str | None = None
-    hip: str | None = None
-
-
 class Welcome(Message, tag="welcome"):
     """What the machine is."""
 
@@ -307,7 +313,7 @@ class Welcome(Message, tag="welcome"):
     """Unix seconds when it was asked."""
     addresses: tuple[str, ...] = ()
     """Its own numeric addresses that are not loopback, the one that we came in by first."""
-    torch: Torch | None = None
+    torch: Build | None = None
     """That of the ranks; None: none was found, or it does not say what it is."""
     interpreter: str | None = None
     """The interpreter that a task's ranks get there, where run.python names none; None: none there
@@ -486,14 +492,66 @@ Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | 
 
 # --- lines ---------------------------------------------------------------------------------------
 
+def pack(number: int, message: Message) -> bytes:
+    """A message as a line, newline with it."""
+    line = {"id": number} | msgspec.to_builtins(message)
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _unpack(line: bytes, kinds: Any, text: Callable[[str], str] = str) -> tuple[int, Any]:
+    """The number and the message, of the union `kinds`, that a line holds. `text` is applied to
+    every text in it. A figure that is not a number (NaN) is unknown. Raises BadMessage."""
+    if len(line) > LONGEST:
+        raise BadMessage(f"a line of {len(line):,} bytes; {LONGEST:,} may be one")
+    try:
+        # By way of json, as msgspec's own reader refuses names of files that are not UTF-8.
+        data = json.loads(line, parse_constant=lambda _: None)
+        message = msgspec.to_builtins(msgspec.convert(data, kinds), builtin_types=(bytes,))
+        return msgspec.convert(data, _Line).id, msgspec.convert(_bounded(message, text), kinds)
+    except (ValueError, RecursionError) as err:  # msgspec's and json's errors are ValueErrors
+        raise BadMessage(clean(str(err), 200)) from None
+
+
+def _bounded(value: Any, text: Callable[[str], str], depth: int = 0) -> Any:
+    """What a message is made of, if all of it is within the bounds. Raises ValueError."""
+    if isinstance(value, str) and len(value) <= TEXT:
+        return text(value)
+    if isinstance(value, dict | list | tuple) and len(value) <= ITEMS and depth < _DEPTH:
+        if not isinstance(value, dict):
+            return [_bounded(v, text, depth + 1) for v in value]
+        return {_bounded(k, text, depth): _bounded(v, text, depth + 1) for k, v in value.items()}
+    if value is None or isinstance(value, bytes) \
+            or (isinstance(value, int) and abs(value) < 1 << 63) \
+            or (isinstance(value, float) and abs(value) <= 1e300):
+        return value
+    raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
+
+
+def compressed(data: bytes) -> bytes:
+    return zlib.compress(data, 1)
+
+
+def decompressed(data: bytes) -> bytes:
+    """The bytes of a message's piece of a file. Raises BadMessage, also where there are more than
+    `PIECE`, or less than was packed."""
+    unpacking = zlib.decompressobj()
+    try:
+        content = unpacking.decompress(data, PIECE + 1)
+    except zlib.error:
+        raise BadMessage("a piece of a file can't be unpacked") from None
+    if len(content) > PIECE or not unpacking.eof:
+        raise BadMessage("a piece of a file: too much at once, or cut")
+    return content
+
+
 def request(line: bytes) -> tuple[int, Request]:
     """The number and the request that a line holds. Raises BadMessage."""
-    return codec.unpack(line, Request)
+    return _unpack(line, Request)
 
 
 def answer(line: bytes) -> tuple[int, Answer]:
     """The number and the answer that a line holds, its texts harmless. Raises BadMessage."""
-    return codec.unpack(line, Answer, harmless)
+    return _unpack(line, Answer, harmless)
 
 
 def harmless(text: str) -> str:

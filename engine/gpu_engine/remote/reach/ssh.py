@@ -40,11 +40,9 @@ def shell(host: Host, *, shared: bool = True) -> list[str]:
 
 def ssh(host: Host, *, shared: bool = True) -> list[str]:
     """`ssh` up to and including the destination. Raises BadName."""
-    options = {
-        "BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": 5,
-        "ServerAliveCountMax": 3, "ForwardAgent": "no", "ForwardX11": "no",
-        "ClearAllForwardings": "yes", "PermitLocalCommand": "no", "RemoteCommand": "none",
-    }
+    options = {"BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": 5,
+               "ServerAliveCountMax": 3, "ForwardAgent": "no", "ForwardX11": "no",
+               "ClearAllForwardings": "yes", "PermitLocalCommand": "no", "RemoteCommand": "none"}
     sockets = _sockets()
     if not shared:  # nor over one that ~/.ssh/config names
         options |= {"ControlMaster": "no", "ControlPath": "none"}

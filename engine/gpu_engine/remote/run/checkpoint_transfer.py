@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside, read_inside, reason
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import file_inside, read_inside
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Channel, Refused, open_channel
 from gpu_engine.remote.reach.records import Host
@@ -75,24 +75,11 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
     if not set(answer.names) <= set(manifest["files"]):
         raise Refused(into.host.name, "it does not say which files of the checkpoint it lacks")
     for short in answer.names:
-        _send(into, key, f"{name}/{short}", pieces(short))
+        into.send_all(protocol.SendCheckpoint, key, f"{name}/{short}", pieces(short))
     return key
 
 
 def _read(path: Path) -> Iterator[bytes]:
-    try:
-        with file_inside(*checkpoints.inside(path.parent, path.name)) as file:
-            while data := file.read(protocol.PIECE):
-                yield data
-    except OSError as err:
-        raise UserError(f"{path}: {reason(err)}") from None
-
-
-def _send(into: Channel, key: str, name: str, pieces: Iterator[bytes]) -> None:
-    def requests() -> Iterator[protocol.SendCheckpoint]:
-        offset = 0
-        for piece in pieces:
-            yield protocol.SendCheckpoint.of(key, name, offset, piece)
-            offset += len(piece)
-
-    into.send_all(requests(), "checkpoint")
+    with telling(str(path)), file_inside(*checkpoints.inside(path.parent, path.name)) as file:
+        while data := file.read(protocol.PIECE):
+            yield data

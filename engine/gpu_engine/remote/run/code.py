@@ -8,13 +8,13 @@ the content already, in code that was sent before, is not sent again.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator
 
 from gpu_engine.code.snapshot import Snapshot
 from gpu_engine.plan.records import Sending
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Channel
+from gpu_engine.remote.reach.protocol import SendCode
 
 _BUILD = 300.0
 """Seconds in which a host compares, or writes, all files."""
@@ -27,9 +27,9 @@ def bring(way: Channel, snapshot: Snapshot) -> str:
     if there.there:
         return there.path
     key = secrets.token_hex(16)
-    _send(way, key, "list", iter((snapshot.listed,)))
-    _send(way, key, "contents", (data for n, data in enumerate(snapshot.contents)
-                                 if protocol.is_set(there.bits, n)))
+    way.send_all(SendCode, key, "list", _pieces([snapshot.listed]))
+    way.send_all(SendCode, key, "contents", _pieces(
+        data for n, data in enumerate(snapshot.contents) if protocol.is_set(there.bits, n)))
     return way.ask(protocol.BuildCode(key, snapshot.name, there.bits), protocol.CodeAt,
                    _BUILD).path
 
@@ -46,18 +46,7 @@ def _compared(way: Channel, snapshot: Snapshot, *, use: bool = False) -> protoco
     return way.ask(protocol.CompareCode(snapshot.name, hashes, use), protocol.CodeState, _BUILD)
 
 
-def _send(way: Channel, key: str, what: Literal["list", "contents"], parts: Iterator[bytes]
-          ) -> None:
-    def requests() -> Iterator[protocol.SendCode]:
-        offset = 0
-        for piece in _pieces(parts):
-            yield protocol.SendCode.of(key, what, offset, piece)
-            offset += len(piece)
-
-    way.send_all(requests(), "code")
-
-
-def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
     """The parts one behind the other, in pieces that fit a message."""
     rest = bytearray()
     for part in parts:

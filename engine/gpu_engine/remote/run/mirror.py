@@ -8,16 +8,18 @@ this disk nor a file that is not its own.
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from gpu_engine.common import units
 from gpu_engine.common.files import open_inside
 from gpu_engine.events.paths import DEVICES, inside
 from gpu_engine.remote.reach import files
 from gpu_engine.remote.reach.protocol import At, BadMessage, Piece
-from gpu_engine.remote.run.allowance import Allowance
 from gpu_engine.remote.run.parts import Part
+from gpu_engine.runs import disk_room
 
 _CHECKED = 256
 """Bytes at the end of what is here that are compared with what is there."""
@@ -25,6 +27,45 @@ _FULL = b"\n--- more came than run.log_mb allows; it is not kept here ---\n"
 """Stands at the end of a log of which no more is taken."""
 MOST_EVENTS = 8 << 30
 """Bytes of one rank's events."""
+FLOOR = 512 << 20
+"""Free bytes below which nothing of a host is written any more."""
+BUDGET = 32 << 30
+"""Bytes of one host in one run."""
+RATE = 16 << 20
+"""Bytes of each rank in a second, on average."""
+BURST = 64.0
+"""Seconds' worth that may come at once, as after a connection that was broken for long."""
+
+
+class Allowance:
+    """How much a host with so many `ranks` may still write to the disk of the folder `run`, and how
+    fast."""
+
+    def __init__(self, run: Path, ranks: int) -> None:
+        self._run, self._rate = run, RATE * max(ranks, 1)
+        self._taken = 0
+        self._due = 0.0
+        """When what has come would have come at that rate, monotonic seconds."""
+
+    def begin(self, taken: int) -> None:
+        """So many bytes of the host are here already."""
+        self._taken = taken
+
+    def refusal(self, count: int) -> str | None:
+        """Why so many bytes more are not written; None if they may be."""
+        if self._taken + count > BUDGET:
+            return f"more than {units.size(BUDGET)} came from there"
+        free = disk_room.of(self._run).free
+        if free is not None and free - count < FLOOR:
+            return f"less than {units.size(FLOOR)} would be free on the disk of {self._run}"
+        return None
+
+    def spend(self, count: int) -> float:
+        """So many bytes were written. Returns for how many seconds no more is to be taken."""
+        now = time.monotonic()
+        self._taken += count
+        self._due = max(self._due, now - BURST) + count / self._rate
+        return max(0.0, self._due - now)
 
 
 class Mirror:
@@ -141,5 +182,3 @@ def _write_all(fd: int, data: bytes, size: int) -> None:
         with suppress(OSError):
             os.ftruncate(fd, size)
         raise
-
-

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.files import size_of
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach.channel import Unreachable
@@ -68,15 +69,8 @@ def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:
     own = next((p.ranks for p in before if p.host == part.host and p.run is not None), ())
     fresh = tuple(rank for rank in part.ranks if rank not in own)
     kept = tuple(b for b in part.bases if b.rank in part.ranks and b.rank not in fresh)
-    new = tuple(Base(rank, size) for rank in fresh if (size := _size(run.events(rank))))
+    new = tuple(Base(rank, size) for rank in fresh if (size := size_of(run.events(rank))))
     return replace(part, attempt=number, fresh=fresh, bases=(*kept, *new))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, restarts: int) -> tuple[Part, ...]:

@@ -28,6 +28,11 @@ class Machine:
     welcome: Welcome
     inventory: Inventory
 
+    @property
+    def name(self) -> str:
+        """What the person calls it."""
+        return self.host.name
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -42,7 +47,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        return self.machine.host.name
+        return self.machine.name
 
 
 def entries(spec: RunSpec) -> tuple[HostDevices, ...]:
@@ -89,7 +94,7 @@ def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: in
             plan = plan_of(mine, machine.inventory, python=machine.welcome.interpreter
                            or machine.welcome.python)
         except SpecError as err:
-            raise SpecError([_on(machine.host.name, p) if p.key.startswith("devices") else p
+            raise SpecError([_on(machine.name, p) if p.key.startswith("devices") else p
                              for p in err.problems]) from None
         nodes.append(Node(machine, number, mine, plan))
     return tuple(nodes), _joined(spec, nodes, base)
@@ -97,7 +102,7 @@ def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: in
 
 def inventory_of(machines: Sequence[Machine]) -> Inventory:
     """All devices of several machines, each id with its host's name before it."""
-    devices = tuple(_named(d, m.host.name) for m in machines for d in m.inventory.devices)
+    devices = tuple(_named(d, m.name) for m in machines for d in m.inventory.devices)
     return Inventory(devices, machines[0].inventory.source if machines else "cpu")
 
 
@@ -111,7 +116,7 @@ def _ids(entry: HostDevices, inventory: Inventory) -> tuple[str, ...]:
 
 def _same_kind(spec: RunSpec, chosen: Sequence[Sequence[str]],
                machines: Sequence[Machine]) -> None:
-    cpu = [m.host.name for m, ids in zip(machines, chosen, strict=True)
+    cpu = [m.name for m, ids in zip(machines, chosen, strict=True)
            if all(i.startswith("cpu:") for i in ids)]
     if cpu and len(cpu) < len(machines):
         raise SpecError([Problem(_HOSTS, spec.devices.hosts,

@@ -49,14 +49,13 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         known_runs[h.name].folders if h.name in known_runs
         else h.folders(str(here)) if snapshot is None else ("~",) for h in hosts])
     try:
-        machines = [one.machine for one in met]
         problems = survey.torches(met, spec)
         if problems:
             raise SpecError(problems)
         # Before they are asked to try ports: what does not fit anyway is told at once.
-        nodes.spread(spec, machines, address="127.0.0.1", port=MEETING_PORT, base=base)
+        nodes.spread(spec, met, address="127.0.0.1", port=MEETING_PORT, base=base)
         address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
-        told, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
+        told, plan = nodes.spread(spec, met, address=address, port=port, base=base)
         there = _sent(met, told, known_runs, snapshot, here) if send or snapshot is None \
             else _previewed(met, told, known_runs, snapshot, here)
         same = survey.named_files(spec, here) if there.same else ()
@@ -75,7 +74,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         spec=to_dict(n.spec, defaults=False), folders=(place,), key=f"{key}/{n.number}",
         code=snapshot.name if snapshot is not None else None, skew=one.skew)
         for n, one, place in zip(told, met, places, strict=True)]
-    return spec, nodes.inventory_of(machines), plan, tuple(
+    return spec, nodes.inventory_of(met), plan, tuple(
         resumed(p, known_runs.get(p.host), checkpoint) for p in parts)
 
 
@@ -123,7 +122,7 @@ def _sent(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mappin
             return known[host.name].folders
         if snapshot is not None:
             return (code.bring(host.way, snapshot),)
-        return host.machine.host.folders(str(here))
+        return host.host.folders(str(here))
 
     return _There(_all(met, at_once(one, met), tuple), [n.spec for n in told],
                   same=not any(p.code for p in known.values()))

@@ -163,30 +163,24 @@ def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int
 def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
     """The content of a file of a checkpoint, `size` bytes at most. Raises Unreachable, Refused."""
     assert part.run is not None
-    stream, at = way.stream(protocol.Read(part.run, name)), 0
-    while True:
-        got = stream.next(_SILENT)
-        if isinstance(got, protocol.Done):
-            break
-        if not isinstance(got, protocol.Piece) or got.offset != at:
-            stream.close()
-            raise Refused(part.host, f"{name} does not come as it should")
-        try:
-            data = got.content()
-        except BadMessage as err:
-            stream.close()
-            raise Refused(part.host, f"{name} does not come as it should: {err}") from None
-        at += len(data)
-        if at > size or at > MOST:
-            stream.close()
-            raise Refused(part.host, f"{name} is longer than the {size:,} bytes it was said "
-                                          "to have")
-        yield data
-    stream.close()
+    at = 0
+    with contextlib.closing(way.stream(protocol.Read(part.run, name))) as stream:
+        while not isinstance(got := stream.next(_SILENT), protocol.Done):
+            if not isinstance(got, protocol.Piece) or got.offset != at:
+                raise Refused(part.host, f"{name} does not come as it should")
+            try:
+                data = got.content()
+            except BadMessage as err:
+                raise Refused(part.host, f"{name} does not come as it should: {err}") from None
+            at += len(data)
+            if at > size or at > MOST:
+                raise Refused(part.host, f"{name} is longer than the {size:,} bytes it was said "
+                                         "to have")
+            yield data
 
 
 def _hash(path: Path) -> str:
     with names.file_inside(*checkpoints.inside(path.parent, path.name)) as file:
-        return files.sha256(file)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
-from gpu_engine.common.torch_words import torch_words
 from gpu_engine.common.version import version
+from gpu_engine.interpreters.build import Build
 from gpu_engine.remote.reach import file, protocol
 from gpu_engine.remote.reach.channel import (
     Channel,
@@ -36,21 +36,15 @@ _DEVICES = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A host, the way to it, and what it said of itself."""
+class Asked(Machine):
+    """A host that has answered, and the way to it."""
 
     entry: HostDevices
     way: Channel
-    machine: Machine
     skew: float
     """Seconds that its clock is ahead of ours."""
     doubt: float
     """Seconds that this may be wrong by: half of what the question took."""
-
-    @property
-    def name(self) -> str:
-        return self.entry.host
-
 
 def meet(asked: Sequence[HostDevices], hosts: Sequence[Host],
          folders: Sequence[tuple[str, ...]] = ()) -> list[Asked]:
@@ -98,7 +92,7 @@ def _meet(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
     except BaseException:
         way.close()
         raise
-    return Asked(entry, way, Machine(host, welcome, devices.inventory),
+    return Asked(host, welcome, devices.inventory, entry, way,
                  welcome.clock - (before + took / 2), took / 2)
 
 
@@ -106,13 +100,13 @@ def _unlike(met: Sequence[Asked]) -> list[Problem]:
     """What does not fit between the hosts themselves."""
     out, seen = [], {}
     for one in met:
-        other = seen.setdefault((one.machine.welcome.boot, one.machine.welcome.place), one)
+        other = seen.setdefault((one.welcome.boot, one.welcome.place), one)
         if other is not one:
             ids = tuple(dict.fromkeys((*other.entry.ids, *one.entry.ids)))
             out.append(Problem(_KEY, one.name, f"is the same machine as {other.name}; give all its "
                                                "devices in one entry: "
                                                f"{HostDevices(other.name, ids)}"))
-        there = one.machine.welcome.version
+        there = one.welcome.version
         if there != version():
             out.append(Problem(_KEY, one.name, f"gpu-panel there is {there}, here {version()}: "
                                                f"gpu-engine hosts setup {one.name}"))
@@ -133,31 +127,27 @@ def torches(met: Sequence[Asked], spec: RunSpec) -> list[Problem]:
     interpreter that each finds."""
     if spec.task.use is None or spec.run.python:
         return []
-    first = met[0].machine.welcome.torch
+    first = met[0].welcome.torch
     out = []
     for one in met:
-        torch = one.machine.welcome.torch
-        if one.machine.welcome.interpreter is None:
-            why = one.machine.welcome.lacking or "no interpreter there has torch"
+        torch = one.welcome.torch
+        if one.welcome.interpreter is None:
+            why = one.welcome.lacking or "no interpreter there has torch"
             out.append(Problem("run.python", None, f"{one.name}: {why}"))
         elif torch is not None and first is not None and _build(torch) != _build(first):
-            out.append(Problem(_KEY, one.name, f"has {_torch(torch)}, {met[0].name} "
-                                               f"{_torch(first)}; install the same on both"))
+            out.append(Problem(_KEY, one.name, f"has {torch.sentence()}, {met[0].name} "
+                                               f"{first.sentence()}; install the same on both"))
     return out
 
 
-def _build(torch: protocol.Torch) -> tuple[str, str | None, str | None]:
+def _build(torch: Build) -> tuple[str, str | None, str | None]:
     return torch.version.partition("+")[0], torch.cuda, torch.hip
-
-
-def _torch(torch: protocol.Torch) -> str:
-    return torch_words(torch.version, torch.cuda, torch.hip)
 
 
 def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
     """A numeric address and a port of the first host that all others reach. Raises SpecError."""
     first, others = met[0], met[1:]
-    networks = {one.machine.welcome.network for one in met}
+    networks = {one.welcome.network for one in met}
     given = spec.parallel.master_addr
     own = given != RunSpec().parallel.master_addr
     if own:
@@ -165,7 +155,7 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
     elif len(networks) == 1 and None not in networks:
         candidates = ("127.0.0.1",)
     else:
-        candidates = first.machine.welcome.addresses
+        candidates = first.welcome.addresses
     if not candidates:
         raise SpecError([Problem("parallel.master_addr", None,
                                  f"{first.name} has no address but loopback, where nobody else "
@@ -174,7 +164,7 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
         raise SpecError([Problem("parallel.master_addr", given,
                                  "means each machine itself; give an address of "
                                  f"{first.name} that the others reach, of "
-                                 f"{', '.join(first.machine.welcome.addresses) or 'none'}")])
+                                 f"{', '.join(first.welcome.addresses) or 'none'}")])
     listening = first.way.stream(protocol.Listen(spec.parallel.master_port or 0, 30.0))
     try:
         port = listening.next(30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from gpu_engine.common import paths
@@ -9,7 +10,6 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.common.values import show
 from gpu_engine.launching.launcher import prepare
-from gpu_engine.remote.reach import files
 from gpu_engine.remote.reach.protocol import Check, Checked, Digest, Wrong
 from gpu_engine.remote.there.place import inside
 from gpu_engine.remote.there.wire import Asked
@@ -45,7 +45,7 @@ def _file(named: Digest) -> Wrong | None:
     path = Path(named.path)
     try:
         with open_file(path) as file:
-            digest = files.sha256(file)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return Wrong("", "", f"{named.path} is not there: {path.absolute()}")
     except OSError as err:

@@ -12,7 +12,6 @@ from gpu_engine.common.files import open_file
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import (
     HASH,
-    BadMessage,
     BuildCode,
     CodeAt,
     CodeState,
@@ -37,10 +36,7 @@ def compare(asked: Asked, request: CompareCode) -> None:
 
 
 def send(asked: Asked, request: SendCode) -> None:
-    try:
-        data = request.content()
-    except BadMessage as err:
-        raise UserError(str(err)) from None
+    data = request.content()
     most = listing.LONGEST_LIST if request.what == "list" else listing.LARGEST
     if not 0 <= request.offset <= most - len(data):
         raise UserError(f"more than the {most:,} bytes that code may have")

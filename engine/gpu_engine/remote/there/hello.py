@@ -13,7 +13,7 @@ from pathlib import Path
 from gpu_engine import __version__
 from gpu_engine.common import paths, procs
 from gpu_engine.interpreters import choose
-from gpu_engine.remote.reach.protocol import VERSION, Hello, Torch, Welcome
+from gpu_engine.remote.reach.protocol import VERSION, Hello, Welcome
 from gpu_engine.remote.there import place
 from gpu_engine.remote.there.wire import Asked
 from gpu_engine.runs import disk_room
@@ -21,13 +21,12 @@ from gpu_engine.runs import disk_room
 
 def hello(asked: Asked, request: Hello) -> None:
     taken = choose.of_ranks(None, place.first(request.folders))
-    build = taken.seen.build if taken.seen is not None else None
     asked.say(Welcome(
         protocol=VERSION, version=__version__, python=sys.executable,
         python_version=platform.python_version(), hostname=socket.gethostname(), user=_user(),
         home=str(paths.home()), folder=os.getcwd(), boot=procs.boot_id(),  # noqa: PTH109
         network=_identity(Path("/proc/self/ns/net")), place=_place(), addresses=addresses(),
-        torch=Torch(build.version, build.cuda, build.hip) if build is not None else None,
+        torch=taken.seen.build if taken.seen is not None else None,
         interpreter=taken.python, lacking=taken.problem.message if taken.problem else None,
         disk_free=disk_room.of(paths.runs_folder()).free, clock=time.time(),
         package=str(Path(__file__).parents[2])))

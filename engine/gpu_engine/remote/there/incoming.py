@@ -4,6 +4,7 @@ a run begins with it."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -13,15 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import open_file
 from gpu_engine.remote.reach import files, protocol
-from gpu_engine.remote.reach.protocol import (
-    BadMessage,
-    LackingFiles,
-    OfferCheckpoint,
-    SendCheckpoint,
-)
+from gpu_engine.remote.reach.protocol import LackingFiles, OfferCheckpoint, SendCheckpoint
 from gpu_engine.remote.there.wire import Asked
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
@@ -50,10 +46,7 @@ def offer(asked: Asked, request: OfferCheckpoint) -> None:
 
 
 def receive(asked: Asked, request: SendCheckpoint) -> None:
-    try:
-        data = request.content()
-    except BadMessage as err:
-        raise UserError(str(err)) from None
+    data = request.content()
     folder, _, name = request.what.partition("/")
     place = _folder(request.key) / _checked(folder)
     with _told():
@@ -116,7 +109,7 @@ def _hash(path: Path) -> str | None:
     """None where there is no such file."""
     try:
         with open_file(path) as file:
-            return files.sha256(file)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
 
@@ -147,7 +140,5 @@ def _checked(name: str) -> str:
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """A disk that is full, said as a person reads it."""
-    try:
+    with telling(f"the checkpoint can't be written to {_root()}"):
         yield
-    except OSError as err:
-        raise UserError(f"the checkpoint can't be written to {_root()}: {reason(err)}") from None

@@ -111,7 +111,7 @@ class _Agent:
         except OSError as err:
             if not isinstance(err, BrokenPipeError):
                 self._fail(number, str(err))
-        except UserError as err:
+        except (UserError, BadMessage) as err:
             self._fail(number, str(err))
         except Exception:  # noqa: BLE001 - told to whoever asked
             self._fail(number, traceback.format_exc()[-8192:], ours=True)

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import reason
+from gpu_engine.common.errors import UserError, telling
 
 _lock = threading.Lock()
 
@@ -20,10 +19,8 @@ def inside(folders: Sequence[str]) -> Iterator[str]:
     for all of its threads. Raises UserError."""
     with _lock:
         before = os.getcwd()  # noqa: PTH109
-        try:
+        with telling(f"{_first(folders)}: can't be entered"):
             os.chdir(_first(folders))
-        except OSError as err:
-            raise UserError(f"{_first(folders)}: can't be entered: {reason(err)}") from None
         try:
             yield os.getcwd()  # noqa: PTH109
         finally:

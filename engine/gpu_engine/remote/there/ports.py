@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import telling
 from gpu_engine.common.files import reason
 from gpu_engine.remote.reach.protocol import Attempted, Listen, Listening, Reach, Reached
 from gpu_engine.remote.there.wire import Asked
@@ -20,10 +20,8 @@ GREETING = b"gpu-panel\n"
 
 
 def listen(asked: Asked, request: Listen) -> None:
-    try:
+    with telling(f"port {request.port} can't be listened on"):
         sock = _listener(request.port)
-    except OSError as err:
-        raise UserError(f"port {request.port} can't be listened on: {reason(err)}") from None
     with sock:
         asked.say(Listening(sock.getsockname()[1]))
         sock.settimeout(0.1)

@@ -7,8 +7,8 @@ import re
 
 from gpu_engine.code import store
 from gpu_engine.common import paths
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside, reason
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import file_inside
 from gpu_engine.remote.reach import files, protocol
 from gpu_engine.remote.there.wire import Asked
 from gpu_engine.runs import checkpoints
@@ -83,12 +83,9 @@ def read(asked: Asked, request: protocol.Read) -> None:
     run = run_of(request.run)
     if not files.of_checkpoint(request.name):
         raise UserError(f"{request.name[:80]!r} is no file of a checkpoint")
-    try:
-        with file_inside(run.path, f"checkpoints/{request.name}") as file:
-            fd, at = file.fileno(), request.offset
-            while data := os.pread(fd, protocol.PIECE, at):
-                asked.say(protocol.Piece.of(request.name, at, data))
-                at += len(data)
-    except OSError as err:
-        raise UserError(f"{request.name}: {reason(err)}") from None
+    with telling(request.name), file_inside(run.path, f"checkpoints/{request.name}") as file:
+        fd, at = file.fileno(), request.offset
+        while data := os.pread(fd, protocol.PIECE, at):
+            asked.say(protocol.Piece.of(request.name, at, data))
+            at += len(data)
     asked.say(protocol.Done())

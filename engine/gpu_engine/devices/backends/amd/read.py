@@ -197,11 +197,9 @@ def _fast(look: Look, sensors: str | None) -> dict[str, Any]:
         power = look.number(f"{sensors}/power1_average", 10_000_000_000)
         if power is None:  # newer cards and kernels have the figure of the moment instead
             power = look.number(f"{sensors}/power1_input", 10_000_000_000)
-        values |= {
-            "power": power / 1e6 if power is not None else None,
-            "clock_sm": look.number(f"{sensors}/freq1_input", _MOST_CLOCK),
-            "clock_memory": look.number(f"{sensors}/freq2_input", _MOST_CLOCK),
-        }
+        values |= {"power": power / 1e6 if power is not None else None,
+                   "clock_sm": look.number(f"{sensors}/freq1_input", _MOST_CLOCK),
+                   "clock_memory": look.number(f"{sensors}/freq2_input", _MOST_CLOCK)}
     return values
 
 

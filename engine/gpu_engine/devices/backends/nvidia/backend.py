@@ -74,10 +74,8 @@ class Nvidia(Backend):
         if not devices:
             return {"CUDA_VISIBLE_DEVICES": ""}
         names = [str(d.uuid if d.is_slice else d.index) for d in devices]
-        return {
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(names)),
-        }
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                "CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(names))}
 
     def hides_all(self, environ: Mapping[str, str]) -> bool:
         """Whether CUDA_VISIBLE_DEVICES in `environ` hides every GPU."""

@@ -22,10 +22,8 @@ def load() -> ModuleType:
     import pynvml
 
     if hasattr(pynvml, "__path__"):  # NVIDIA's is a single file
-        raise ImportError(
-            "the installed package 'pynvml' is not NVIDIA's: pip uninstall pynvml, then "
-            "pip install --force-reinstall nvidia-ml-py"
-        )
+        raise ImportError("the installed package 'pynvml' is not NVIDIA's: pip uninstall pynvml, "
+                          "then pip install --force-reinstall nvidia-ml-py")
     return pynvml
 
 
@@ -48,9 +46,8 @@ def start() -> tuple[ModuleType | None, str | None]:
     return nvml, None
 
 
-def discover(
-    nvml: ModuleType, nothing: Inventory, device_order: str | None, patience: float
-) -> Inventory:
+def discover(nvml: ModuleType, nothing: Inventory, device_order: str | None, patience: float
+             ) -> Inventory:
     """Find all GPUs and slices that may be offered. Returns `nothing` with them filled in.
 
     `device_order`: the value of CUDA_DEVICE_ORDER with which this program was started. A GPU that
@@ -77,17 +74,11 @@ def discover(
     if doubt:
         problems.append(doubt)
     if found and not offered:
-        problems.append(
-            f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which makes none of the '
-            f"{len(found)} devices visible"
-        )
-    return replace(
-        nothing,
-        devices=offered,
-        driver=driver,
-        cuda=f"{version // 1000}.{version % 1000 // 10}" if version else None,
-        problem="; ".join(problems) or None,
-    )
+        problems.append(f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which makes none of the '
+                        f"{len(found)} devices visible")
+    return replace(nothing, devices=offered, driver=driver,
+                   cuda=f"{version // 1000}.{version % 1000 // 10}" if version else None,
+                   problem="; ".join(problems) or None)
 
 
 def handle_of(nvml: Any, device: Device) -> Any:
@@ -131,9 +122,8 @@ def slices_of(calls: Calls, parent: Any) -> list[tuple[int, Any]]:
     """(ordinal, handle) of each MIG slice of a GPU."""
     found = []
     for ordinal in range(calls.query("nvmlDeviceGetMaxMigDeviceCount", parent) or 0):
-        handle = calls.query(
-            "nvmlDeviceGetMigDeviceHandleByIndex", parent, ordinal, key=f"slice {ordinal}"
-        )
+        handle = calls.query("nvmlDeviceGetMigDeviceHandleByIndex", parent, ordinal,
+                             key=f"slice {ordinal}")
         if handle is not None:
             found.append((ordinal, handle))
     return found
@@ -188,17 +178,8 @@ def _devices_at(nvml: Any, index: int) -> _Found:
         mig = calls.query("nvmlDeviceGetMigMode", handle)
         capability = tuple(capability) if capability else None
         if not (mig and mig[0] == 1):
-            return [
-                Device(
-                    str(index),
-                    "gpu",
-                    name,
-                    index=index,
-                    uuid=uuid,
-                    memory_total=memory_total(calls, handle),
-                    capability=capability,
-                )
-            ], None
+            return [Device(str(index), "gpu", name, index=index, uuid=uuid,
+                           memory_total=memory_total(calls, handle), capability=capability)], None
         slices = []
         for ordinal, part in slices_of(calls, handle):
             own = Calls(nvml)
@@ -206,22 +187,12 @@ def _devices_at(nvml: Any, index: int) -> _Found:
             if part_uuid is None:
                 continue
             part_name = text(own.query("nvmlDeviceGetName", part)) or f"{name} MIG"
-            slices.append(
-                Device(
-                    part_uuid,
-                    "mig",
-                    f"{part_name} {index}:{ordinal}",  # the label is the last word
-                    index=index,
-                    uuid=part_uuid,
-                    memory_total=memory_total(own, part),
-                    capability=capability,
-                )
-            )
-        none = (
-            "is in MIG mode and has no slice that can be used "
-            "(create one with nvidia-smi mig, or switch MIG off)"
-        )
-        return slices, None if slices else none
+            slices.append(Device(  # the label is the name's last word
+                part_uuid, "mig", f"{part_name} {index}:{ordinal}", index=index, uuid=part_uuid,
+                memory_total=memory_total(own, part), capability=capability))
+        return slices, None if slices else (
+            "is in MIG mode and has no slice that can be used (create one with nvidia-smi mig, or "
+            "switch MIG off)")
     except Trouble:
         return [lost], None  # the sampler will say what is wrong with it, and notice its return
 
@@ -234,9 +205,5 @@ def memory_total(calls: Calls, handle: Any) -> int | None:
 
 def memory(calls: Calls, handle: Any) -> Any:
     """NVML's memory record: total, used, free and, with drivers since 510, reserved bytes."""
-    return calls.query(
-        "nvmlDeviceGetMemoryInfo@nvmlMemory_v2",
-        handle,
-        names=("nvmlDeviceGetMemoryInfo",),
-        key="memory",
-    )
+    return calls.query("nvmlDeviceGetMemoryInfo@nvmlMemory_v2", handle,
+                       names=("nvmlDeviceGetMemoryInfo",), key="memory")

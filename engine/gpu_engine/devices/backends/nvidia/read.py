@@ -22,20 +22,14 @@ PROCESSES_EVERY = 2.0
 SLOW_EVERY = 10.0
 _MHZ = 1_000_000
 _LISTS: tuple[tuple[ProcessKind, str], ...] = (
-    ("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"),
-)
+    ("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"))
 
 
 class GpuReader(Reader):
     """Reads one physical GPU: the GPU itself, or its slices. Reading the bus rates takes 40 ms."""
 
-    def __init__(
-        self,
-        driver: Any,
-        devices: Sequence[Device],
-        owners: Owners,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, driver: Any, devices: Sequence[Device], owners: Owners,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(devices)
         self._driver = driver
         self._owners = owners
@@ -110,11 +104,8 @@ class GpuReader(Reader):
     def _fast(self, query: Callable[..., Any], handle: Any) -> dict[str, Any]:
         rates = query("nvmlDeviceGetUtilizationRates", handle)
         power = query("nvmlDeviceGetPowerUsage", handle)
-        reasons = query(
-            "nvmlDeviceGetCurrentClocksEventReasons",
-            handle,
-            names=("nvmlDeviceGetCurrentClocksThrottleReasons",),
-        )
+        reasons = query("nvmlDeviceGetCurrentClocksEventReasons", handle,
+                        names=("nvmlDeviceGetCurrentClocksThrottleReasons",))
         return {
             "utilization": codes.share(rates.gpu) if rates is not None else None,
             "memory_utilization": codes.share(rates.memory) if rates is not None else None,
@@ -129,9 +120,10 @@ class GpuReader(Reader):
         return codes.within(value, 0, 200)  # "unknown" reads as -1 in a signed field
 
     def _slow(self, query: Callable[..., Any], handle: Any) -> dict[str, Any]:
-        limit = query(
-            "nvmlDeviceGetEnforcedPowerLimit", handle, names=("nvmlDeviceGetPowerManagementLimit",)
-        )
+        limit = query("nvmlDeviceGetEnforcedPowerLimit", handle,
+                      names=("nvmlDeviceGetPowerManagementLimit",))
+        state = query("nvmlDeviceGetPerformanceState", handle)
+        link = query("nvmlDeviceGetCurrPcieLinkGeneration", handle)
         fan = codes.within(query("nvmlDeviceGetFanSpeed", handle), 0, 200)
         persistence = query("nvmlDeviceGetPersistenceMode", handle)
         mode = query("nvmlDeviceGetComputeMode", handle)
@@ -148,20 +140,15 @@ class GpuReader(Reader):
             "fan": fan / 100 if fan is not None else None,
             "persistence": bool(persistence) if persistence is not None else None,
             "compute_mode": codes.COMPUTE_MODES.get(mode),
-            "performance_state": codes.within(
-                query("nvmlDeviceGetPerformanceState", handle), 0, 15
-            ),
+            "performance_state": codes.within(state, 0, 15),
             "ecc_corrected": corrected,
             "ecc_uncorrected": uncorrected,
             "health": _health(uncorrected, remapped, mode),
             "notes": tuple(notes),
             "clock_sm_max": _clock(query("nvmlDeviceGetMaxClockInfo", handle, 1, key="max sm")),
-            "clock_memory_max": _clock(
-                query("nvmlDeviceGetMaxClockInfo", handle, 2, key="max mem")
-            ),
-            "pcie_generation": codes.within(
-                query("nvmlDeviceGetCurrPcieLinkGeneration", handle), 1, 15
-            ),
+            "clock_memory_max": _clock(query("nvmlDeviceGetMaxClockInfo", handle, 2,
+                                             key="max mem")),
+            "pcie_generation": codes.within(link, 1, 15),
             "pcie_width": codes.within(query("nvmlDeviceGetCurrPcieLinkWidth", handle), 1, 64),
         }
 
@@ -173,26 +160,18 @@ class GpuReader(Reader):
         """
         own = self._slices.get(device.uuid or "")
         if own is None:
-            return {
-                "problem": "this MIG slice is gone: the GPU was divided differently",
-                "lost": True,
-                "taken": whole["taken"],
-            }
+            return {"problem": "this MIG slice is gone: the GPU was divided differently",
+                    "lost": True, "taken": whole["taken"]}
         handle, calls = own
-        values = whole | {
-            "utilization": None,
-            "memory_utilization": None,
-            "power": None,
-            "power_limit": None,
-        }
+        values = whole | {"utilization": None, "memory_utilization": None, "power": None,
+                          "power_limit": None}
         values |= _memory(calls, handle)
         if processes_due:
             values["processes"] = self._processes(calls, handle, shares=False)
         return values
 
-    def _processes(
-        self, calls: Calls, handle: Any, shares: bool = True
-    ) -> tuple[DeviceProcess, ...] | None:
+    def _processes(self, calls: Calls, handle: Any, shares: bool = True
+                   ) -> tuple[DeviceProcess, ...] | None:
         """The processes on the device; None if the driver does not say.
 
         NVML has one list each for compute, MPS and graphics. The last two count as empty if the
@@ -201,9 +180,8 @@ class GpuReader(Reader):
         merged: dict[int, tuple[ProcessKind, int | None]] = {}
         for kind, name in _LISTS:
             function = f"nvmlDeviceGet{name}RunningProcesses"
-            listed = calls.query(
-                f"{function}_v3", handle, names=(f"{function}_v2", function), key=function
-            )
+            listed = calls.query(f"{function}_v3", handle, names=(f"{function}_v2", function),
+                                 key=function)
             if listed is None:
                 if kind == "compute" or not calls.refuses(function):
                     return None
@@ -225,12 +203,9 @@ class GpuReader(Reader):
         newest: dict[int, Any] = {}
         for sample in samples:
             # Real drivers also return entries of pid 0, and samples older than requested.
-            stale = sample.timeStamp <= self._seen_until
-            if (
-                sample.pid
-                and not stale
-                and (sample.pid not in newest or sample.timeStamp > newest[sample.pid].timeStamp)
-            ):
+            before = newest.get(sample.pid)
+            since = self._seen_until if before is None else before.timeStamp
+            if sample.pid and sample.timeStamp > since:
                 newest[sample.pid] = sample
         if newest:
             self._seen_until = max(s.timeStamp for s in newest.values())
@@ -248,18 +223,10 @@ def _memory(calls: Calls, handle: Any) -> dict[str, Any]:
     shared = calls.unsupported("memory") if info is None else not info.total
     total = codes.within(info.total, 1, 1 << 48) if info is not None else None
     if info is None or total is None or not 0 <= info.used <= total:
-        return {
-            "memory_used": None,
-            "memory_total": total,
-            "memory_reserved": None,
-            "memory_is_hosts": shared,
-        }
-    return {
-        "memory_is_hosts": False,
-        "memory_used": info.used,
-        "memory_total": total,
-        "memory_reserved": codes.within(getattr(info, "reserved", None), 0, total),
-    }
+        return {"memory_used": None, "memory_total": total, "memory_reserved": None,
+                "memory_is_hosts": shared}
+    return {"memory_is_hosts": False, "memory_used": info.used, "memory_total": total,
+            "memory_reserved": codes.within(getattr(info, "reserved", None), 0, total)}
 
 
 _NO_RATES: dict[str, float | None] = {"pcie_sent": None, "pcie_received": None}
@@ -270,10 +237,8 @@ def _pcie(query: Callable[..., Any], handle: Any) -> dict[str, float | None]:
     of 1000 bytes (nvml.h, nvmlDeviceGetPcieThroughput)."""
     sent = query("nvmlDeviceGetPcieThroughput", handle, 0, key="pcie sent")
     received = query("nvmlDeviceGetPcieThroughput", handle, 1, key="pcie received")
-    return {
-        "pcie_sent": sent * 1000.0 if sent is not None else None,
-        "pcie_received": received * 1000.0 if received is not None else None,
-    }
+    return {"pcie_sent": sent * 1000.0 if sent is not None else None,
+            "pcie_received": received * 1000.0 if received is not None else None}
 
 
 def _clock(megahertz: int | None) -> int | None:
@@ -281,9 +246,8 @@ def _clock(megahertz: int | None) -> int | None:
     return megahertz * _MHZ if megahertz is not None and 0 <= megahertz <= 20_000 else None
 
 
-def _health(
-    uncorrected: int | None, remapped: tuple[int, int, int, int] | None, mode: int | None
-) -> tuple[str, ...]:
+def _health(uncorrected: int | None, remapped: tuple[int, int, int, int] | None,
+            mode: int | None) -> tuple[str, ...]:
     """The reasons not to use this GPU. `remapped`: the result of nvmlDeviceGetRemappedRows."""
     found = []
     if uncorrected:

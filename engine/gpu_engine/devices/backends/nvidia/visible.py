@@ -50,9 +50,8 @@ def hides_all(visible: str | None) -> bool:
     return visible is not None and not re.match(r"\s*(\+?\d|GPU-.|MIG-.)", visible)
 
 
-def order_doubt(
-    devices: Sequence[Device], visible: str | None, device_order: str | None
-) -> str | None:
+def order_doubt(devices: Sequence[Device], visible: str | None, device_order: str | None
+                ) -> str | None:
     """A warning that indices in CUDA_VISIBLE_DEVICES may mean other cards than they seem to; None
     if they can't.
 
@@ -64,12 +63,10 @@ def order_doubt(
     models = sorted({d.name.split(" MIG ")[0] for d in devices})
     if len(models) < 2:
         return None
-    return (
-        f"CUDA_VISIBLE_DEVICES={visible} is ambiguous here: without "
-        f"CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA numbers the fastest card first, and this machine has "
-        f"{' and '.join(models)}. It is read in PCI order here, as nvidia-smi shows it; set "
-        f"CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs to be sure"
-    )
+    return (f"CUDA_VISIBLE_DEVICES={visible} is ambiguous here: without "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA numbers the fastest card first, and this machine "
+            f"has {' and '.join(models)}. It is read in PCI order here, as nvidia-smi shows it; "
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs to be sure")
 
 
 def _by_index(devices: Sequence[Device], entry: str) -> Device | None:

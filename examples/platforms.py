@@ -1,4 +1,9 @@
-"""A plan as the YAML with which another platform starts the same run. Pure: nothing is sent.
+"""A plan as the YAML with which SkyPilot or Kubeflow starts the same run. Nothing is sent.
+
+    python examples/platforms.py skypilot multinode > task.yaml     # then: sky launch task.yaml
+    python examples/platforms.py kubeflow multinode --set parallel.nodes=4 > job.yaml
+
+The preset and the `--set`s are those of `gpu-engine run`; a command of your own stands behind --.
 
 SkyPilot's keys and variables: https://docs.skypilot.co/en/latest/reference/yaml-spec.html and
 https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html
@@ -10,6 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -267,3 +273,28 @@ def _flow(value: _Value) -> str:
     if re.search("[\ud800-\udfff]", value):
         raise UserError(f"{value!a} holds bytes that are not UTF-8, which YAML can't hold")
     return '"' + re.sub(r'[^ !#-\[\]-~]', lambda c: f"\\U{ord(c[0]):08x}", value) + '"'
+
+
+def main(words: list[str]) -> str:
+    """The YAML that these words of a command line ask for. Raises UserError."""
+    from gpu_engine.cli.spec_options import choose_spec
+    from gpu_engine.launching.launcher import prepare
+
+    cut = words.index("--") if "--" in words else len(words)
+    ours, command = words[:cut], words[cut + 1:]
+    sets = [ours[at + 1] for at, word in enumerate(ours[:-1]) if word == "--set"]
+    presets = [word for at, word in enumerate(ours[1:]) if word != "--set" and ours[at] != "--set"]
+    written = {"skypilot": skypilot, "kubeflow": kubeflow}.get(ours[0] if ours else "")
+    if written is None or len(presets) > 1:
+        raise UserError("expected skypilot or kubeflow, then a preset and --set KEY=VALUE")
+    choice = choose_spec(presets[0] if presets else None, sets, command or None)
+    refuse(choice.spec)
+    prepared = prepare(choice.spec, base=choice.base, for_here=False)
+    return written(prepared.plan, prepared.inventory.devices)
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(main(sys.argv[1:]))
+    except UserError as err:
+        sys.exit(f"{err.title}: {err}")
