@@ -7,14 +7,15 @@ sources. A rule that lacks a figure, or has too few steps, says nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from statistics import median, median_high
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
-from gpu_engine.diagnose import steps
+from gpu_engine.diagnose import device_verdicts, steps
+from gpu_engine.diagnose.device_times import DeviceTimes
 from gpu_engine.diagnose.steps import NAMES, REST, Parts
+from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events.rank_view import RankView
 
 if TYPE_CHECKING:
@@ -33,20 +34,6 @@ OWN_PARTS = ("data", "copy", "forward", "backward", "optimizer", REST)
 
 
 @frozen(slots=True)
-class Verdict:
-    """One thing that makes a run slow."""
-
-    code: str
-    """One word, the same in every version."""
-    text: str
-    """One line for a person: what is slow and what would help."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """What the text rests on; seconds and shares."""
-    rank: int | None = None
-    """The rank that it is about; None: all."""
-
-
-@frozen(slots=True)
 class RankTimes:
     """What the rules know of one rank."""
 
@@ -56,18 +43,29 @@ class RankTimes:
     whole: Parts
 
 
-def of(views: Sequence[RankView]) -> list[Verdict]:
-    """The verdicts on a run whose ranks have these views."""
+def of(views: Sequence[RankView], devices: Sequence[DeviceTimes] = ()) -> list[Verdict]:
+    """The verdicts on a run whose ranks have these views, and on its devices."""
+    ranks = _long_enough(views)
+    found = [rule(ranks) for rule in RULES] if ranks else []
+    if ranks:
+        found.append(device_verdicts.not_kept_busy([r.whole for r in ranks], devices))
+    found += (device_verdicts.of_memory(views), device_verdicts.throttled(devices),
+              device_verdicts.another_process(devices))
+    return [verdict for verdict in found if verdict is not None]
+
+
+def _long_enough(views: Sequence[RankView]) -> list[RankTimes]:
+    """Each rank's times; none if one of them has not told enough."""
     ranks = []
     for view in views:
+        if view.process is not None:
+            continue
         spans = tuple(steps.usable(view))
         whole = steps.together(view.rank, spans)
-        if view.process is None:
-            if whole is None:
-                return []
-            ranks.append(RankTimes(view.rank, spans, whole))
-    enough = ranks and all(r.whole.steps >= STEPS and r.whole.seconds >= SECONDS for r in ranks)
-    return [v for rule in RULES if (v := rule(ranks)) is not None] if enough else []
+        if whole is None or whole.steps < STEPS or whole.seconds < SECONDS:
+            return []
+        ranks.append(RankTimes(view.rank, spans, whole))
+    return ranks
 
 
 def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
@@ -87,7 +85,8 @@ def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
     return Verdict(
         "input-bound", f"waiting for data takes {median(shares):.0%} of the training, "
         f"{units.brief(median(a_step))} a step: {cure}",
-        {"share": round(median(shares), 4), "seconds_a_step": round(median(a_step), 6)})
+        {"share": round(median(shares), 4), "seconds_a_step": round(median(a_step), 6)},
+        cost=median(shares))
 
 
 def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
@@ -115,7 +114,8 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
         "straggler", f"rank {culprit} makes the others wait {units.brief(gap)} in each step of "
         f"{units.brief(own.seconds / own.steps)}: its {NAMES[cause]} takes "
         f"{units.brief(seconds)} longer than theirs",
-        {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit)
+        {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit,
+        gap * own.steps / own.seconds)
 
 
 def _comes_last(each: Sequence[Parts]) -> tuple[int, float] | None:
@@ -146,7 +146,7 @@ def saving(ranks: Sequence[RankTimes]) -> Verdict | None:
         "saving", f"saving and logging take {share:.0%} of the time: save less often "
         "(train.checkpoint_every), or while training goes on (train.checkpoint_async)",
         {"share": round(share, 4), "seconds": round(spent or 0.0, 3)},
-        found.rank if len(ranks) > 1 else None)
+        found.rank if len(ranks) > 1 else None, share)
 
 
 def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
@@ -159,7 +159,8 @@ def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
     return Verdict(
         "evaluation", f"evaluations take {spent / found.seconds:.0%} of the time, more than the "
         "training itself: evaluate less often (train.eval_every), or on fewer examples",
-        {"share": round(spent / found.seconds, 4), "seconds": round(spent, 3)})
+        {"share": round(spent / found.seconds, 4), "seconds": round(spent, 3)},
+        cost=spent / found.seconds)
 
 
 RULES: tuple[Callable[[Sequence[RankTimes]], Verdict | None], ...] = (

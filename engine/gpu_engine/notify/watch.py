@@ -84,9 +84,8 @@ class Figures:
         that have made a step in this attempt."""
         if state.state != "running":
             return None
-        began = state.attempts[-1].started if state.attempts else state.started or state.created
         stepped = [v for v in self.view.ranks.values()
-                   if v.step_times and v.step_times[-1][0] >= began]
+                   if v.step_times and v.step_times[-1][0] >= state.began]
         still = hangs.found(stepped, time.time(), at_least=STANDING, unheard=state.unheard)
         if still is None and state.unheard:
             silent = hangs.found(stepped, time.time(), at_least=STANDING)
