@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.frozen import frozen
@@ -102,4 +101,4 @@ def idle(devices: Sequence[DeviceTimes], least: int) -> float | None:
     each = [device.known("utilization") for device in devices]
     if not each or any(len(known) < least for known in each):
         return None
-    return 1 - max(map(mean, each))
+    return 1 - max(sum(known) / len(known) for known in each)
