@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.frozen import frozen
@@ -12,6 +13,7 @@ from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.reader import Tail
 
+_V = TypeVar("_V")
 LAST = 60
 """Readings that are looked at: five minutes."""
 _END = 64 << 10
@@ -71,8 +73,11 @@ class Readings:
 
 
 def _reading(event: schema.Devices, at: int) -> Reading:
-    return Reading(*(values[at] if at < len(values) else None for values in (
-        event.utilization, event.temperature, event.clock, event.throttle, event.others)))
+    def one(values: tuple[_V, ...]) -> _V | None:
+        return values[at] if at < len(values) else None
+
+    return Reading(one(event.utilization), one(event.temperature), one(event.clock),
+                   one(event.throttle), one(event.others))
 
 
 class DeviceFiles:

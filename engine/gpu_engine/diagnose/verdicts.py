@@ -6,7 +6,7 @@ sources. A rule that lacks a figure, or has too few steps, says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median, median_high
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 STEPS, SECONDS = 50, 4.0
 """Fewer steps, or less time, than that carry no verdict."""
 DATA, WORTH = 0.2, 0.002
-"""Input-bound: the share of training that each rank waits for data, and seconds of it in a step."""
+"""Input-bound: the share of training that each rank waits for data, at least half as much in each
+quarter of the time; and seconds of it in a step."""
 BEHIND, LEAST, EXPLAINED, QUARTERS = 0.1, 0.001, 0.8, 4
 """Straggler: how much longer than it the others wait, as a share of a step and in seconds; how much
 of that a part of its own explains; in how many parts of the time it has to be the same rank."""
@@ -75,7 +76,9 @@ def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
         return None
     shares = [(seconds or 0.0) / max(whole.training, 1e-9) for seconds, whole in waits]
     a_step = [(seconds or 0.0) / whole.steps for seconds, whole in waits]
-    if min(shares) < DATA or min(a_step) < WORTH:
+    if min(shares) < DATA or min(a_step) < WORTH or not all(
+            each and min((p.parts["data"] or 0.0) / max(p.training, 1e-9) for p in each) >= DATA / 2
+            for each in _quarters(ranks)):  # not only while workers start, or a cache fills
         return None
     workers = ranks[0].whole.workers
     cure = {None: "let more workers read ahead, or make reading an example cheaper",
@@ -97,10 +100,8 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
     if last is None:
         return None
     culprit, gap = last
-    for quarter in range(QUARTERS):
-        each = [steps.together(r.rank, _quarter(r.spans, quarter)) for r in ranks]
-        there = [parts for parts in each if parts is not None]
-        found = _comes_last(there) if len(there) == len(each) else None
+    for each in _quarters(ranks):
+        found = _comes_last(each) if each else None
         if found is None or found[0] != culprit:
             return None
     own = next(r.whole for r in ranks if r.rank == culprit)
@@ -130,9 +131,14 @@ def _comes_last(each: Sequence[Parts]) -> tuple[int, float] | None:
     return (culprit, gap) if gap >= max(BEHIND * a_step, LEAST) else None
 
 
-def _quarter(spans: Sequence[Span], number: int) -> Sequence[Span]:
-    cut = [len(spans) * i // QUARTERS for i in range(QUARTERS + 1)]
-    return spans[cut[number]:cut[number + 1]]
+def _quarters(ranks: Sequence[RankTimes]) -> Iterator[list[Parts]]:
+    """What each rank's time went into, in each quarter of it; nothing if one has no step there."""
+    for number in range(QUARTERS):
+        each = []
+        for rank in ranks:
+            begin, end = (len(rank.spans) * i // QUARTERS for i in (number, number + 1))
+            each.append(steps.together(rank.rank, rank.spans[begin:end]))
+        yield [] if None in each else [parts for parts in each if parts is not None]
 
 
 def saving(ranks: Sequence[RankTimes]) -> Verdict | None:
