@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -53,6 +55,35 @@ def test_gpus_are_read_by_the_probe(as_this_machine, tmp_path: Path) -> None:
     many = len(written(run))
     record.sample()
     assert len(written(run)) == many
+
+
+def test_why_a_clock_is_held_down_and_who_else_computes_there(as_this_machine, tmp_path: Path,
+                                                              ) -> None:
+    ours = subprocess.Popen(["sleep", "3600"])
+    below = subprocess.Popen(["sh", "-c", "sleep 3600; :"],  # has one below itself
+                             start_new_session=True)
+    try:
+        [grandchild] = wait_for(lambda: Path(
+            f"/proc/{below.pid}/task/{below.pid}/children").read_text().split())
+        as_this_machine(
+            "count 4", "gpu * clock_sm 705", f"gpu 0 proc {ours.pid} 1 compute 40",
+            f"gpu 0 proc {grandchild} 1 compute 30", f"gpu 0 proc {os.getppid()} 1 compute 25",
+            f"gpu 1 proc {ours.pid} 1 compute 90", f"gpu 2 proc {os.getppid()} 1 compute 10",
+            "gpu 2 proc 4194303 1 compute 10", "gpu 1 reasons 72", "gpu 2 reasons na")
+        run, found = Run(tmp_path), discover()
+        record = DeviceRecord(run, found.source, found.devices, every=0.05)
+        told(run, record)
+        last = wait_for(lambda: (record.sample(), [e for e in written(run) if e.others])[1])[-1]
+        record.close()
+    finally:
+        ours.kill()
+        os.killpg(below.pid, signal.SIGKILL)
+        for one in (ours, below):
+            one.wait()
+    assert last.clock == (0.5, 0.5, 0.5, 0.5)
+    assert last.throttle == ("", "too hot (hardware)", None, "")
+    # Of a process that can't be seen from here, nobody knows whose it is.
+    assert last.others == (0.25, 0.0, None, 0.0)
 
 
 def test_slots_are_read_without_a_probe_and_not_before_the_ranks_have_started(

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_engine.cli import cli
+from gpu_engine.common import procs
 from gpu_engine.common.files import read_json
 from gpu_engine.diagnose import hangs
 from gpu_engine.events import schema
@@ -50,6 +51,7 @@ HANGS = {
     "loop": (1, True, ("rank 0 waits for rank 1 in all_reduce #", "in step",
                        "rank 1 works at ", "in spin")),
     "sleep": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {SLEEPS}")),
+    "read": (1, False, ("rank 0 waits for rank 1", "rank 1 stands still at ", "in read")),
     "loader": (1, False, ("rank 0 waits for rank 1",
                           "rank 1 stands still, waiting for its DataLoader, at ")),
     "evaluation": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "hang.py:")),
@@ -67,6 +69,8 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
             assert (hang.rank, hang.works) == (rank, works), (fault, hang)
             assert all(part in hang.text for part in parts), (fault, hang.text)
             assert len(hang.where) == 2
+        pid = started["read"].state().processes[1].pid
+        assert procs.read_stat(pid).state == "D"
         shown = CliRunner().invoke(cli, ["show", started["barrier"].id, "--json"])
         assert json.loads(shown.stdout)["ranks"][0]["stands"]["collectives"]
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.diagnose import steps, verdicts
+from gpu_engine.diagnose.device_times import DeviceFiles
 from gpu_engine.runs.follow import Follower
 
 from ..command_line import called
@@ -66,12 +67,14 @@ def test_a_slow_rank_of_a_task_is_told_too(home):
     assert found.figures["data_a_step"] >= 0.06
     for rank in ranks:
         whole = steps.of_run(rank)
-        assert [n for n, v in whole.parts.items() if v is None] == ["copy"]
+        assert [n for n, v in whole.parts.items() if v is None] == []
+        assert whole.parts["copy"] == 0
         assert whole.share("rest") < 0.2
 
 
-def test_frequent_saves(home):
-    _, found, _ = verdict("save")
+@pytest.mark.parametrize("fault", ["save", "disk"])
+def test_frequent_saves_and_a_disk_that_sleeps(home, fault):
+    _, found, _ = verdict(fault)
     assert [v.code for v in found] == ["saving"]
 
 
@@ -81,9 +84,11 @@ def test_long_evaluations(home):
     assert steps.of_run(rank).parts["eval"] >= 10 * 10 * 0.12
 
 
-@pytest.mark.parametrize("options", [("--devices", "cpu:0"), TWO], ids=["one", "two"])
-def test_without_a_fault_nothing_is_said(home, options):
-    _, found, ranks = verdict("nothing", options=options)
+@pytest.mark.parametrize(("script", "options"), [
+    ("nothing", ("--devices", "cpu:0")), ("nothing", TWO),
+    ("item", ("--devices", "cpu:0"))], ids=["one", "two", "item"])  # which costs nothing on a CPU
+def test_without_a_fault_nothing_is_said(home, script, options):
+    _, found, ranks = verdict(script, options=options)
     assert found == []
     whole = steps.of_run(ranks[0])
     assert whole.share("forward") > 0.5
@@ -91,19 +96,48 @@ def test_without_a_fault_nothing_is_said(home, options):
     assert {n for n, v in whole.parts.items() if v is None} <= {"wait", "save", "eval", "copy"}
 
 
-@pytest.mark.parametrize("name", ["plain", "accumulate", "gan", "scaler", "lbfgs", "autograd",
-                                  "frozen", "logs", "trainings", "with_lightning",
-                                  "with_transformers", "with_accelerate"])
-def test_real_scripts_give_none(home, tmp_path, monkeypatch, name):
-    """Even if a verdict needed no more than these scripts' few steps."""
+@pytest.fixture
+def few(monkeypatch):
+    """A verdict needs no more than a few steps."""
     monkeypatch.setattr(verdicts, "STEPS", 3)
     monkeypatch.setattr(verdicts, "SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("name", ["plain", "accumulate", "gan", "scaler", "lbfgs", "autograd",
+                                  "frozen", "logs", "trainings", "hogwild", "by_hand", "thread",
+                                  "with_lightning", "with_transformers", "with_accelerate"])
+def test_real_scripts_give_none(home, few, tmp_path, name):
     words = {"scaler": ["plain"], "logs": ["tensorboardX"], "trainings": ["folds,layers"],
-             "with_transformers": [str(tmp_path / "out")]}.get(name, [])
+             "by_hand": ["60"], "with_transformers": [str(tmp_path / "out")]}.get(name, [])
     if name.startswith("with_"):
         pytest.importorskip(name.removeprefix("with_"))
     assert (SCRIPTS / f"{name}.py").exists()
     seen = observe(f"{name}.py", *words, bare=False)
     assert seen.state["state"] == "completed", seen.log()
-    assert verdicts.of(views(seen.run)) == []
+    assert verdicts.of(views(seen.run), DeviceFiles(seen.run.path).read()) == []
     assert not (seen.run.path / "observe-errors.log").exists()
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(("use", "more"), [
+    ("gpu_engine.tasks.digits:Digits", ("train.epochs=3",)),
+    ("gpu_engine.tasks.bytes_gpt:BytesGPT", (
+        "task.params.width=32", "task.params.layers=2", "task.params.heads=2",
+        "task.params.context=32", "task.params.megabytes=0.3", "train.steps=80")),
+    (f"{EXAMPLES}/cnn.py:Shapes", ("task.params.examples=512", "task.params.channels=8",
+                                   "train.epochs=3")),
+    (f"{EXAMPLES}/language_model.py:Words", (
+        "task.params.files=20", "task.params.width=16", "task.params.hidden=32",
+        "task.params.vocabulary=300", "train.epochs=2")),
+    (f"{EXAMPLES}/own_recipe.py:Curve", ("task.params.examples=2048", "train.epochs=10"))])
+def test_tasks_give_none(home, few, use, more):
+    run, state = engine_run("--devices", "cpu:0", *(
+        word for one in (f"task.use={use}", "batch.size=32", "train.lr=0.01", "train.workers=0",
+                         *more)
+        for word in ("--set", one)))
+    assert state["state"] == "completed"
+    found = views(run)
+    assert steps.of_run(found[0]) is not None
+    assert verdicts.of(found, DeviceFiles(run.path).read()) == []

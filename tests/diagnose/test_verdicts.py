@@ -38,6 +38,17 @@ def test_input_bound(data, n, there):
     assert codes(rank(n=n, forward=0.0, data=data)) == ["input-bound"] * there
 
 
+def test_data_that_was_waited_for_at_the_beginning_is_not_told():
+    """Workers start, or a file comes into memory."""
+    view = RankView(0)
+    for at in range(1, 9):
+        data = 0.9 if at <= 2 else 0.05
+        view.spent([schema.StepTime(at * 10, 10, 1.0, **HEALTHY | {"data": data, "forward": 0.0,
+                                                                   "backward": 0.0})])
+    assert steps.of_run(view).share("data") > verdicts.DATA
+    assert codes(view) == []
+
+
 def test_it_is_silent_with_too_few_steps_or_too_little_time():
     assert codes(rank(spans=3, data=0.5, forward=0.0)) == []
     assert codes(rank(n=5, data=0.5, forward=0.0)) == []

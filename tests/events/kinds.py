@@ -26,6 +26,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "tuple[str, ...]": st.lists(texts, max_size=3).map(tuple),
     "tuple[float, ...]": st.lists(numbers, max_size=3).map(tuple),
     "tuple[float | None, ...]": st.lists(st.none() | numbers, max_size=3).map(tuple),
+    "tuple[str | None, ...]": st.lists(st.none() | texts, max_size=3).map(tuple),
     "tuple[int | None, ...]": st.lists(st.none() | whole, max_size=3).map(tuple),
     "Mapping[int, Other] | None": st.none() | others,
     "Mapping[int, Collective] | None": st.none() | collectives, "bool": st.booleans(),

@@ -48,7 +48,9 @@ WRITTEN = [
     {"kind": "step", "step": 9, "n": 1, "lr": None, "skipped": 0, "others": {
         "2": {"name": "Adam", "step": 3, "n": 1, "loss": 4.0, "losses": [4.0]}}},
     {"kind": "memory", "rss": 10, "gpu_allocated": [1, 2], "gpu_reserved": [3, 4],
-     "gpu_peak": [5, None]},
+     "gpu_peak": [5, None], "gpu_total": [8, None], "gpu_retries": [3, 0]},
+    {"kind": "devices", "ids": ["0", "1"], "clock": [0.5, None], "throttle": ["", None],
+     "others": [None, 0.25]},
     {"kind": "metric", "step": 4, "accuracy": 0.5, "odd": None},
     {"kind": "checkpoint", "step": 5, "path": "checkpoints/step-00000005", "seconds": 0.1,
      "bytes": 9, "blocked": 0.0},

@@ -12,6 +12,7 @@ Exit status 1: some program did not do the same.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -148,6 +149,7 @@ def compare(program: Program) -> tuple[str, str]:
                    env, folder)
         steps = sum(event.get("n", 1) for path in home.glob("runs/*/ranks/*.jsonl")
                     for event in event_lines.read(path) if event["kind"] == "step")
+        slow = said_to_be_slow(env, folder) if program.steps and not ours.returncode else ""
     without, with_us = program.lines(alone.stdout), program.lines(ours.stdout)
     if alone.returncode:
         return f"fails by itself with {alone.returncode}:\n{alone.stdout[-2000:]}", ""
@@ -161,7 +163,20 @@ def compare(program: Program) -> tuple[str, str]:
             + [f"  with:    {line}" for line in with_us if line not in without][:10]), ""
     if program.steps and not steps:
         return "trains, and no step was seen", ""
+    if slow:
+        return f"is said to be slow: {slow}", ""
     return "", f"{len(without)} lines" + (f", {steps} steps seen" if program.steps else "")
+
+
+def said_to_be_slow(env: Mapping[str, str], folder: str) -> str:
+    """What `gpu-engine show` says of a program that nobody has made slow: "" if it is as it should
+    be."""
+    shown = run([sys.executable, "-m", "gpu_engine", "show", "--json", "last"], env, folder)
+    try:
+        found = json.loads(shown.stdout)["diagnosis"]["verdicts"]
+    except (ValueError, KeyError):
+        return shown.stdout[-2000:]
+    return "; ".join(one["text"] for one in found)
 
 
 def run(command: list[str], env: Mapping[str, str], folder: str

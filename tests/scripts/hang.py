@@ -1,5 +1,7 @@
 """Two ranks over gloo, with one of the faults by which ranks wait for each other, or with none."""
 
+import ctypes
+import os
 import sys
 import threading
 import time
@@ -60,6 +62,18 @@ def save():
             time.sleep(0.1)
 
 
+def read():
+    """A wait that only SIGKILL interrupts, as for a disk that has gone: for a process below, which
+    begins with opening a pipe to which nobody writes."""
+    libc = ctypes.CDLL(None)
+    os.mkfifo(f"pipe-{rank}")
+    actions = ctypes.create_string_buffer(1 << 10)
+    libc.posix_spawn_file_actions_init(actions)
+    libc.posix_spawn_file_actions_addopen(actions, 0, f"pipe-{rank}".encode(), os.O_RDONLY, 0)
+    words = (ctypes.c_char_p * 2)(b"true", None)
+    libc.posix_spawn(ctypes.byref(ctypes.c_int()), b"/bin/true", actions, None, words, None)
+
+
 class Deadlock(Dataset):
     def __len__(self):
         return 40
@@ -87,6 +101,8 @@ if fault == "evaluation" and rank == 0:
     evaluate()
 if fault == "save" and rank == 0:
     save()
+if fault == "read" and rank == 1:
+    read()
 if fault == "sleep" and rank == 1:
     time.sleep(3600)
 if fault == "left" and rank == 1:

@@ -1,6 +1,7 @@
 """A training loop with a loader, of one rank or several, that the first argument makes slow in some
-way: `loader`, `rank` (a sleep in the forward pass), `save`, `eval`, `nothing`. With a second
-argument it is that rank alone."""
+way: `loader`, `rank` (a sleep in the forward pass), `save`, `disk` (one that sleeps), `eval`; or
+not: `nothing`, `item` (a loss that is read in each step). With a second argument it is that rank
+alone."""
 
 import os
 import sys
@@ -27,6 +28,16 @@ class Data(Dataset):
         return [(torch.ones(64), i % 10) for i in indices]
 
 
+class Disk:
+    """A file on a disk that has to wake up."""
+
+    def write(self, data):
+        return len(data)
+
+    def flush(self):
+        time.sleep(0.2)
+
+
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 if world > 1:
     torch.distributed.init_process_group("gloo")
@@ -42,9 +53,13 @@ for _epoch in range(10):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if fault == "item":
+            loss.item()
         if fault == "save":
             with tempfile.TemporaryFile() as file:
                 torch.save({"model": model.state_dict(), "more": torch.zeros(3_000_000)}, file)
+    if fault == "disk":
+        torch.save(model.state_dict(), Disk())
     if fault == "eval":
         model.eval()
         for x, _ in held_out:

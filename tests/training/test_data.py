@@ -71,6 +71,31 @@ def test_ranks_together_see_what_one_process_sees(sampler: EpochSampler, seed: i
         assert batch == [i for r in each for i in r[micro][1]]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_before_each_copy_to_the_device_it_is_said(workers: int) -> None:
+    """"meta" stands for a GPU: its tensors have no memory."""
+    copies: list[None] = []
+    sampler = EpochSampler(12, 4, 1, 2)
+
+    class Numbers(Dataset):
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, i: int) -> torch.Tensor:
+            return torch.tensor([i])
+
+    for device, each in (("meta", 1), ("cpu", 0)):
+        for data in (Numbers(), TensorDataset(torch.arange(12))):
+            made = MapData(data, sampler, seed=0, first=0, count=1, workers=workers,
+                           device=torch.device(device), collate=default_collate,
+                           default_collate=True, copies=lambda: copies.append(None))
+            for number, batch in enumerate(made.epoch(0), 1):
+                tensor = batch[0] if isinstance(batch, list) else batch
+                assert tensor.device.type == device
+                assert len(copies) == number * each
+            copies.clear()
+
+
 @given(shapes, st.integers(0, 1000), st.data())
 def test_starting_within_an_epoch_gives_its_rest(sampler: EpochSampler, seed: int, data) -> None:
     start = data.draw(st.integers(0, sampler.steps))

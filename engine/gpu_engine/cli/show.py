@@ -28,7 +28,7 @@ _METRICS = 30
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""
     from gpu_engine.cli import watch
-    from gpu_engine.diagnose import hangs, steps, told, verdicts
+    from gpu_engine.diagnose import device_times, hangs, steps, told, verdicts
     from gpu_engine.launching.lookup import find
     from gpu_engine.notify import journal
     from gpu_engine.runs import disk_room, job, leftovers, notes
@@ -40,6 +40,7 @@ def command(run: str, as_json: bool) -> None:
         pass
     state, p = follower.state, follower.progress()
     plan = found.plan()
+    devices = device_times.DeviceFiles(found.path, state.began).read()
     hang = hangs.found(follower.ranks.values(), time.time(), unheard=state.unheard) \
         if state.live else None
     if hang is not None and hang.silent and (unheard := disk_room.silence(found.path)):
@@ -49,7 +50,7 @@ def command(run: str, as_json: bool) -> None:
         echo(in_json({"state": state.to_dict(), "path": str(found.path),
                            "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
                            "notes": asdict(notes.read(found.path)),
-                           "diagnosis": told.to_dict(follower.ranks.values()),
+                           "diagnosis": told.to_dict(follower.ranks.values(), devices),
                            "hang": None if hang is None else asdict(hang),
                            "plan": plan.to_dict() if plan is not None else {}}))
         return
@@ -79,7 +80,7 @@ def command(run: str, as_json: bool) -> None:
         for line in hang.where:
             echo(f"  {clean(line)}")
         echo(f"gpu-engine stacks {found.id} --rank {hang.rank} says more")
-    for verdict in verdicts.of(list(follower.ranks.values())):
+    for verdict in verdicts.of(list(follower.ranks.values()), devices):
         echo(f"{verdict.code}: {verdict.text}")
     for line in plan.lines if plan is not None else ():
         echo(clean(line))

@@ -43,6 +43,9 @@ class Parts:
     """The worker processes of the loader that training reads from."""
     on_device: bool
     """Whether these are seconds of the GPU and not of the process."""
+    caught_up: int | None = None
+    waited: int | None = None
+    """Steps, as in `schema.StepTime`."""
 
     def share(self, name: str) -> float | None:
         """The share of the time that this part has, 0 to 1."""
@@ -63,6 +66,7 @@ class Parts:
         """For scripts: seconds and shares."""
         return {"steps": self.steps, "seconds": round(self.seconds, 4), "median": self.median,
                 "clock": "device" if self.on_device else "process",
+                "caught_up": self.caught_up, "waited": self.waited,
                 "parts": {name: None if value is None else round(value, 4)
                           for name, value in self.parts.items()},
                 "shares": {name: None if (share := self.share(name)) is None else round(share, 4)
@@ -91,7 +95,10 @@ def together(rank: int, spans: Sequence[Span]) -> Parts | None:
         parts[name] = sum(known) if known else None
     parts[REST] = max(seconds - sum(v for v in parts.values() if v is not None), 0.0)
     last = next(s for s in reversed(spans) if s.n)
-    return Parts(rank, steps, seconds, parts, median_of(spans), last.workers, bool(last.device))
+    counts = [[n for s in spans if (n := getattr(s, name)) is not None]
+              for name in ("caught_up", "waited")]
+    return Parts(rank, steps, seconds, parts, median_of(spans), last.workers, bool(last.device),
+                 *(sum(each) if each else None for each in counts))
 
 
 def median_of(spans: Iterable[Span]) -> float | None:

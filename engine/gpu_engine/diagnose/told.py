@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from gpu_engine.common import units
 from gpu_engine.diagnose import steps, verdicts
+from gpu_engine.diagnose.device_times import DeviceTimes
 from gpu_engine.diagnose.steps import NAMES, Parts
 from gpu_engine.events.rank_view import RankView
 
@@ -24,7 +25,7 @@ def unknown(parts: Parts) -> str:
     return ", ".join(NAMES[name] for name, value in parts.parts.items() if value is None)
 
 
-def to_dict(views: Iterable[RankView]) -> dict[str, object]:
+def to_dict(views: Iterable[RankView], devices: Sequence[DeviceTimes] = ()) -> dict[str, object]:
     """For scripts: the verdicts, and each rank's last steps and all of its attempt's."""
     each: Sequence[RankView] = list(views)
     ranks = []
@@ -32,4 +33,4 @@ def to_dict(views: Iterable[RankView]) -> dict[str, object]:
         last, run = steps.of_last(view), steps.of_run(view)
         if last is not None and run is not None:
             ranks.append({"rank": view.rank, "last": last.to_dict(), "run": run.to_dict()})
-    return {"verdicts": [asdict(v) for v in verdicts.of(each)], "ranks": ranks}
+    return {"verdicts": [asdict(v) for v in verdicts.of(each, devices)], "ranks": ranks}

@@ -6,15 +6,16 @@ sources. A rule that lacks a figure, or has too few steps, says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median, median_high
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
-from gpu_engine.diagnose import steps
+from gpu_engine.diagnose import device_verdicts, steps
+from gpu_engine.diagnose.device_times import DeviceTimes
 from gpu_engine.diagnose.steps import NAMES, REST, Parts
+from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events.rank_view import RankView
 
 if TYPE_CHECKING:
@@ -23,27 +24,14 @@ if TYPE_CHECKING:
 STEPS, SECONDS = 50, 4.0
 """Fewer steps, or less time, than that carry no verdict."""
 DATA, WORTH = 0.2, 0.002
-"""Input-bound: the share of training that each rank waits for data, and seconds of it in a step."""
+"""Input-bound: the share of training that each rank waits for data, at least half as much in each
+quarter of the time; and seconds of it in a step."""
 BEHIND, LEAST, EXPLAINED, QUARTERS = 0.1, 0.001, 0.8, 4
 """Straggler: how much longer than it the others wait, as a share of a step and in seconds; how much
 of that a part of its own explains; in how many parts of the time it has to be the same rank."""
 SAVING, TIMES = 0.05, 3
 """Saving: its share of all time; in how many spans it was seen."""
 OWN_PARTS = ("data", "copy", "forward", "backward", "optimizer", REST)
-
-
-@frozen(slots=True)
-class Verdict:
-    """One thing that makes a run slow."""
-
-    code: str
-    """One word, the same in every version."""
-    text: str
-    """One line for a person: what is slow and what would help."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """What the text rests on; seconds and shares."""
-    rank: int | None = None
-    """The rank that it is about; None: all."""
 
 
 @frozen(slots=True)
@@ -56,18 +44,29 @@ class RankTimes:
     whole: Parts
 
 
-def of(views: Sequence[RankView]) -> list[Verdict]:
-    """The verdicts on a run whose ranks have these views."""
+def of(views: Sequence[RankView], devices: Sequence[DeviceTimes] = ()) -> list[Verdict]:
+    """The verdicts on a run whose ranks have these views, and on its devices."""
+    ranks = _long_enough(views)
+    found = [rule(ranks) for rule in RULES] if ranks else []
+    if ranks:
+        found.append(device_verdicts.not_kept_busy([r.whole for r in ranks], devices))
+    found += (device_verdicts.of_memory(views), device_verdicts.throttled(devices),
+              device_verdicts.another_process(devices))
+    return [verdict for verdict in found if verdict is not None]
+
+
+def _long_enough(views: Sequence[RankView]) -> list[RankTimes]:
+    """Each rank's times; none if one of them has not told enough."""
     ranks = []
     for view in views:
+        if view.process is not None:
+            continue
         spans = tuple(steps.usable(view))
         whole = steps.together(view.rank, spans)
-        if view.process is None:
-            if whole is None:
-                return []
-            ranks.append(RankTimes(view.rank, spans, whole))
-    enough = ranks and all(r.whole.steps >= STEPS and r.whole.seconds >= SECONDS for r in ranks)
-    return [v for rule in RULES if (v := rule(ranks)) is not None] if enough else []
+        if whole is None or whole.steps < STEPS or whole.seconds < SECONDS:
+            return []
+        ranks.append(RankTimes(view.rank, spans, whole))
+    return ranks
 
 
 def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
@@ -77,7 +76,9 @@ def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
         return None
     shares = [(seconds or 0.0) / max(whole.training, 1e-9) for seconds, whole in waits]
     a_step = [(seconds or 0.0) / whole.steps for seconds, whole in waits]
-    if min(shares) < DATA or min(a_step) < WORTH:
+    if min(shares) < DATA or min(a_step) < WORTH or not all(
+            each and min((p.parts["data"] or 0.0) / max(p.training, 1e-9) for p in each) >= DATA / 2
+            for each in _quarters(ranks)):  # not only while workers start, or a cache fills
         return None
     workers = ranks[0].whole.workers
     cure = {None: "let more workers read ahead, or make reading an example cheaper",
@@ -87,7 +88,8 @@ def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
     return Verdict(
         "input-bound", f"waiting for data takes {median(shares):.0%} of the training, "
         f"{units.brief(median(a_step))} a step: {cure}",
-        {"share": round(median(shares), 4), "seconds_a_step": round(median(a_step), 6)})
+        {"share": round(median(shares), 4), "seconds_a_step": round(median(a_step), 6)},
+        cost=median(shares))
 
 
 def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
@@ -98,10 +100,8 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
     if last is None:
         return None
     culprit, gap = last
-    for quarter in range(QUARTERS):
-        each = [steps.together(r.rank, _quarter(r.spans, quarter)) for r in ranks]
-        there = [parts for parts in each if parts is not None]
-        found = _comes_last(there) if len(there) == len(each) else None
+    for each in _quarters(ranks):
+        found = _comes_last(each) if each else None
         if found is None or found[0] != culprit:
             return None
     own = next(r.whole for r in ranks if r.rank == culprit)
@@ -115,7 +115,8 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
         "straggler", f"rank {culprit} makes the others wait {units.brief(gap)} in each step of "
         f"{units.brief(own.seconds / own.steps)}: its {NAMES[cause]} takes "
         f"{units.brief(seconds)} longer than theirs",
-        {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit)
+        {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit,
+        gap * own.steps / own.seconds)
 
 
 def _comes_last(each: Sequence[Parts]) -> tuple[int, float] | None:
@@ -130,9 +131,14 @@ def _comes_last(each: Sequence[Parts]) -> tuple[int, float] | None:
     return (culprit, gap) if gap >= max(BEHIND * a_step, LEAST) else None
 
 
-def _quarter(spans: Sequence[Span], number: int) -> Sequence[Span]:
-    cut = [len(spans) * i // QUARTERS for i in range(QUARTERS + 1)]
-    return spans[cut[number]:cut[number + 1]]
+def _quarters(ranks: Sequence[RankTimes]) -> Iterator[list[Parts]]:
+    """What each rank's time went into, in each quarter of it; nothing if one has no step there."""
+    for number in range(QUARTERS):
+        each = []
+        for rank in ranks:
+            begin, end = (len(rank.spans) * i // QUARTERS for i in (number, number + 1))
+            each.append(steps.together(rank.rank, rank.spans[begin:end]))
+        yield [] if None in each else [parts for parts in each if parts is not None]
 
 
 def saving(ranks: Sequence[RankTimes]) -> Verdict | None:
@@ -146,7 +152,7 @@ def saving(ranks: Sequence[RankTimes]) -> Verdict | None:
         "saving", f"saving and logging take {share:.0%} of the time: save less often "
         "(train.checkpoint_every), or while training goes on (train.checkpoint_async)",
         {"share": round(share, 4), "seconds": round(spent or 0.0, 3)},
-        found.rank if len(ranks) > 1 else None)
+        found.rank if len(ranks) > 1 else None, share)
 
 
 def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
@@ -159,7 +165,8 @@ def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
     return Verdict(
         "evaluation", f"evaluations take {spent / found.seconds:.0%} of the time, more than the "
         "training itself: evaluate less often (train.eval_every), or on fewer examples",
-        {"share": round(spent / found.seconds, 4), "seconds": round(spent, 3)})
+        {"share": round(spent / found.seconds, 4), "seconds": round(spent, 3)},
+        cost=spent / found.seconds)
 
 
 RULES: tuple[Callable[[Sequence[RankTimes]], Verdict | None], ...] = (

@@ -24,6 +24,7 @@ _TYPES: dict[str, Any] = {
     "float": float, "float | None": float | None, "str": str, "str | None": str | None,
     "tuple[str, ...]": tuple[str, ...], "tuple[float, ...]": tuple[float, ...],
     "tuple[int | None, ...]": tuple[_Whole | None, ...],
+    "tuple[str | None, ...]": tuple[str | None, ...],
     "tuple[float | None, ...]": tuple[float | None, ...]}
 """The type for each annotation, which is a text: Python 3.9 can't evaluate `int | None`."""
 _BY_NUMBER = {"Mapping[int, Other] | None": Other, "Mapping[int, Collective] | None": Collective}

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common import units
 from gpu_engine.events import convert, schema
@@ -71,7 +71,10 @@ class RankView:
     gpu_allocated: list[int | None] = field(default_factory=list)
     gpu_reserved: list[int | None] = field(default_factory=list)
     gpu_peak: list[int | None] = field(default_factory=list)
-    """Bytes, one entry per device, as the two before."""
+    """Bytes, one entry per device, as the two before and the next."""
+    gpu_total: list[int | None] = field(default_factory=list)
+    gpu_retries: list[int | None] = field(default_factory=list)
+    """How often each device's memory ran out and torch tried again; empty: never, or not known."""
     rss: int | None = None
     evaluations: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -159,6 +162,7 @@ class RankView:
         self.pid = self.samples_per_s = self.data_wait = self.rss = None
         self.ended = False
         self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
+        self.gpu_total, self.gpu_retries = [], []
         self.step_times.clear()
         self.spans.clear()
 
@@ -169,8 +173,8 @@ def _together(one: schema.StepTime | TimeLine, other: schema.StepTime | TimeLine
     first is left out, as it would make that unknown."""
     if any(getattr(one, p) is None and getattr(other, p) is not None for p in ALWAYS):
         one = schema.StepTime(one.step, 0, 0.0)
-    parts: dict[str, float | None] = {}
-    for name in schema.PARTS:
+    parts: dict[str, Any] = {}
+    for name in (*schema.PARTS, "caught_up", "waited"):
         known = [v for v in (getattr(one, name), getattr(other, name)) if v is not None]
         parts[name] = sum(known) if known else None
     longest = one if one.n > other.n else other

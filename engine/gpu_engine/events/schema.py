@@ -161,6 +161,12 @@ class StepTime(Event):
     """How many worker processes the loader has that training reads from."""
     device: int | None = None
     """1: the parts are seconds on the GPU between events on its stream; else of the process."""
+    caught_up: int | None = None
+    """On a GPU: in how many of the steps it had done all that it was given whenever a part began,
+    so that the process does not keep it busy."""
+    waited: int | None = None
+    """On a GPU: in how many of the steps the process waited for it where only the task or the
+    script can have asked for that, as `loss.item()` does."""
 
 
 PARTS = ("data", "copy", "forward", "backward", "wait", "optimizer", "save", "eval")
@@ -192,6 +198,11 @@ class Memory(Event):
     gpu_reserved: tuple[int | None, ...] = ()
     gpu_peak: tuple[int | None, ...] = ()
     gpu_process: int | None = None
+    gpu_total: tuple[int | None, ...] = ()
+    """What each device has."""
+    gpu_retries: tuple[int | None, ...] = ()
+    """How often torch ran out of it, gave back what it kept for later and tried again; left out
+    where it never did."""
 
 
 @frozen
@@ -211,6 +222,12 @@ class Devices(Event):
     """Degrees Celsius."""
     power: tuple[float | None, ...] = ()
     """Watts."""
+    clock: tuple[float | None, ...] = ()
+    """The clock as a share of the device's highest."""
+    throttle: tuple[str | None, ...] = ()
+    """Why the clock is held down, in words with commas between them; "" where it is not."""
+    others: tuple[float | None, ...] = ()
+    """The share of the device's time that processes use which are not this run's, 0 to 1."""
 
 
 @frozen

@@ -26,7 +26,7 @@ _NTFY_MOST = 4000
 """Bytes; below its limit, as the text is cut between characters."""
 _PRIORITY = {"failed": 4, "lost": 4, "stalled": 4}
 _TAG = {"finished": "white_check_mark", "failed": "x", "lost": "x", "stalled": "warning",
-        "stopped": "stop_button"}
+        "stopped": "stop_button", "slow": "turtle"}
 _MARKDOWN = re.compile(r"([\\*_~`|>#\[\]()<-])")
 
 

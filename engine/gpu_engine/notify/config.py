@@ -249,7 +249,7 @@ _BEGINNING = """\
 # name = "phone"
 # kind = "ntfy"
 # url = "https://ntfy.sh/TOPIC"
-# on = ["finished", "failed", "stalled", "lost"]   # and "stopped"
+# on = ["finished", "failed", "stalled", "lost"]   # and "stopped", "slow"
 # min_seconds = 300                                # nothing of runs that took less
 
 # [[to]]

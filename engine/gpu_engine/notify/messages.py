@@ -58,7 +58,7 @@ class Message:
 
 
 _DONE: dict[str, str] = {"finished": "completed", "failed": "failed", "stopped": "was stopped",
-                         "stalled": "has stalled", "lost": "was lost"}
+                         "stalled": "has stalled", "lost": "was lost", "slow": "is slow"}
 
 
 def of_run(event: Event, state: State, progress: Progress, *, name: str, machine: str,
@@ -66,7 +66,8 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
     """The message that `event` has happened to a run.
 
     name: what the run is called. on: the hosts or nodes that it is on, if not `machine`.
-    why: for "stalled", which ranks stand still; for the others the state says it.
+    why: for "stalled", which ranks stand still; for "slow", why, with the verdict's code before it;
+    for the others the state says it.
     """
     called = clean(name, 80) or state.id
     where = ", ".join(clean(h, 60) for h in on[:4]) + (", …" if len(on) > 4 else "") \
@@ -76,6 +77,8 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
     done = _DONE[event]
     if event == "stalled" and why is not None and why == state.reason and state.unheard:
         done = "sends no heartbeat"  # it may well go on
+    if event == "slow" and cause.startswith("memory:"):
+        done = "is short of memory"
     text = f"{called} (run {state.id}) on {where} {done}"
     if took is not None:
         text += f" after {units.clock(took)}"

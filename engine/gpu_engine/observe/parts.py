@@ -39,6 +39,8 @@ _ITERATIONS = 1000
 class ScriptParts(StepParts):
     """Sums up the parts of a script's steps."""
 
+    free = (BATCH, STEP)
+
     def __init__(self) -> None:
         super().__init__(known=("backward", "optimizer"))
         self.loads = False

@@ -9,7 +9,7 @@ from math import isfinite
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.series import Series
-from gpu_engine.diagnose import steps, verdicts
+from gpu_engine.diagnose import device_times, steps, verdicts
 from gpu_engine.diagnose.steps import Parts
 from gpu_engine.export.row import Row
 from gpu_engine.export.source import Source
@@ -86,7 +86,8 @@ def read(run: Run) -> Story:
     story = Story(told, state, notes.read(run.path), base, changed,
                   plan.lines if plan is not None else (), at=time.time())
     ranks = list(view.ranks.values())
-    story.verdicts = [f"{v.code}: {v.text}" for v in verdicts.of(ranks)]
+    story.verdicts = [f"{v.code}: {v.text}" for v in verdicts.of(
+        ranks, device_times.DeviceFiles(run.path, state.began).read())]
     story.parts = [parts for rank in ranks if (parts := steps.of_run(rank)) is not None]
     source = Source(run.path)
     for row in source.final_rows():

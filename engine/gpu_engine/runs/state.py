@@ -133,6 +133,11 @@ class State:
         """Whether the run has not ended: it is queued, starting, running or stopping."""
         return self.state in LIVE
 
+    @property
+    def began(self) -> float:
+        """When its last attempt began, Unix seconds; before the first, when it was made."""
+        return self.attempts[-1].started if self.attempts else self.started or self.created
+
     def took(self, now: float) -> float | None:
         """The seconds that its attempts took, without the time between them; of a live run until
         `now`, Unix seconds. None if that is not known."""

@@ -7,10 +7,12 @@ sent is fetched at each look. Whatever goes wrong here is logged once and harms 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from gpu_engine.common import procs
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.protocol import Reader
 from gpu_engine.devices.records import Device, Sample
@@ -27,6 +29,9 @@ EVERY = 5.0
 4 MB a day."""
 PATIENCE = 30.0
 """Seconds after which a device that does not answer counts as late."""
+
+_DEEP = 50
+"""Processes, each below the next, that are looked at to find whose one is."""
 
 log = logging.getLogger(__name__)
 _V = TypeVar("_V")
@@ -96,13 +101,45 @@ class DeviceRecord:
             utilization=_known(_short(s.utilization, 3) for s in told),
             memory_used=_known(s.memory_used for s in told),
             temperature=_known(_short(s.temperature, 1) for s in told),
-            power=_known(_short(s.power, 1) for s in told))))
+            power=_known(_short(s.power, 1) for s in told),
+            clock=_known(_clock(s) for s in told),
+            throttle=_known(None if s.throttle is None else ", ".join(s.throttle) for s in told),
+            others=_known(_others(s) for s in told))))
 
 
 def _known(values: Iterable[_V | None]) -> tuple[_V | None, ...]:
     """The values; none at all if none is known."""
     found = tuple(values)
     return found if any(v is not None for v in found) else ()
+
+
+def _clock(sample: Sample) -> float | None:
+    highest = sample.clock_sm_max
+    return round(sample.clock_sm / highest, 3) if sample.clock_sm is not None and highest else None
+
+
+def _others(sample: Sample) -> float | None:
+    """The share of its time that a device spends on processes which are not below this one; None
+    where it is not known of any of them, or whose they are."""
+    if sample.processes is None or not all(p.visible for p in sample.processes):
+        return None
+    others = [p.utilization for p in sample.processes if not _is_ours(p.pid)]
+    known = [share for share in others if share is not None]
+    return round(sum(known), 3) if known or not others else None
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether this process has started it, or one of those that it has started."""
+    for _ in range(_DEEP):
+        if pid <= 1:
+            return False
+        if pid == os.getpid():
+            return True
+        stat = procs.stat(pid)
+        if stat is None:
+            return True  # it has ended
+        pid = stat.parent
+    return False
 
 
 def _short(value: float | None, digits: int) -> float | None:

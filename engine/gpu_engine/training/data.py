@@ -247,9 +247,11 @@ class MapData:
 
     def __init__(self, data: Any, sampler: EpochSampler, *, seed: int, first: int, count: int,
                  workers: int, device: torch.device, collate: Callable, default_collate: bool,
-                 warn: Callable[[str], None] = lambda text: None) -> None:
+                 warn: Callable[[str], None] = lambda text: None,
+                 copies: Callable[[], None] = lambda: None) -> None:
         """The batches of the replicas `first` to `first + count - 1`. `workers`: how many loader
-        workers; `device`: where batches go; `warn` is told in words what is odd about the data.
+        workers; `device`: where batches go; `warn` is told in words what is odd about the data;
+        `copies` is called before a batch is copied to the device.
         Raises UserError if the data is smaller than one global batch."""
         if sampler.examples < sampler.global_size:
             raise UserError(f"batch.size: a global batch takes {sampler.global_size} examples, but "
@@ -257,6 +259,7 @@ class MapData:
         self._sampler = RankSampler(sampler, seed, first, count)
         self._reader = Reader(data, collate, default_collate)
         self._device, self._warn = device, warn
+        self._moved = mover(device, copies)
         self._examples = sampler.examples
         self._loader = map_loader(
             self._reader, self._sampler.requests, workers=workers, seed=mix(seed, first),
@@ -271,22 +274,34 @@ class MapData:
         """All batches, as one piece, so that no generator has to pass on each of them."""
         self._sampler.set_epoch(epoch, start)
         self._reader.set_epoch(epoch)
-        reader, device = self._reader, self._device
+        reader, device, moved = self._reader, self._device, self._moved
         many = len(reader)
         if many != self._examples:
             self._warn(f"the training data has {many:,} examples in epoch {epoch + 1}, and had "
                        f"{self._examples:,} when training began: the first {self._examples:,} are "
                        "used. Data whose length changes can be an IterableDataset")
         if self._loader is not None:
-            yield (move(batch, device) for batch in self._loader)
+            yield map(moved, self._loader)
         elif not reader.only_indexes_tensors:
-            yield (move(pin(reader.read_here(seed, indices), device), device)
+            yield (moved(pin(reader.read_here(seed, indices), device))
                    for seed, indices in self._sampler)
         elif device.type == "cpu":
             yield map(reader.read, self._sampler.indices())
         else:
-            yield (move(pin(reader.read(indices), device), device)
+            yield (moved(pin(reader.read(indices), device))
                    for indices in self._sampler.indices())
+
+
+def mover(device: torch.device, copies: Callable[[], None]) -> Callable[[Any], Any]:
+    """`move` to this device, which calls `copies` before."""
+    if device.type == "cpu":
+        return unchanged
+
+    def moved(batch: Any) -> Any:
+        copies()
+        return move(batch, device)
+
+    return moved
 
 
 def move(batch: Any, device: torch.device) -> Any:
@@ -321,7 +336,7 @@ def _inside(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def unchanged(batch: Any) -> Any:
-    """A `collate_fn` for DataLoader if batches come ready-made."""
+    """The batch itself; a `collate_fn` for DataLoader if batches come ready-made."""
     return batch
 
 

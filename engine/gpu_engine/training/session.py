@@ -220,7 +220,7 @@ class Session:
                 known, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed,
-                start_all_reduce_min=self.data.start_all_reduce_min), None
+                start_all_reduce_min=self.data.start_all_reduce_min, copies=self._copies), None
         if not hasattr(data, "__len__"):
             raise UserError(f"{type(self.task).__name__}.train_data returned a "
                             f"{type(data).__name__}: a dataset has len() and [index], or is a "
@@ -232,7 +232,10 @@ class Session:
             data, sampler, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
             device=self.devices[0], collate=self.task.collate,
             default_collate=has_default_collate(self.task),
-            warn=self.recorder.warn), sampler
+            warn=self.recorder.warn, copies=self._copies), sampler
+
+    def _copies(self) -> None:
+        self.recorder.parts.mark("copy")
 
     def _length(self) -> tuple[int | None, int | None]:
         """(optimizer steps in all, epochs). The steps are None if the data's length is unknown,

@@ -31,7 +31,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gpu_engine.training import division
-from gpu_engine.training.data import move, pin, tell_epoch, unchanged, worker_init
+from gpu_engine.training.data import mover, pin, tell_epoch, unchanged, worker_init
 from gpu_engine.training.division import RANK, WORKER, KnownDivision
 from gpu_engine.training.rng import OwnRandomness, mix
 from gpu_engine.worker.rank import loader_sockets
@@ -153,11 +153,13 @@ class StreamData:
 
     def __init__(self, known: KnownDivision, *, micro: int, accumulate: int, rank: int,
                  ranks: int, workers: int, device: torch.device, collate: Callable, seed: int,
-                 start_all_reduce_min: Callable[[int], Callable[[], int]]) -> None:
-        """`micro`: examples in one backward pass of this rank."""
+                 start_all_reduce_min: Callable[[int], Callable[[], int]],
+                 copies: Callable[[], None] = lambda: None) -> None:
+        """`micro`: examples in one backward pass of this rank; `copies`: as for `MapData`."""
         self._micro, self._accumulate, self._collate = micro, accumulate, collate
         self._rank, self._seed, self._device = rank, seed, device
         self._start_all_reduce_min = start_all_reduce_min
+        self._moved = mover(device, copies)
         self._answer: Callable[[], int] | None = None
         self._reader = StreamReader(known, rank=rank, ranks=ranks, size=micro, collate=collate,
                                     seed=seed)
@@ -177,7 +179,7 @@ class StreamData:
             ahead = self._whole_step(source)
             self._answer = self._start_all_reduce_min(int(ahead is not None))
             for batch in step or ():
-                yield move(batch, self._device)
+                yield self._moved(batch)
             step = ahead
         self._answer = None
 

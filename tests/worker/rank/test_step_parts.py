@@ -46,8 +46,8 @@ def test_each_phase_of_the_loop_has_its_part_and_a_pause_is_the_rest(clock):
     event = told(StepParts(), clock, ("data", 1), ("forward", 2), ("backward", 4),
                  ("optimizer", 8), (STEP, 16), ("checkpoint", 32), ("eval", 64), times=2)
     assert (event.step, event.n, event.seconds) == (7, 2, 254)
-    assert known(event) == {"data": 2, "forward": 4, "backward": 8, "optimizer": 16, "save": 64,
-                            "eval": 128}
+    assert known(event) == {"data": 2, "copy": 0, "forward": 4, "backward": 8, "optimizer": 16,
+                            "save": 64, "eval": 128}
     assert event.median == 31  # without saving and evaluation
 
 
@@ -185,8 +185,8 @@ def test_a_gpus_seconds_are_those_between_its_events_and_nothing_waits(clock):
     for event in cuda.recorded[:3]:
         event.over = True
     event = parts.event(1, over=True)
-    assert known(event) == {"data": 1, "forward": 2, "backward": 0, "optimizer": 0, "save": 0,
-                            "eval": 0}
+    assert known(event) == {"data": 1, "copy": 0, "forward": 2, "backward": 0, "optimizer": 0,
+                            "save": 0, "eval": 0}
     assert event.device == 1
     for one in cuda.recorded:
         one.over = True
@@ -225,6 +225,56 @@ def test_when_the_pool_is_empty_marks_are_lost_and_come_back(clock):
     event = parts.event(1, over=True)
     assert (event.forward, event.n) == (1, 2)
     assert len(parts._device.free) == 3
+
+
+def driven(clock: list[float], step: tuple[tuple[str, float, float], ...], parts: StepParts,
+           ) -> schema.StepTime:
+    """Ten steps with a GPU that does one thing after the other. Each mark has the seconds of work
+    that the process then gives the GPU, and the seconds for which the process itself is busy until
+    the next; inf: until the GPU has done everything."""
+    cuda = Cuda()
+    parts._device = step_parts._DeviceClock(cuda)
+    done = clock[0]
+    for _ in range(10):
+        for kind, work, own in step:
+            for event in cuda.recorded:
+                event.over = event.at is not None and event.at <= clock[0]
+            cuda.now = max(done, clock[0])
+            parts.mark(kind)
+            done = cuda.now + work
+            clock[0] = max(done, clock[0]) if own == float("inf") else clock[0] + own
+    for event in cuda.recorded:
+        event.over = True
+    event = parts.event(10, over=True)
+    assert event is not None
+    return event
+
+
+ALL = float("inf")
+
+
+@pytest.mark.parametrize(("own", "reads", "caught_up", "waited"), [
+    (0.001, 0.001, False, False),  # the process is ahead: as it should be
+    (0.1, 0.1, True, False),  # the GPU has nothing to do
+    (0.001, ALL, False, True),  # it reads the loss
+    (0.001, 0.3, False, False)])  # it does something else, for longer than the GPU has work
+@pytest.mark.parametrize("of", ["task", "script"])
+def test_who_waits_for_whom_on_a_gpu(clock, of, own, reads, caught_up, waited):
+    marks = {"task": ("data", "forward", "backward", "optimizer", STEP),
+             "script": (ASKS, BATCH, BACKWARD, OPTIMIZER, STEP)}[of]
+    works = dict(zip(marks, (0.001, 0.02, 0.04, 0.01, 0.0), strict=True))
+    at = marks[1] if of == "task" else STEP
+    step = tuple((kind, work, reads if kind == at else own) for kind, work in works.items())
+    event = driven(clock, step, ScriptParts() if of == "script" else StepParts())
+    # The first step may be otherwise.
+    assert (event.n, event.caught_up // 9, event.waited // 9) == (10, caught_up, waited)
+    assert event.caught_up % 9 <= 1
+    assert event.waited % 9 <= 1
+
+
+def test_on_a_processor_nobody_knows_who_waits(clock):
+    event = told(StepParts(), clock, ("forward", 1), (STEP, 0))
+    assert (event.caught_up, event.waited) == (None, None)
 
 
 # --- the last gradient ----------------------------------------------------------------------------

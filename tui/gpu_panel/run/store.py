@@ -18,8 +18,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gpu_engine.common.series import Series
-from gpu_engine.diagnose import verdicts
-from gpu_engine.diagnose.verdicts import Verdict
+from gpu_engine.diagnose import device_times, verdicts
+from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
@@ -112,6 +112,7 @@ class RunStore(Followed):
         """None before it was read, or if it can't be read."""
         self.state: State | None = None
         self._judged, self._verdicts = 0.0, list[Verdict]()
+        self._readings = device_times.Readings()
         self.view = RunView()
         self.loss = RankSeries()
         self.others: dict[int, OtherOptimizer] = {}
@@ -157,7 +158,8 @@ class RunStore(Followed):
     def verdicts(self, now: float) -> list[Verdict]:
         """Why the run is slow, looked at every few seconds. `now`: Unix seconds."""
         if not self._judged <= now < self._judged + JUDGED_EVERY:
-            self._judged, self._verdicts = now, verdicts.of(list(self.ranks.values()))
+            self._judged = now
+            self._verdicts = verdicts.of(list(self.ranks.values()), self._readings.devices())
         return self._verdicts
 
     def launch_warnings(self) -> list[str]:
@@ -186,6 +188,7 @@ class RunStore(Followed):
             self._take_look(await asyncio.to_thread(self._look))
             for host, reading in await asyncio.to_thread(self._tails.read):
                 self.devices.fold(host, reading, self.clock.seconds(reading.t))
+                self._readings.add(host, reading)
                 self._tell()
         fresh = await asyncio.to_thread(self._reader.read, BATCH)
         self.behind = self._reader.behind()

@@ -41,9 +41,13 @@ def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
     def each(name: str) -> tuple[int, ...]:
         return tuple(s.get(name, 0) for s in stats)
 
-    return schema.Memory(_rss(), gpu_allocated=each("allocated_bytes.all.current"),
-                         gpu_reserved=each("reserved_bytes.all.current"),
-                         gpu_peak=each("allocated_bytes.all.peak"))
+    retries = each("num_alloc_retries")
+    return schema.Memory(
+        _rss(), gpu_allocated=each("allocated_bytes.all.current"),
+        gpu_reserved=each("reserved_bytes.all.current"), gpu_peak=each("allocated_bytes.all.peak"),
+        # Asked once of the driver, then kept by torch.
+        gpu_total=tuple(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
+        gpu_retries=retries if any(retries) else ())
 
 
 class ErrorMemory(TypedDict, total=False):

@@ -34,6 +34,9 @@ _PART_OF = {"data": "data", "copy": "copy", "forward": "forward", "backward": "b
 """The part that a phase of the engine's loop belongs to. Others belong to the rest."""
 _ASIDE = ("save", "eval")
 """Parts that do not count in the time of a single step."""
+_WAITED = 0.5
+"""Most of the process's time between two marks that the GPU needs between them, if the process has
+waited there for all that came before."""
 
 
 class StepParts:
@@ -41,22 +44,29 @@ class StepParts:
 
     loads = True
     """Whether it is seen how long training waits for data."""
+    free: tuple[str, ...] = ("forward", STEP)
+    """What begins with these marks is the task's own or the script's: nothing else waits there."""
 
-    def __init__(self, known: tuple[str, ...] = ("data", "forward", "backward", "optimizer",
-                                                 "save", "eval")) -> None:
+    def __init__(self, known: tuple[str, ...] = ("data", "copy", "forward", "backward",
+                                                 "optimizer", "save", "eval")) -> None:
         """`known`: the parts that are 0 and not unknown if there were none of them."""
         self.workers: int | None = None
         """The workers of the loader that training reads from, if known."""
         self.last = ""
         """The mark noted last."""
         self._marks: deque[Any] = deque()
-        """Kind, time and CUDA event of each mark in turn: no object is made for a mark."""
+        """Kind, time, and CUDA event with what `_DeviceClock.record` says, of each mark in turn: on
+        a processor, no object is made for a mark."""
         self._known = set(known)
         self._kind = ""
         """The mark before the one that is being added up."""
         self._at: float | None = None
         self._event: Any = None
         self._device: _DeviceClock | None = None
+        self._reached = True
+        """Whether the GPU was at the mark before last when the last was made."""
+        self._behind = self._waits = False
+        """Whether the GPU was behind in this step, and whether the process has waited for it."""
         self._aside = 0.0
         """Seconds since the last step that are not part of a step."""
         self._stepped: float | None = None
@@ -67,7 +77,7 @@ class StepParts:
 
     def _clear(self) -> None:
         self._sums: dict[str, float] = {}
-        self._n = self._passes = self._ready = 0
+        self._n = self._passes = self._ready = self._caught_up = self._waited = 0
         self._durations: list[float] = []
 
     def mark(self, kind: str) -> None:
@@ -102,23 +112,29 @@ class StepParts:
             sums.pop("wait", None)
         told = {name: round(sums.get(name, 0.0), 5) for name in schema.PARTS
                 if name in sums or name in self._known}
-        self._clear()
-        return schema.StepTime(
+        on_device = self._event is not None
+        event = schema.StepTime(
             step, n, round(seconds, 5), median=round(durations[len(durations) // 2], 7)
-            if durations else None, device=1 if self._event is not None else None,
-            workers=self.workers, **told)
+            if durations else None, device=1 if on_device else None, workers=self.workers,
+            caught_up=self._caught_up if on_device else None,
+            waited=self._waited if on_device else None, **told)
+        self._clear()
+        return event
 
     def _add_up(self) -> None:
         marks = self._marks
         if self._device is not None and self._device.capturing():
             return  # asking an event now would spoil the graph
         while marks:
-            event = marks[2]
+            event, reached = marks[2] or (None, None)
             if event is not None and not event.query():
                 break
             kind, at = marks.popleft(), marks.popleft()
             marks.popleft()
+            before = self._at
             gap = self._gap(at, event)
+            if self._device is not None:
+                self._compare(reached, gap, None if before is None else at - before)
             if gap is None:
                 self._begin_anew(kind)
             else:
@@ -140,8 +156,21 @@ class StepParts:
             self._device.free.append(first)
         return seconds
 
+    def _compare(self, reached: bool | None, gap: float | None, own: float | None) -> None:
+        """Note which of the two is ahead, the process or the GPU, at a mark that ends `gap` seconds
+        of the GPU and `own` seconds of the process. `reached`: as `_DeviceClock.record` says it;
+        None if that is not known."""
+        if self._kind in self.free and reached and not self._reached \
+                and gap is not None and own is not None and gap < _WAITED * own:
+            self._waits = True
+        self._behind = self._behind or not reached
+        self._reached = reached is not False
+
     def _step(self, at: float) -> None:
         self._n += 1
+        self._caught_up += not self._behind
+        self._waited += self._waits
+        self._behind = self._waits = False
         if self._stepped is not None and len(self._durations) < _MOST:
             self._durations.append(max(at - self._stepped - self._aside, 0.0))
         self._stepped, self._aside = at, 0.0
@@ -171,6 +200,8 @@ class _DeviceClock:
         self._cuda = cuda
         self.free: deque[Any] = deque(cuda.Event(enable_timing=True) for _ in range(_POOL))
         """Those that are not in use."""
+        self._last: Any = None
+        """The one recorded last."""
 
     @classmethod
     def of_process(cls) -> _DeviceClock | None:
@@ -182,14 +213,17 @@ class _DeviceClock:
         """Whether this thread captures a graph on its stream."""
         return self._cuda.is_current_stream_capturing()
 
-    def record(self) -> Any:
-        """An event at this place in the current stream; None if there is none to be had, or the
-        stream is being captured into a graph."""
+    def record(self) -> tuple[Any, bool] | None:
+        """An event at this place in the current stream, and whether the GPU has come to the one
+        before by now; None if there is none to be had, or the stream is being captured into a
+        graph."""
         with contextlib.suppress(Exception):  # never the training's problem
             if self.free and not self.capturing():
                 event = self.free.popleft()
+                reached = self._last is not None and self._last.query()
                 event.record()
-                return event
+                self._last = event
+                return event, reached
         return None
 
     def seconds(self, first: Any, last: Any) -> float | None:
