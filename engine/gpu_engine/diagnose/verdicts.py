@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
-from gpu_engine.diagnose import steps
+from gpu_engine.diagnose import outliers, steps
 from gpu_engine.diagnose.steps import NAMES, REST, Parts
 from gpu_engine.events.rank_view import RankView
 
@@ -28,7 +28,8 @@ BEHIND, LEAST, EXPLAINED, QUARTERS = 0.1, 0.001, 0.8, 4
 """Straggler: how much longer than it the others wait, as a share of a step and in seconds; how much
 of that a part of its own explains; in how many parts of the time it has to be the same rank."""
 SAVING, TIMES = 0.05, 3
-"""Saving: its share of all time; in how many spans it was seen."""
+"""Saving: its share of all time; in how many spans it was seen. The same number of times a device
+has been measured."""
 OWN_PARTS = ("data", "copy", "forward", "backward", "optimizer", REST)
 
 
@@ -58,16 +59,31 @@ class RankTimes:
 
 def of(views: Sequence[RankView]) -> list[Verdict]:
     """The verdicts on a run whose ranks have these views."""
+    slow = slow_devices(views)
     ranks = []
     for view in views:
         spans = tuple(steps.usable(view))
         whole = steps.together(view.rank, spans)
         if view.process is None:
             if whole is None:
-                return []
+                return slow
             ranks.append(RankTimes(view.rank, spans, whole))
     enough = ranks and all(r.whole.steps >= STEPS and r.whole.seconds >= SECONDS for r in ranks)
-    return [v for rule in RULES if (v := rule(ranks)) is not None] if enough else []
+    return slow + ([v for rule in RULES if (v := rule(ranks)) is not None] if enough else [])
+
+
+def slow_devices(views: Sequence[RankView]) -> list[Verdict]:
+    """Devices that multiply matrices slower than others of their model, in the middle of the last
+    three or more times (`run.sniff`)."""
+    known = {f"rank {v.rank}": (v.rank, v.model, median(v.flops_per_s)) for v in views
+             if v.model not in (None, "cpu") and len(v.flops_per_s) >= TIMES}
+    return [Verdict(
+        "slow-device", f"the device of {one.what} computes at {one.share:.0%} of what others of "
+        f"its kind do ({one.per_s / 1e12:.3g} of {one.usual / 1e12:.3g} TFLOP/s): heat, a power "
+        "limit, or somebody else's work on it",
+        {"share": round(one.share, 4), "flops_per_s": one.per_s}, known[one.what][0])
+        for one in outliers.below(outliers.SLOW_DEVICE, [
+            (model or "", what, figure) for what, (_, model, figure) in known.items()])]
 
 
 def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
