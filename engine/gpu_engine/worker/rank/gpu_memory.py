@@ -26,6 +26,8 @@ ENTRIES = 100_000
 """What the allocator did last, that is kept: some ten steps of a large model."""
 _NO_LINE = "no line of Python, as in a backward pass"
 _TOLD = 3
+_from_start = False
+"""Whether `run.oom_snapshot` asks for what held the memory when it was used up."""
 
 
 class Recording:
@@ -59,6 +61,9 @@ class Recording:
 
 def record_from_start() -> None:
     """Record from when this process begins to use its GPUs, for `out_of_memory`."""
+    global _from_start
+    _from_start = True
+
     def begin() -> None:
         with contextlib.suppress(Exception):  # torch would raise it in the script
             torch_private.record_memory(ENTRIES)
@@ -69,8 +74,8 @@ def record_from_start() -> None:
 
 def out_of_memory(err: BaseException, folder: Path, name: str) -> tuple[str, ...]:
     """Write what was held when `err` came, into the run folder `folder`. Returns the lines that
-    held most, in words; none if `err` is another error, or nothing was recorded."""
-    if not is_gpu_out_of_memory(err):
+    held most, in words; none if `err` is another error, or nobody asked for it."""
+    if not (_from_start and is_gpu_out_of_memory(err)):
         return ()
     with contextlib.suppress(Exception):  # the error itself is what has to be told
         snapshot = torch_private.memory_snapshot()

@@ -53,7 +53,7 @@ def memory_snapshot() -> dict[str, Any]:
     https://pytorch.org/memory_viz reads. Raises where it is another."""
     import torch
 
-    return torch.cuda.memory._snapshot()
+    return dict(torch.cuda.memory._snapshot())
 
 
 def when_gpus_are_used(then: Callable[[], None]) -> None:
