@@ -34,7 +34,9 @@ def losses(events: list[dict]) -> list[float]:
 
 def test_a_task_says_it_every_so_many_steps_and_trains_the_same(home):
     task = [word for key in TASK for word in ("--set", key)]
-    with_, without = recorded(*task, "--set", "run.sniff=4"), recorded(*task)
+    with_ = recorded(*task, "--set", "run.sniff=4")
+    assert "\n  matrix product 0.0" in CliRunner().invoke(cli, ["show", "last"]).stdout
+    without = recorded(*task)
     found = [e for e in with_ if e["kind"] == "sniff"]
     assert [e["step"] for e in found] == [4, 8]
     assert all(e["model"] == "cpu" and e["flops_per_s"] > 1e8 for e in found)

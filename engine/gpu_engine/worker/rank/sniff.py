@@ -14,7 +14,7 @@ from .memory import is_gpu_out_of_memory
 
 _SECONDS = 0.05
 _SIZE = 4096
-"""On a GPU, the rows of a matrix of 32 MiB: three of them have to fit beside the training."""
+"""On a GPU, the rows of a matrix of 32 MiB: two of them have to fit beside the training."""
 
 
 class Sniffer:
