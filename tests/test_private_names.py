@@ -9,7 +9,8 @@ import pytest
 from .private_names import Finder
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTED = {"_current_frames", "_exit", "_fields", "_getframe", "_replace", "_thread", "_values"}
+DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_replace", "_thread",
+              "_values"}
 """Names with an underscore that are documented all the same: sys._current_frames, os._exit, those
 of named tuples, sys._getframe, the module _thread, the values of a sparse tensor."""
 OURS = {"_compared"}
@@ -27,7 +28,8 @@ ENGINE = {
     },
     "torch, in any rank": {
         "engine/gpu_engine/worker/rank/torch_private.py": {
-            "_dump_fr_trace_json", "_dump_nccl_trace_json", "_profiler_enabled"},
+            "_dump_fr_trace_json", "_dump_nccl_trace_json", "_lazy_call", "_profiler_enabled",
+            "_record_memory_history", "_snapshot"},
     },
     "torch, in a rank of the engine": {
         "engine/gpu_engine/training/torch_private.py": {

@@ -47,6 +47,7 @@ WRITING = {
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
             open_inside in punch
         training/checkpoint.py: write_inside in add_metrics
+        worker/rank/gpu_memory.py: open_inside in write, write_inside in write
         worker/start.py: open_inside in _own_log
         worker/without_supervisor.py: write_json_inside in _folder""",
     "as that function, where it can't be imported": """

@@ -41,14 +41,14 @@ class Outlier:
 def slow_devices(products: Sequence[Line]) -> list[Outlier]:
     """The GPUs that multiply matrices slower than others of the same name; of two that differ, the
     slower. CPU slots share their cores with whatever runs, so they are not judged."""
-    return _below(SLOW_DEVICE, [(p["model"], f"{p['device']} on {p['host']}", p["flops_per_s"])
-                                for p in products if p["model"] != "cpu"])
+    return below(SLOW_DEVICE, [(p["model"], f"{p['device']} on {p['host']}", p["flops_per_s"])
+                               for p in products if p["model"] != "cpu"])
 
 
 def slow_links(pairs: Sequence[Line]) -> list[Outlier]:
     """The pairs of ranks whose link is slower than others of its kind: between GPUs of a machine,
     or between machines. CPU slots of one machine share its memory with whatever runs."""
-    return _below(SLOW_LINK, [
+    return below(SLOW_LINK, [
         ("within" if _one_machine(p) else "between", f"ranks {p['ranks'][0]} and {p['ranks'][1]}",
          p["bytes_per_s"]) for p in pairs if not (_one_machine(p) and p["device_type"] == "cpu")])
 
@@ -58,7 +58,8 @@ def _one_machine(pair: Line) -> bool:
     return first == second
 
 
-def _below(part: float, found: Sequence[tuple[str, str, float]]) -> list[Outlier]:
+def below(part: float, found: Sequence[tuple[str, str, float]]) -> list[Outlier]:
+    """The figures of (kind, what, figure) that are below `part` of the usual one of their kind."""
     out = []
     for kind in dict.fromkeys(k for k, _, _ in found):
         of_kind = [(what, figure) for k, what, figure in found if k == kind]

@@ -23,6 +23,7 @@ import msgspec
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import file_inside, reason
 from gpu_engine.common.frozen import frozen
+from gpu_engine.diagnose import memory_traces
 from gpu_engine.events.schema import Trace
 from gpu_engine.runs.folder import Run
 
@@ -101,7 +102,7 @@ def read(run: Path, name: str) -> Summary:
         return summary(msgspec.json.decode(data, type=_File).traceEvents)
     except OSError as err:
         raise UserError(f"{name}: {reason(err)}") from None
-    except (EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as err:
+    except (ValueError, EOFError, zlib.error, msgspec.MsgspecError) as err:
         raise UserError(f"{name}: no trace: {err}") from None
 
 
@@ -250,20 +251,6 @@ def length(spans: Spans) -> float:
 
 # --- in words -----------------------------------------------------------------------------------
 
-def told(run: Run, answer: Trace | None) -> tuple[Path | None, Summary | None, list[str]]:
-    """Of what a rank of `run` has answered: the file, its summary, and the lines for people."""
-    if answer is None:
-        return None, None, ["no trace: it made no step in that time, or has ended; gpu-engine "
-                            f"stacks {run.id} says where it is"]
-    if answer.path is None:
-        return None, None, [f"no trace: {answer.problem}"]
-    try:
-        whole = read(run.path, answer.path)
-    except UserError as err:
-        return run.path / answer.path, None, [str(err)]
-    return run.path / answer.path, whole, lines(whole)
-
-
 def lines(whole: Summary) -> list[str]:
     """The summary for a terminal."""
     what, unit = ("kernel", "GPU") if whole.gpu else ("operator", "processor")
@@ -278,6 +265,26 @@ def lines(whole: Summary) -> list[str]:
     out += [f"{_time(gap.seconds):>9}  nothing ran between {gap.after[:60]} and {gap.before[:60]}"
             for gap in whole.gaps]
     return out + [f"→ {text}" for text in whole.advice]
+
+
+def told(run: Run, answer: Trace | None, *, memory: bool = False,
+         ) -> tuple[Path | None, Summary | memory_traces.Summary | None, list[str]]:
+    """Of what a rank of `run` has answered: the file, its summary, and the lines for people.
+    `memory`: it was asked for that."""
+    if answer is None:
+        return None, None, ["no trace: it made no step in that time, or has ended; gpu-engine "
+                            f"stacks {run.id} says where it is"]
+    if answer.path is None:
+        return None, None, [f"no trace: {answer.problem}"]
+    path = run.path / answer.path
+    try:
+        if memory:
+            held = memory_traces.read(run.path, answer.path)
+            return path, held, memory_traces.lines(held)
+        whole = read(run.path, answer.path)
+    except UserError as err:
+        return path, None, [str(err)]
+    return path, whole, lines(whole)
 
 
 def _time(seconds: float) -> str:

@@ -70,5 +70,8 @@ def ranks_with_files(run: Path) -> list[int]:
 
 TRACE_REQUEST, TRACES = "trace.json", "traces"
 """The file that asks ranks for a trace of their next steps, and the folder of these traces."""
+SNAPSHOT = ".pickle"
+"""How the name of a trace ends that is a snapshot of a GPU's memory: what it says is in a file that
+ends with .json instead."""
 MOST_TRACED = 100
 """Steps."""

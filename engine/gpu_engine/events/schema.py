@@ -323,6 +323,18 @@ class Stands(Event):
 
 
 @frozen
+class Sniff(Event):
+    """How fast the rank's device multiplies matrices, with run.sniff."""
+
+    kind = "sniff"
+    step: int
+    """Steps so far."""
+    model: str
+    """The device's; "cpu" for a processor."""
+    flops_per_s: float
+
+
+@frozen
 class Trace(Event):
     """The rank has written the trace that a person has asked for, or could not."""
 
@@ -364,6 +376,8 @@ class Error(Event):
     """This field and the next two are set if memory ran out; in bytes."""
     reserved: int | None = None
     requested: int | None = None
+    held_by: tuple[str, ...] = ()
+    """With run.oom_snapshot, the lines that held most memory: "6.2 GiB by train.py:40 in main"."""
 
 
 @frozen

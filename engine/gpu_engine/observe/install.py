@@ -34,6 +34,7 @@ from typing import Any
 
 import torch
 
+from ..worker.rank import gpu_memory
 from . import exit_hooks, frames, identity, loggers, notes, parts
 from .findings import Findings
 from .observer import BACKWARD, Observer
@@ -295,6 +296,8 @@ def install(*, direct: bool) -> None:
     _quietly(loggers.wrap_all, observer)
     _quietly(_watch_loaders_and_saves, undo)
     _quietly(_find, undo, direct)
+    if os.environ.get("GPU_PANEL_OOM_SNAPSHOT") == "1":
+        _quietly(gpu_memory.record_from_start)
     if direct:
         _quietly(observer.early)
 

@@ -129,6 +129,11 @@ class ScriptRecorder:
         if not self._given_up:
             self._writer.write_failure(err.__traceback__, timeout=_PATIENCE)
 
+    def held_by(self, err: BaseException) -> tuple[str, ...]:
+        """The lines that held most of a GPU's memory when `err` came, if that was recorded. It is
+        written into the run folder."""
+        return self.tracer.out_of_memory(err, self.step_now)
+
     def write_memory(self) -> None:
         """Write the memory at the end of a rank that was over before its first heartbeat."""
         if not self._given_up:

@@ -23,8 +23,9 @@ _EVERY = 0.2
 
 
 def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0,
-          ) -> dict[int, Trace | None]:
+          memory: bool = False) -> dict[int, Trace | None]:
     """Have `ranks` (none: all) trace their next steps, and wait for at most `wait` seconds.
+    `memory`: what is allocated and freed in them, for `diagnose.memory`.
 
     Returns what each rank has answered; None: nothing, as it makes no steps or has ended. Raises
     UserError and OSError.
@@ -57,7 +58,7 @@ def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float 
     pace = max((v.steps_per_s or 0.0 for v in view.ranks.values()), default=0.0)
     write_json_inside(run.path, TRACE_REQUEST, {
         "steps": steps, "from": last + math.ceil(pace * _SEEN), "until": begun + wait,
-        "ranks": asked}, settled=False)
+        "ranks": asked, "memory": memory}, settled=False)
     try:
         while True:
             _read(tails, view)

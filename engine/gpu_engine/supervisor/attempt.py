@@ -53,6 +53,8 @@ class Attempt:
     """What a person's own command has left running; None for a task, whose ranks leave nothing."""
     hang: Cause | None = None
     """Set if it was ended because it hung."""
+    nccl_at: str | None = None
+    """Where NCCL says how the ranks stand."""
 
     @property
     def running_children(self) -> list[Child]:

@@ -19,10 +19,11 @@ from gpu_engine.diagnose import hangs
 from gpu_engine.events import hang
 from gpu_engine.runs import stacks
 from gpu_engine.runs.folder import Cause, Run
+from gpu_engine.supervisor import ras
 from gpu_engine.supervisor.rank_state import RankState
 
 _PATIENCE = 3.0
-"""Seconds to wait for the stacks; a rank that was stopped (SIGSTOP) writes none."""
+"""Seconds to wait for the stacks, and for NCCL; a rank that was stopped (SIGSTOP) writes none."""
 _QUIET = 2.0
 """Seconds without a heartbeat after which a rank's process is watched."""
 _WATCHED = 3.0
@@ -61,10 +62,13 @@ class Watch:
     run: Run
     timeout: float
     """The value of train.hang_timeout in seconds; 0: off."""
+    nccl_at: str | None = None
+    """Where NCCL can be asked; None: it is not used."""
     text: str = ""
     """Which ranks stand still, once the run is found to hang."""
     rank: int | None = None
     """The rank that is furthest behind then."""
+    _nccl: ras.Question | None = None
     _asked: dict[int, int] | None = None
     _since: float = 0.0
     _silent: dict[int, _Silence] = field(default_factory=dict)
@@ -87,12 +91,18 @@ class Watch:
             self.text = hang.describe(signs) if told is None else told.text
             self.rank = hang.furthest_behind(signs).rank if told is None else told.rank
             self._asked, self._since = self._request_stacks(events), now
+            self._nccl = None if self.nccl_at is None else ras.Question(self.nccl_at)
             return None
-        if now - self._since < _PATIENCE and not self._complete():
+        told = self._nccl is None or self._nccl.look()
+        if now - self._since < _PATIENCE and not (told and self._complete()):
             return None
         stack = self._stack(self.rank)
-        return Cause(f"hang: {self.text} (train.hang_timeout = {self.timeout:g} s)", self.rank,
-                     "Hang", stack)
+        words = ""
+        if self._nccl is not None:
+            self._nccl.close()
+            words = self._nccl.words and f".\nNCCL says:\n{self._nccl.words}"
+        return Cause(f"hang: {self.text} (train.hang_timeout = {self.timeout:g} s){words}",
+                     self.rank, "Hang", stack)
 
     def _watch(self, sign: hang.Standstill, pid: int | None, now: float) -> None:
         """Begin or end watching the process of a rank."""

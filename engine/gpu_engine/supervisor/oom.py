@@ -73,12 +73,14 @@ class Given(NamedTuple):
 
 
 def describe(error: schema.Error, given: Given | None) -> str:
-    """How much memory was requested and in use, and which batch would likely fit."""
+    """How much memory was requested and in use, which lines held most if that was recorded, and
+    which batch would likely fit."""
     figures = [f"{name} {units.size(value)}" for name, value in (
         ("requested", error.requested), ("allocated", error.allocated),
         ("reserved", error.reserved)) if value is not None]
-    advice = fitting(error, given) if given is not None else None
-    return "; ".join(([", ".join(figures)] if figures else []) + ([advice] if advice else []))
+    held = f"held most: {', '.join(error.held_by[:3])}" if error.held_by else ""
+    advice = fitting(error, given) if given is not None else ""
+    return "; ".join(filter(None, (", ".join(figures), held, advice)))
 
 
 def fitting(error: schema.Error, given: Given) -> str:

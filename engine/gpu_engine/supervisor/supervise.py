@@ -195,7 +195,7 @@ class Supervisor:
             kill_tree(attempt.children)
             return "failed", failed.message, failed
         self._set_state("running", processes=attempt.processes())
-        self.watch = hang_watch.Watch(self.run, self.hang_timeout)
+        self.watch = hang_watch.Watch(self.run, self.hang_timeout, attempt.nccl_at)
         devices = DeviceRecord(self.run, self.plan.source, claim.devices_of(self.plan))
         digests = Digests()
         if not self.is_task and procs.LINUX:

@@ -17,11 +17,14 @@ from gpu_engine.events import schema
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
+from gpu_engine.worker.rank.sniff import multiply, wait
 
 WAIT = 30.0
 """Seconds to wait for ranks that are missing."""
 _SIZES = (1 << 10, 1 << 20, 16 << 20)
 _SECONDS_A_SIZE = 0.2
+_SIZE = 8192
+"""Rows of the matrices that GPUs multiply."""
 _PAIR_BYTES = {"cuda": 64 << 20}
 _MOST_RANKS = 16
 """With more ranks, only neighbours are tried: the pairs would take minutes."""
@@ -47,7 +50,7 @@ def check(job: Job, group: Group, rec: Recorder) -> None:
         _sum(torch.device(job.devices[0]), who.rank, who.world_size)  # all have come
     for device, label in zip(job.devices, job.labels):
         _say({"check": "product", "rank": who.rank, "host": host, "device": label,
-              **_multiply(torch.device(device))})
+              **multiply(torch.device(device), _SECONDS_A_SIZE, _SIZE)})
     if not job.distributed:
         return
     device = torch.device(job.devices[0])
@@ -84,33 +87,14 @@ def _exchange(device: torch.device, other: int) -> dict[str, object]:
     out, into = (torch.zeros(size // 4, device=device) for _ in "ab")
     best = float("inf")
     for _ in range(4):  # the first sets up the connection
-        _wait(device)
+        wait(device)
         began = time.perf_counter()
         for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, out, other),
                                             dist.P2POp(dist.irecv, into, other)]):
             work.wait()
-        _wait(device)
+        wait(device)
         best = min(best, time.perf_counter() - began)
     return {"bytes": size, "bytes_per_s": round(size / best)}
-
-
-def _multiply(device: torch.device) -> dict[str, object]:
-    """Multiply square matrices for about a fifth of a second: the model of the device, and floating
-    point operations per second, 2 n³ for a product."""
-    gpu = device.type == "cuda"
-    n, dtype = (8192, torch.float16) if gpu else (512, torch.float32)
-    a = torch.ones((n, n), dtype=dtype, device=device)
-    a @ a
-    _wait(device)
-    began, times = time.perf_counter(), 0
-    while (took := time.perf_counter() - began) < _SECONDS_A_SIZE:
-        for _ in range(4):
-            a @ a
-        _wait(device)
-        times += 4
-    model = torch.cuda.get_device_name(device) if gpu else device.type
-    return {"model": model, "dtype": str(dtype).rpartition(".")[2], "n": n,
-            "flops_per_s": round(2 * n ** 3 * times / took)}
 
 
 def _try_device(device: torch.device, label: str) -> None:
@@ -133,22 +117,17 @@ def _time(device: torch.device, size: int, group: Group) -> float:
     """The mean seconds of one all-reduce of `size` bytes, in about a fifth of a second."""
     cell = torch.zeros(size // 4, device=device)
     dist.all_reduce(cell)  # the first one also sets up connections: don't time it
-    _wait(device)
+    wait(device)
     began = time.perf_counter()
     dist.all_reduce(cell)
-    _wait(device)
+    wait(device)
     once = group.all_reduce_max([time.perf_counter() - began])[0]  # all ranks must repeat as often
     times = max(1, min(int(_SECONDS_A_SIZE / max(once, 1e-6)), 200))
     began = time.perf_counter()
     for _ in range(times):
         dist.all_reduce(cell)
-    _wait(device)
+    wait(device)
     return group.all_reduce_max([(time.perf_counter() - began) / times])[0]
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _say(line: dict[str, object]) -> None:

@@ -182,7 +182,8 @@ def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> st
         from gpu_engine.worker.rank.failures import blame
 
         err = blame(err, group.failures)
-    event = error_event(err, rec.phase, rec.step_now, traced=not isinstance(err, UserError))
+    event = error_event(err, rec.phase, rec.step_now, held_by=rec.held_by(err),
+                        traced=not isinstance(err, UserError))
     rec.write_failure(err)
     rec.write(event)
     what = f"{event.type}: {event.message}"

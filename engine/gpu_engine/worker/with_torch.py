@@ -13,13 +13,14 @@ from gpu_engine.events import schema
 from gpu_engine.training.session import Session
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
-from gpu_engine.worker.rank import heartbeat
+from gpu_engine.worker.rank import gpu_memory, heartbeat
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.joining import join
 from gpu_engine.worker.rank.leaving import exit_at_once
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
+from gpu_engine.worker.rank.sniff import Sniffer
 
 _PEER_GRACE = 10.0
 """Seconds that a rank may stay in a collective after another rank has announced its failure."""
@@ -29,6 +30,8 @@ def prepare(job: Job, rec: Recorder) -> None:
     """Have torch use the rank's cores and devices, and `rec` record the memory of these devices."""
     if job.cores and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(len(job.cores))
+    if job.spec.run.oom_snapshot:
+        gpu_memory.record_from_start()
     devices = [torch.device(d) for d in job.devices]
     use(devices[0])
     rec.attach(devices)
@@ -70,6 +73,8 @@ def train(job: Job, group: Group, rec: Recorder, signals: Signals) -> str:
     """Train as `job` says. Returns the outcome, "completed" or "stopped"."""
     rec.watch = _Peers(rec, group, rec.watch)
     group.report_waits_to(rec)
+    if job.spec.run.sniff:
+        rec.sniffer = Sniffer(job.spec.run.sniff)
     return Session(job, group, rec, signals).run()
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from .pinned_losses import PinnedLosses
+    from .sniff import Sniffer
 
     _Step = tuple[int, int, float | None, int | None, Any, int, float, float]
     """One optimizer step, as the loop reports it, in a plain tuple, as that is made fastest:
@@ -98,6 +99,9 @@ class Recorder:
         self._reserved = numbers.ReservedNames()
         self._writer = RecordWriter(path, self, _complain)
         self._tracer = self._writer.tracer
+        self._device: torch.device | None = None
+        self.sniffer: Sniffer | None = None
+        """Measures this rank's device now and then."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -121,6 +125,7 @@ class Recorder:
     def attach(self, devices: list[torch.device]) -> None:
         """Say which devices this rank uses, once torch is imported. Without a `cuda` device among
         them, losses are read at once."""
+        self._device = devices[0]
         self._gpus = [d for d in devices if d.type != "cpu"]
         if any(d.type == "cuda" for d in devices):
             from .pinned_losses import PinnedLosses
@@ -146,6 +151,11 @@ class Recorder:
             self.parts.mark(STEP)
         if self._tracer.wanted:
             self._tracer.stepped(step)
+        if self.sniffer is not None and step >= self.sniffer.due and self._device is not None:
+            measured = self.sniffer.measure(step, self._device)
+            if measured is not None:
+                self.write(measured)
+            self.mark()
 
     def mark(self) -> None:
         """Note that training goes on now, so that the time since the last step is not counted in
@@ -171,6 +181,11 @@ class Recorder:
     def write_failure(self, err: BaseException) -> None:
         """Write where a rank that `err` ends was, if it is one of a group."""
         self._writer.write_failure(err.__traceback__)
+
+    def held_by(self, err: BaseException) -> tuple[str, ...]:
+        """The lines that held most of a GPU's memory when `err` came, if that was recorded. It is
+        written into the run folder."""
+        return self._tracer.out_of_memory(err, self.step_now)
 
     def warn(self, text: str) -> None:
         """Write a warning at once: something that a person should know and that is not fatal."""

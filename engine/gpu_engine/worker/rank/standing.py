@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -88,8 +88,7 @@ class StandingStill:
     def _event(self, step: int, phase: str, stack: list[tuple[str, int, str]], works: bool,
                ) -> schema.Stands:
         stack = [f for f in stack if not f[0].startswith((_OURS, "<gpu-panel"))] or stack
-        own = next((f for f in stack if not f[0].startswith((*_LIBRARIES, "<"))), None)
-        return schema.Stands(step, phase, round(self._since, 3), works, own and _line(*own),
+        return schema.Stands(step, phase, round(self._since, 3), works, own_line(stack),
                              tuple(_line(*f) for f in stack[:_FRAMES]), collectives() or None)
 
     def _works(self, now: float) -> bool:
@@ -140,6 +139,12 @@ def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
         found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     return found
+
+
+def own_line(frames: Iterable[tuple[str, int, str]]) -> str | None:
+    """The innermost line that is neither a library's nor ours. `frames`: innermost first."""
+    return next((_line(*f) for f in frames
+                 if not f[0].startswith((_OURS, *_LIBRARIES, "<"))), None)
 
 
 def _line(file: str, line: int, function: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -30,3 +30,38 @@ def recorded_collectives() -> Iterator[dict[str, Any]]:
                 yield json.loads(dump())
         except Exception:  # noqa: BLE001  another torch, whose answer is another
             continue
+
+
+def record_memory(entries: int) -> None:
+    """Have the allocator of the GPUs note the Python stack of what it allocates, and what it did
+    last. Nothing public tells which line holds what; torch's own page on GPU memory tells to use
+    these names. Raises where it is another."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=entries)
+
+
+def end_recording_memory() -> None:
+    """The end of `record_memory`."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(None)
+
+
+def memory_snapshot() -> dict[str, Any]:
+    """What the allocator of the GPUs has, and what it did since `record_memory`, in the form that
+    https://pytorch.org/memory_viz reads. Raises where it is another."""
+    import torch
+
+    return dict(torch.cuda.memory._snapshot())
+
+
+def when_gpus_are_used(then: Callable[[], None]) -> None:
+    """Call `then` once this process begins to use its GPUs; at once if it does so already. To begin
+    by ourselves would break a script that forks first, and the first that we see of one is its
+    backward pass, when its weights are allocated. Where it is gone, never."""
+    import torch
+
+    call = getattr(torch.cuda, "_lazy_call", None)
+    if call is not None:
+        call(then)

@@ -20,8 +20,8 @@ from typing import Any
 
 from ...common import files
 from ...events import schema
-from ...events.paths import MOST_TRACED, TRACE_REQUEST, TRACES
-from . import torch_private
+from ...events.paths import MOST_TRACED, SNAPSHOT, TRACE_REQUEST, TRACES
+from . import gpu_memory, torch_private
 
 _EVERY = 1.0
 
@@ -37,10 +37,11 @@ class Tracer:
         self._seen: tuple[int, int] | None = None
         self._due = 0.0
         self._steps, self._from, self._until = 0, 0, 0.0
+        self._memory = False
         self._profile: Any = None
         self._first = self._at = self._left = 0
         self._over: Any = None
-        """A profile that is to be written, or the exception that came instead."""
+        """A profile or recording that is to be written, or the exception that came instead."""
 
     # --- in the thread that writes events ---------------------------------------------------------
 
@@ -83,17 +84,19 @@ class Tracer:
             return
         if mine and time.time() < until and 0 < steps <= MOST_TRACED and self._profile is None:
             self._steps, self._from, self._until = steps, first, until
+            self._memory = asked.get("memory") is True
             self.wanted = True
 
     def _written(self, over: Any) -> schema.Trace:
         try:
             if isinstance(over, Exception):
                 raise over
-            folder = self._run / TRACES
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if folder.is_symlink():
-                raise OSError(f"{folder} is a link")
-            name = f"{self._rank}-step-{self._first}.json.gz"
+            name = f"{self._rank}{'-memory' * self._memory}-step-{self._first}"
+            if isinstance(over, gpu_memory.Recording):
+                over.write(self._run, name)
+                return schema.Trace(self._first, self._steps, f"{TRACES}/{name}{SNAPSHOT}")
+            folder = gpu_memory.made(self._run)
+            name += ".json.gz"
             temporary = folder / f".{os.getpid()}.{name}"
             over.export_chrome_trace(os.fspath(temporary))
             temporary.chmod(0o600)
@@ -117,18 +120,30 @@ class Tracer:
                     self._profile.stop()
                     self._end(self._profile)
             elif step >= self._from:
-                import torch
-
-                if torch_private.is_profiled():
-                    raise RuntimeError("it is being profiled already, by its own code")
-                profiler = torch.profiler
-                # The first step warms up: starting up takes time that no step has otherwise.
-                plan = profiler.schedule(wait=0, warmup=1, active=self._steps, repeat=1)
+                self._profile = self._recording()
                 self._first, self._left = step + 2, 1 + self._steps
-                self._profile = profiler.profile(schedule=plan)
                 self._profile.start()
         except Exception as err:  # noqa: BLE001  as where the script is being profiled already
             self._end(err)
+
+    def _recording(self) -> Any:
+        """What records the steps that are asked for."""
+        import torch
+
+        if self._memory and torch.cuda.is_initialized():
+            return gpu_memory.Recording()
+        if torch_private.is_profiled():
+            raise RuntimeError("it is being profiled already, by its own code")
+        profiler = torch.profiler
+        # The first step warms up: starting up takes time that no step has otherwise.
+        plan = profiler.schedule(wait=0, warmup=1, active=self._steps, repeat=1)
+        return profiler.profile(schedule=plan, profile_memory=self._memory,
+                                with_stack=self._memory)
+
+    def out_of_memory(self, err: BaseException, step: int) -> tuple[str, ...]:
+        """Write what a GPU's memory held as `err` came after `step` steps, if that was recorded.
+        Returns the lines that held most, in words."""
+        return gpu_memory.out_of_memory(err, self._run, f"{self._rank}-oom-step-{step}")
 
     def _end(self, over: Any) -> None:
         self.wanted, self._profile, self._over = False, None, over
