@@ -34,7 +34,9 @@ from typing import Any
 
 import torch
 
-from . import exit_hooks, frames, identity, loggers, notes, parts
+from ..events.paths import events_path
+from ..worker.rank import debugger
+from . import exit_hooks, frames, identity, loggers, notes, parts, patience
 from .findings import Findings
 from .observer import BACKWARD, Observer
 from .recorder import ScriptRecorder
@@ -295,8 +297,11 @@ def install(*, direct: bool) -> None:
     _quietly(loggers.wrap_all, observer)
     _quietly(_watch_loaders_and_saves, undo)
     _quietly(_find, undo, direct)
+    _quietly(patience.wait_longer)
     if direct:
         _quietly(observer.early)
+    if debugger.has_terminal():
+        _quietly(debugger.install, events_path(observer.run, identity.identify().rank))
 
 
 def _find(undo: _Undo, direct: bool) -> None:

@@ -89,8 +89,8 @@ class StandingStill:
                ) -> schema.Stands:
         stack = [f for f in stack if not f[0].startswith((_OURS, "<gpu-panel"))] or stack
         own = next((f for f in stack if not f[0].startswith((*_LIBRARIES, "<"))), None)
-        return schema.Stands(step, phase, round(self._since, 3), works, own and _line(*own),
-                             tuple(_line(*f) for f in stack[:_FRAMES]), collectives() or None)
+        return schema.Stands(step, phase, round(self._since, 3), works, own and line_of(*own),
+                             tuple(line_of(*f) for f in stack[:_FRAMES]), collectives() or None)
 
     def _works(self, now: float) -> bool:
         """Whether this process and its children have used the processor or the disk since the last
@@ -142,7 +142,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
     return found
 
 
-def _line(file: str, line: int, function: str) -> str:
+def line_of(file: str, line: int, function: str) -> str:
     """ "folder/train.py:40 in main": a path from where packages are or the script runs, or its last
     three parts."""
     here, installed = f"{Path.cwd()}/", file.rpartition("-packages/")
