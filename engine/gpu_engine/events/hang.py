@@ -76,8 +76,8 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0,
 
     Unusual is longer than `at_least` seconds and than five of the rank's own steps. Ranks before
     their first step are left out: they may prepare data and compile kernels for any time. So are
-    those `unheard` of, see `State.unheard`, and all while one waits in its debugger. `now` is in Unix
-    seconds.
+    those `unheard` of, see `State.unheard`, and all while one waits in its debugger. `now` is in
+    Unix seconds.
     """
     found, views = [], list(views)
     person = debugged(views)

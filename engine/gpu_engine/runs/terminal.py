@@ -1,4 +1,4 @@
-"""The terminal of a rank (`run.debug_rank`) from this end: attaching to it, and what both ends know.
+"""The terminal of a rank (`run.debug_rank`) from this end: attaching, and what both ends know.
 
 The supervisor has the pseudo-terminal and listens on a socket in the run folder. What is typed here
 goes there in frames, a letter and a length before each; what the rank prints comes back as it is.

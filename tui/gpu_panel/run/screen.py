@@ -273,7 +273,8 @@ class RunScreen(PaneScreen):
         """Grey out stop and trace for a run that has ended, and resume for one that is live."""
         over = not self._was_live and (
             action in ("trace", "attach") or (action == "stop" and not self._left))
-        if over or (action == "attach" and self._debug_rank is None) or (action == "resume" and self._was_live) \
+        if over or (action == "resume" and self._was_live) \
+                or (action == "attach" and self._debug_rank is None) \
                 or (action == "again" and self._again is None):
             return None
         return super().check_action(action, parameters)
@@ -282,8 +283,8 @@ class RunScreen(PaneScreen):
         state = self.store.state.state if self.store.state is not None else "not read yet"
         return {"stop": f"This run can't be stopped: it is {state}",
                 "resume": f"This run can't be resumed: it is {state}; s stops it",
-                "attach": f"This run has ended: it is {state}" if not self._was_live else
-                          "No rank of this run has a terminal: choose one in run.debug_rank",
+                "attach": "No rank of this run has a terminal: start one with run.debug_rank"
+                          if self._was_live else f"This run has ended: it is {state}",
                 "trace": f"This run makes no steps to trace: it is {state}",
                 "again": "There is no form here to load its settings into"}.get(
                     action, super().why_off(action, parameters))
