@@ -325,7 +325,10 @@ def _check_debugged(spec: RunSpec, layout: Layout) -> list[Problem]:
     if rank is None:
         return []
     if command and own_command.launches_itself(command):
-        why = "the command starts its ranks itself: give the script alone, and --mode ddp"
+        if not rank:  # its ranks share the one that the command has
+            return []
+        why = ("the command starts its ranks itself: 0 gives a terminal to all of it; for one rank "
+               "give the script alone, with --mode ddp")
     elif mode.process_a_device and (
             mode.launcher if launcher == "auto" else launcher) == "torchrun":
         why = "ranks under torchrun have no terminal; take parallel.launcher = \"direct\""

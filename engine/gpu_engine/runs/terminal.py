@@ -96,7 +96,7 @@ def _connected(run: Run) -> Iterator[socket.socket]:
             except FileNotFoundError:
                 if not state.live:
                     raise UserError(f"run {run.id} is not running: it is {state.state}") from None
-                if state.state not in ("starting", "running") or time.monotonic() > end:
+                if not run.supervised() or time.monotonic() > end:
                     raise UserError(f"the rank of run {run.id} has not started yet: it is "
                                     f"{state.state}") from None
             time.sleep(0.05)

@@ -53,7 +53,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
             if attempt.number > 1:
                 logs.note(path, f"--- attempt {attempt.number} ---")
             terminal = None
-            if ranks == (plan.spec.run.debug_rank,):
+            if process.role == "rank" and ranks[0] == plan.spec.run.debug_rank:
                 env.setdefault("TERM", "xterm")
                 terminal = attempt.terminal = Terminal(run.path, path)
             child = spawn(argv, env=env, cwd=cwd, log=path, umask=umask, cores=process.cores,
