@@ -256,7 +256,7 @@ class LaunchPlan:
         rank = self.spec.run.debug_rank
         return [] if rank is None else [
             f"rank {rank} has a terminal: gpu-engine attach {self.id or 'RUN'}; ranks wait up to "
-            f"{units.clock(self.timeout)} for each other"]
+            f"{self.timeout / 3600:g} h for each other"]
 
     def _trains_with(self) -> list[str]:
         command = self.spec.task.command

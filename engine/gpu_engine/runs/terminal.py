@@ -124,7 +124,7 @@ def _raw(terminal: int) -> Iterator[None]:
     before = {n: signal.signal(n, leave) for n in ends}
     kept = termios.tcgetattr(terminal)
     try:
-        tty.setraw(terminal)
+        tty.setraw(terminal, termios.TCSADRAIN)  # what is typed already is for the rank
         yield
     finally:
         with suppress(termios.error):  # it is gone

@@ -70,13 +70,14 @@ def install(events: Path) -> None:
 
 
 def post_mortem(err: BaseException | None) -> None:
-    """Open the debugger where `err` was raised, if this rank has a terminal. A mistake that was
-    told as such, and the end of a debugger, open none."""
+    """Open the debugger where `err` was raised, if this rank has a terminal. A mistake that is told
+    as such, and the end of a debugger, open none."""
     if _State.installed and isinstance(err, Exception) and not isinstance(err, UserError) \
             and type(err).__name__ != "BdbQuit":
         import pdb
 
-        sys.stderr.write("".join(traceback.format_exception_only(type(err), err)))
+        # As pdb prints: what goes to stderr here torch's own hook shows afterwards.
+        sys.stdout.write("".join(traceback.format_exception_only(type(err), err)))
         pdb.post_mortem(err.__traceback__)
 
 
