@@ -1,4 +1,5 @@
 """Two ranks, of which rank 1 stops in the debugger where the arguments say."""
+# ruff: noqa: T201
 
 import os
 import sys

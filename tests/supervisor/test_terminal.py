@@ -127,8 +127,8 @@ def test_the_window_has_the_size_of_the_terminal(go):
 def run_size(run: runs.Run, rank: int, size: bytes) -> None:
     """Wait until the rank's terminal has this size."""
     pid = next(p.pid for p in run.state().processes if p.rank == rank)
-    asks = "import os; print(os.get_terminal_size(os.open('/proc/%d/fd/0', os.O_RDONLY | " \
-        "os.O_NOCTTY)))" % pid
+    asks = (f"import os; fd = os.open('/proc/{pid}/fd/0', os.O_RDONLY | os.O_NOCTTY); "
+            "print(os.get_terminal_size(fd))")
     wait_for(lambda: size in subprocess.run([sys.executable, "-c", asks], check=True,
                                             capture_output=True).stdout)
 
@@ -279,7 +279,7 @@ def test_a_rank_that_can_have_none_is_refused(home: Path, tmp_path: Path, monkey
     given = {"task": {"command": [sys.executable, "x.py"]}, "run": {"debug_rank": 1},
              "devices": {"ids": ["cpu:0", "cpu:1"]}, "parallel": {"mode": "ddp"}} | spec
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match="run.debug_rank") as raised:
+    with pytest.raises(SpecError, match=r"run\.debug_rank") as raised:
         prepare(from_dict(given), inventory=slots(2))
     assert says in str(raised.value)
 
