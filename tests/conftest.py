@@ -50,7 +50,7 @@ else:
                               max_examples=1000)
     settings.load_profile(os.environ.get("GPU_PANEL_EXAMPLES", "suite"))
 
-PATIENCE = 60.0
+PATIENCE = 600.0
 """Seconds after which a test stops waiting for something. It is long, as the machine may be busy
 with other things; pytest's own limit is twice that."""
 

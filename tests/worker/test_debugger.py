@@ -72,8 +72,7 @@ def test_a_breakpoint_in_the_loop_changes_no_loss(home: Path, made, step: str):
         assert found is not None
         assert found.debugger
         assert f"{SCRIPT.name if made is of_script else TASK.name}:" in found.text
-        waits_from = follower.ranks[1].debugger
-        wait_for(lambda: time.time() > waits_from.t + 4)
+        wait_for(lambda: hangs.found(follower.ranks.values(), time.time()).text.count("00:04"))
         assert run.state().reason == f"rank 1 waits in the debugger: gpu-engine attach {run.id}"
         assert run.state().state == "running"
         one.leaves()

@@ -51,6 +51,6 @@ async def test_without_a_terminal_d_says_so(tmp_path: Path) -> None:
     app = Mini(trained(tmp_path).run, at=50.5)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
-        await pilot.press("D")
-        await shown(pilot)
-        assert "run.debug_rank" in flat(terminal(app))
+        screen = app.run_screen
+        assert screen.check_action("attach", ()) is None
+        assert "run.debug_rank" in screen.why_off("attach", ())
