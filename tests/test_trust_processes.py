@@ -52,7 +52,7 @@ MAY_START = {
         "a command of the person's settings.toml by its key, or gpu-engine with words they typed",
     "tui/gpu_panel/commands/own.py": "a command of the person's settings.toml, by its key",
     "tui/gpu_panel/commands/terminal.py":
-        "a command of the person's settings.toml by its key, or their $PAGER or $EDITOR",
+        "a command of the person's settings.toml by its key, their $PAGER or $EDITOR, or ours",
     "tui/gpu_panel/export/exporting.py": OURS,
 }
 MAY_SIGNAL = {

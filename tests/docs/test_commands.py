@@ -30,7 +30,7 @@ ELSEWHERE = {
     "resume": "", "stop": "", "stacks": "", "slurm": "",
     "sweep": "s72d4", "sweep [ID]": "", "hosts add": "", "hosts setup": "",
     "queue --set-up-shared": "", "notify --test": "", "notify --say": "",
-    "page": "", "examples": "", "trace": "", "devices --wait-free": "",
+    "page": "", "examples": "", "trace": "", "attach": "", "devices --wait-free": "",
     "export": "wandb trackio --from",
     "run": "devices.hosts devices.pick"}
 """What is only read, as it starts, ends or reaches something that is not here, or depends on what

@@ -22,9 +22,9 @@ from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError, meant
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", "compare-modes",
-          "logs", "stacks", "trace", "examples", "stop", "queue", "sweep", "resume", "export",
-          "report", "page", "presets", "describe", "hosts", "slurm", "notify", "doctor", "torch",
-          "settings", "completion", "agent")
+          "logs", "stacks", "attach", "trace", "examples", "stop", "queue", "sweep", "resume",
+          "export", "report", "page", "presets", "describe", "hosts", "slurm", "notify", "doctor",
+          "torch", "settings", "completion", "agent")
 
 
 class _Lazy(Commands):

@@ -47,6 +47,8 @@ class Hang:
     """Whether that one works: then it may be a long validation as well, and is no alarm."""
     silent: bool = False
     """Whether it is told only because nothing comes from it any more: its disk may be full."""
+    debugger: bool = False
+    """Whether its debugger waits for a person, and all is well."""
     where: tuple[str, ...] = ()
     """A line for each rank that has said where it is: "rank 1: train.py:40 in main, works"."""
 
@@ -56,13 +58,19 @@ def found(views: Iterable[RankView], now: float, *, at_least: float = SOON,
     """Why ranks have made no step for `at_least` seconds, and for five of their own steps; None if
     all go on. Those that nothing is heard of (`unheard`) are left out. `now`: Unix seconds."""
     views = [v for v in views if v.rank not in unheard]
+    for view in views:
+        if view.debugger is not None and view.debugger.place is not None:
+            since = units.clock(max(now - view.debugger.t, 0.0))
+            return Hang(f"rank {view.rank} waits in the debugger since {since}, at "
+                        f"{view.debugger.place}", view.rank, True, debugger=True)
     still = hang.stalled(views, now, at_least=at_least)
     if not any(s.still > _LONG or s.is_silent or _of(views, s.rank).stands is not None
                for s in still):
         still = []
     # Before the first step data may be prepared for any time, but not behind a collective.
     early = [v for v in views if not v.step_times and v.outcome is None and v.beat is not None
-             and (one := _waits(v)) is not None and now - one.began > at_least]
+             and (one := _waits(v)) is not None
+             and now - max(one.began, hang.debugged(views)) > at_least]
     if not still and not early:
         return None
     return behind(views, now) or (_without_operations(views, still, now) if still else None)

@@ -76,14 +76,16 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0,
 
     Unusual is longer than `at_least` seconds and than five of the rank's own steps. Ranks before
     their first step are left out: they may prepare data and compile kernels for any time. So are
-    those `unheard` of, see `State.unheard`. `now` is in Unix seconds.
+    those `unheard` of, see `State.unheard`, and all while one waits in its debugger. `now` is in
+    Unix seconds.
     """
-    found = []
+    found, views = [], list(views)
+    person = debugged(views)
     for view in views:
         if view.outcome is not None or view.beat is None or not view.step_times \
                 or view.rank in unheard:
             continue
-        since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0])
+        since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0], person)
         standing = Standstill(view.rank, view.step, view.phase, max(now - since, 0.0),
                               max(now - view.beat, 0.0))
         longest = max(standing.still, standing.silent)
@@ -94,6 +96,13 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0,
         return []
     first = furthest_behind(found)
     return [first, *(s for s in found if s is not first)]
+
+
+def debugged(views: Iterable[RankView]) -> float:
+    """Until when a person has held up ranks in the debugger of one, Unix seconds; infinite while
+    it waits, 0 if there was none."""
+    return max((inf if v.debugged else v.debugger.t for v in views if v.debugger is not None),
+               default=0.0)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -91,6 +91,8 @@ class RankView:
     """The model of its device; None: run.sniff is off."""
     flops_per_s: list[float] = field(default_factory=list)
     """Of its device: the last that were measured in this attempt, oldest first."""
+    debugger: schema.Debugger | None = None
+    """The last about its debugger: where it waits for a person, or that it no longer does."""
     trace: schema.Trace | None = None
     """The last that was asked for."""
     ended: bool = False
@@ -114,7 +116,7 @@ class RankView:
     def busy(self) -> str:
         """What it is doing, in words: "backward", "checkpoint, 1.2 GiB of 4.0 GiB written"; "" if
         that is not known."""
-        words = [self.phase or ""]
+        words = ["in the debugger"] if self.debugged else [self.phase or ""]
         if self.written is not None:
             of = f" of {units.size(self.to_write)}" if self.to_write is not None else ""
             what = "" if self.phase == "checkpoint" else " of a checkpoint"
@@ -122,6 +124,11 @@ class RankView:
         if self.detail:
             words.append(self.detail)
         return ", ".join(filter(None, words))
+
+    @property
+    def debugged(self) -> bool:
+        """Whether its debugger waits for a person."""
+        return self.debugger is not None and self.debugger.place is not None
 
     @property
     def saving(self) -> bool:
@@ -151,7 +158,8 @@ class RankView:
         del out["step_times"], out["spans"]
         if self.error is not None:
             out["error"] = convert.to_dict(self.error)
-        for name, event in (("stands", self.stands), ("trace", self.trace)):
+        for name, event in (("stands", self.stands), ("trace", self.trace),
+                            ("debugger", self.debugger)):
             if event is not None:
                 out[name] = convert.to_dict(event)
         return out
@@ -165,7 +173,7 @@ class RankView:
     def forget_attempt(self) -> None:
         """Forget how this rank's attempt went, as a new one has begun on other ranks."""
         self.error = self.outcome = self.phase = self.phase_since = self.beat = self.stands = None
-        self.pid = self.samples_per_s = self.data_wait = self.rss = None
+        self.pid = self.samples_per_s = self.data_wait = self.rss = self.debugger = None
         self.ended = False
         self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
         self.gpu_total, self.gpu_retries = [], []

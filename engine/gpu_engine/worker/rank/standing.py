@@ -89,7 +89,7 @@ class StandingStill:
                ) -> schema.Stands:
         stack = [f for f in stack if not f[0].startswith((_OURS, "<gpu-panel"))] or stack
         return schema.Stands(step, phase, round(self._since, 3), works, own_line(stack),
-                             tuple(_line(*f) for f in stack[:_FRAMES]), collectives() or None)
+                             tuple(line_of(*f) for f in stack[:_FRAMES]), collectives() or None)
 
     def _works(self, now: float) -> bool:
         """Whether this process and its children have used the processor or the disk since the last
@@ -143,11 +143,11 @@ def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
 def own_line(frames: Iterable[tuple[str, int, str]]) -> str | None:
     """The innermost line that is neither a library's nor ours. `frames`: innermost first."""
-    return next((_line(*f) for f in frames
+    return next((line_of(*f) for f in frames
                  if not f[0].startswith((_OURS, *_LIBRARIES, "<"))), None)
 
 
-def _line(file: str, line: int, function: str) -> str:
+def line_of(file: str, line: int, function: str) -> str:
     """ "folder/train.py:40 in main": a path from where packages are or the script runs, or its last
     three parts."""
     here, installed = f"{Path.cwd()}/", file.rpartition("-packages/")

@@ -1,0 +1,141 @@
+"""pdb in one of two ranks that train: real runs over gloo, with somebody who attaches."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_engine.diagnose import hangs, verdicts
+from gpu_engine.launching.launcher import launch
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs.follow import Follower
+from gpu_engine.spec.read import from_dict
+
+from .. import event_lines
+from ..attached import Attached
+from ..conftest import slots, wait_for
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "debugged.py"
+TASK = Path(__file__).parents[1] / "training" / "debugged_task.py"
+
+
+def of_script(*where: str) -> dict[str, Any]:
+    return {"task": {"command": [sys.executable, str(SCRIPT), *where]}}
+
+
+def of_task(where: str = "") -> dict[str, Any]:
+    return {"task": {"use": f"{TASK}:Debugged", "params": {"at": where}}, "batch": {"size": 24}}
+
+
+def go(given: dict[str, Any], *, debug_rank: int | None = 1, train: dict[str, Any] | None = None,
+       ) -> runs.Run:
+    """Launch two ranks."""
+    task = "use" in given["task"]
+    spec = given | {"devices": {"ids": ["cpu:0", "cpu:1"]}, "parallel": {"mode": "ddp"},
+                    "train": ({"steps": 6, "workers": 0} if task else {}) | (train or {}),
+                    "run": {"env": {"OMP_NUM_THREADS": "1"}} | (
+                        {} if debug_rank is None else {"debug_rank": debug_rank})}
+    return launch(from_dict(spec), inventory=slots(2))
+
+
+def ended(run: runs.Run) -> runs.State:
+    return wait_for(lambda: (s := run.state()) and not s.live and s)
+
+
+def losses(run: runs.Run, rank: int) -> list[float]:
+    return [x for e in event_lines.read(run.events(rank)) if e["kind"] == "step"
+            for x in e["losses"]]
+
+
+def read(run: runs.Run) -> Follower:
+    follower = Follower(run)
+    while follower.poll(budget=1.0):
+        pass
+    return follower
+
+
+@pytest.mark.parametrize(("made", "step"), [(of_script, "step"), (of_task, "self.calls")])
+def test_a_breakpoint_in_the_loop_changes_no_loss(home: Path, made, step: str):
+    plain = go(made(), debug_rank=None)
+    assert ended(plain).state == "completed"
+    # The others wait for longer than this limit, which counts only for those who really hang.
+    run = go(made("break"), train={"hang_timeout": 1.0})
+    with Attached(run) as one:
+        one.sees("(Pdb) ")
+        assert "3\r\n" in one.says(f"p {step}", "(Pdb) ")
+        follower = wait_for(lambda: (f := read(run)).ranks[1].debugged and f)
+        found = hangs.found(follower.ranks.values(), time.time())
+        assert found is not None
+        assert found.debugger
+        assert f"{SCRIPT.name if made is of_script else TASK.name}:" in found.text
+        wait_for(lambda: hangs.found(follower.ranks.values(), time.time()).text.count("00:04"))
+        assert run.state().reason == f"rank 1 waits in the debugger: gpu-engine attach {run.id}"
+        assert run.state().state == "running"
+        one.leaves()
+    with Attached(run) as again:
+        again.sees("(Pdb) ")
+        again.says("n", "(Pdb) ")
+        again.types("c\r")
+        again.sees("has ended")
+        again.ends(0)
+    state = ended(run)
+    assert (state.state, state.cause) == ("completed", None)
+    for rank in (0, 1):
+        assert losses(run, rank) == losses(plain, rank)
+        assert len(losses(run, rank)) > 5
+    views = read(run).ranks
+    assert not views[1].debugged
+    assert verdicts.of(list(views.values())) == []
+    assert not (run.path / "observe-errors.log").exists()
+
+
+@pytest.mark.parametrize("made", [of_script, of_task])
+def test_an_exception_opens_the_debugger_where_it_was_raised(home: Path, made):
+    run = go(made("raise"))
+    with Attached(run) as one:
+        assert "RuntimeError: boom" in one.sees("(Pdb) ")
+        assert "1\r\n" in one.says("p dist.get_rank()", "(Pdb) ")
+        assert run.state().state == "running"
+        one.says("q", "has ended")
+    state = ended(run)
+    assert state.state == "failed"
+    assert state.cause is not None
+    assert (state.cause.rank, state.cause.type, state.cause.message) == (1, "RuntimeError", "boom")
+
+
+def test_ctrl_c_opens_the_debugger_and_training_goes_on(home: Path):
+    run = go(of_script("loop"))
+    with Attached(run) as one:
+        one.sees("loops")
+        one.types("\x03")
+        one.sees("(Pdb) ")
+        one.types("p 'typed and thr")
+        one.types("\x03")
+        one.sees("KeyboardInterrupt")
+        one.sees("(Pdb) ")
+        one.says("sys.argv.remove('loop')", "(Pdb) ")
+        one.says("c", "over 2 1")
+    assert ended(run).state == "completed"
+
+
+@pytest.mark.parametrize(("made", "train"), [(of_script, {}), (of_task, {"workers": 1})])
+def test_a_worker_of_a_loader_has_it_too(home: Path, made, train):
+    run = go(made("worker"), train=train)
+    with Attached(run) as one:
+        one.sees("(Pdb) ")
+        assert "True" in one.says(
+            "import torch.utils.data as d;; p d.get_worker_info() is not None", "(Pdb) ")
+        wait_for(lambda: read(run).ranks[1].debugged)
+        one.says("c", "has ended")
+    assert ended(run).state == "completed"
+
+
+def test_an_exception_of_another_rank_ends_the_run_as_ever(home: Path):
+    run = go(of_task("raise"), debug_rank=0)
+    state = ended(run)
+    assert state.cause is not None
+    assert state.cause.rank == 1
