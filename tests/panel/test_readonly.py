@@ -30,7 +30,7 @@ SHOWS = """
     AskCount, AskLine, AskName: cancel
     Choice: move open
     ChoiceMenu: close select
-    ChooseColumns: accept cancel default tick
+    ChooseColumns: accept cancel default find tick
     CommandLine: cancel earlier
     CompareScreen: back copy
     Confirm: answer
