@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -131,7 +131,7 @@ def _take(history: LossHistory, told: Told) -> None:
             history.add(event.loss)
 
 
-def _losses(last: float | None) -> Mapping[str, Extent]:
+def _losses(last: float | None) -> dict[str, Extent]:
     """The loss as a value of which only the last is known."""
     return {} if last is None else {LOSS: Extent(None, None, last)}
 
