@@ -210,11 +210,13 @@ class PanelApp(ThemedApp):
 
     def action_gpu_engine(self, line: str, words: list[str]) -> None:
         """Run gpu-engine, and show what it prints. `line`: as it was typed."""
+        from gpu_engine.common import only_look
         from gpu_engine.common.own_programs import own_environment, own_program
         from gpu_panel.commands.output import OutputScreen
 
+        looks = {only_look.VARIABLE: "1"} if readonly.on else {}
         self.push_screen(OutputScreen(own_program("gpu_engine", *words), title=line,
-                                      environment=own_environment() | {"NO_COLOR": "1"}))
+                                      environment=own_environment() | {"NO_COLOR": "1"} | looks))
 
     def action_redraw(self) -> None:
         """Draw everything again, after another program has written to the terminal."""
