@@ -252,6 +252,8 @@ class PanelApp(ThemedApp):
             yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
                                 self._caller(screen, f"app.{key.action}"))
         yield SystemCommand("keys", "Show every key and what the pane does", self.action_help)
+        yield SystemCommand("command (:)", "Run an action by its name, or a command of gpu-engine",
+                            self._caller(screen, "app.command_line"))
         yield SystemCommand("bell on/off", "Turn bell and notifications on or off",
                             self._caller(screen, "app.tell"))
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)

@@ -13,6 +13,8 @@ from gpu_panel import readonly
 from gpu_panel.commands import line
 from gpu_panel.commands.line import CommandLine, meaning
 from gpu_panel.commands.output import OutputScreen
+from gpu_panel.run.about import AboutRun
+from gpu_panel.run.screen import RunScreen
 
 from ... import odd_runs
 from ...command_line import called
@@ -49,6 +51,22 @@ async def test_an_action_by_its_name_and_history(home: Path):
         assert app.screen.query_one(Input).value == "devices.all"
         await pilot.press("down", *"no-such", "enter")
         await until(pilot, lambda: "no such action" in screen_text(app))
+
+
+async def test_it_is_the_same_key_on_a_runs_screen(home: Path):
+    paths.runs_folder().mkdir(parents=True)
+    run = trained(paths.runs_folder())
+    run.release()
+    async with panel(slots(1)) as (pilot, screen):
+        app = pilot.app
+        await until(pilot, lambda: screen.runs.lines)
+        screen.runs.open(run.run)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        app.screen.pane("log").enter()
+        await pilot.press("colon")
+        await until(pilot, lambda: isinstance(app.screen, CommandLine))
+        await pilot.press(*"run.abou", "enter")
+        await until(pilot, lambda: isinstance(app.screen, AboutRun))
 
 
 async def test_gpu_engine_shows_its_output_and_completes_as_a_shell(home: Path):
