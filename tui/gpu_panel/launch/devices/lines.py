@@ -335,7 +335,7 @@ def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) 
     if freedom is None or freedom.state == "unknown":
         return (clean(freedom.reason) if freedom else "…"), "dim"
     if freedom.state == "free":
-        return "free", "good"
+        return clean(freedom.reason), "good" if freedom.reason == "free" else ""
     if freedom.state == "unhealthy":
         return "! " + clean(freedom.reason), "bad"
     return clean(freedom.reason), ""  # somebody's use is no trouble
