@@ -135,6 +135,16 @@ def test_a_cpu_slot_is_free_unless_it_is_loaded_all_the_time():
     assert judge([Sample(slot)], "run 1").state == "leased"
 
 
+def test_words_do_not_contradict_the_last_reading():
+    slot = Device("cpu:0", "cpu", "CPU core 0", index=0)
+    assert judge([Sample(slot, utilization=0.94)]).reason == "used by others too"
+    assert judge([Sample(slot, utilization=0.06)]).reason == "free"
+    assert judge([Sample(slot, utilization=u) for u in (0.92, 0.98, 0.97)]).reason \
+        == "92% or more used in the last 3 readings"
+    assert judge([replace(IDLE, utilization=u) for u in (0.5, 0.98, 0.06)]).reason \
+        == "up to 98% used in the last 3 readings"
+
+
 def test_a_cpu_slot_is_not_called_busy_after_one_look():
     slot = Device("cpu:0", "cpu", "CPU core 0", index=0)
     full = Sample(slot, utilization=1.0)

@@ -17,6 +17,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs.traces import trace
 from gpu_engine.worker.rank.tracer import Tracer
 
+from .. import odd_runs
 from ..conftest import wait_for
 from ..observe.kit import PYTHON, SCRIPTS
 
@@ -175,3 +176,17 @@ def test_a_request_of_another_user_is_not_obeyed(tmp_path, monkeypatch):
     tracer = Tracer(tmp_path / "ranks/00000.jsonl")
     tracer.tick()
     assert not tracer.wanted
+
+
+def test_of_a_run_that_has_ended_it_names_the_traces_that_there_are(home):
+    run = odd_runs.ended()
+    with pytest.raises(UserError, match=r"is not running: it is completed$"):
+        trace(run)
+    (run.path / "traces").mkdir()
+    file = run.path / "traces" / "0-step-7.json.gz"
+    file.touch()
+    (run.path / "traces" / ".1.unfinished").touch()
+    (run.path / "traces" / "link").symlink_to("/etc/passwd")
+    with pytest.raises(UserError) as refused:
+        trace(run)
+    assert str(refused.value).endswith(f"for https://ui.perfetto.dev: {file}")

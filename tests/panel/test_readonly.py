@@ -28,7 +28,7 @@ from .run_kit import T0, trained
 SHOWS = """
     Choice: move open
     ChoiceMenu: select
-    ChooseColumns: accept cancel default tick
+    ChooseColumns: accept cancel default find tick
     CommandLine: cancel earlier
     CompareScreen: copy
     CompareTable: aside

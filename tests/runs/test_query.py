@@ -10,7 +10,8 @@ from gpu_engine.runs.query import Asked, parse
 
 RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
                task="gpu_engine.tasks.digits:Digits", mode="ddp", state="failed",
-               tags=("lr", "base-2"), note="diverges after 2k")
+               tags=("lr", "base-2"), note="diverges after 2k",
+               settings={"train.lr": "0.1", "task.params.Width": "Wide"})
 
 
 @pytest.mark.parametrize(("text", "found"), [
@@ -19,7 +20,9 @@ RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
     ("id:2a", False), ("3f2a", True), ("digits:Digits", True), ("name:one", True),
     ('name:"best one"', True), ('"one best"', False), ("-tag:lr", False), ("-tag:old", True),
     ("-diverges", False), ("note:2k mode:ddp preset:digits task:tasks.digits", True),
-    ("state:", True), ("-", True), ("state:failed tag:old", False)])
+    ("state:", True), ("-", True), ("state:failed tag:old", False),
+    ("train.lr=0.1", True), ("train.lr=0", False), ("-train.lr=0.1", False), ("train.lr=", True),
+    ("batch.size=8", False), ("task.params.Width=wide", True)])
 def test_words_that_a_run_matches(text, found):
     assert parse(text).matches(RUN) is found
 

@@ -71,6 +71,15 @@ def test_what_is_wrong_is_named_with_file_line_and_value(home: Path, text: str, 
     assert said in out.stderr, out.stderr
 
 
+def test_keys_of_commands_are_shown_with_where_they_are_checked(home: Path):
+    home.mkdir()
+    file.path().write_text('[commands.size]\nkey = "x"\nrun = "du"\n')
+    out = called("settings")
+    assert out.returncode == 0
+    assert 'commands.size.key    "x"' in out.stdout
+    assert "gpu-panel --keys" in out.stderr
+
+
 def test_notify_false_tells_nobody(home: Path, monkeypatch: pytest.MonkeyPatch):
     home.mkdir()
     (home / "notify.toml").write_text("broken")

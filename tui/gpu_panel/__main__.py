@@ -51,7 +51,10 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     readonly.on = only_show
 
     settings = file.read()
-    keys.use(settings.keys, settings.commands)
+    try:
+        keys.use(settings.keys, settings.commands)
+    except keys.KeysError as err:
+        raise keys.KeysError(file.placed(str(err))) from None
     if list_keys:
         for key in keys.KEYS:
             echo(f"{key.id:<24} {keys.display(key.keys):<16} {key.tooltip}")

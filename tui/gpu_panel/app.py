@@ -212,11 +212,13 @@ class PanelApp(ThemedApp):
 
     def action_gpu_engine(self, line: str, words: list[str]) -> None:
         """Run gpu-engine, and show what it prints. `line`: as it was typed."""
+        from gpu_engine.common import only_look
         from gpu_engine.common.own_programs import own_environment, own_program
         from gpu_panel.commands.output import OutputScreen
 
+        looks = {only_look.VARIABLE: "1"} if readonly.on else {}
         self.push_screen(OutputScreen(own_program("gpu_engine", *words), title=line,
-                                      environment=own_environment() | {"NO_COLOR": "1"}))
+                                      environment=own_environment() | {"NO_COLOR": "1"} | looks))
 
     def action_redraw(self) -> None:
         """Draw everything again, after another program has written to the terminal."""
@@ -252,6 +254,8 @@ class PanelApp(ThemedApp):
             yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
                                 self._caller(screen, f"app.{key.action}"))
         yield SystemCommand("keys", "Show every key and what the pane does", self.action_help)
+        yield SystemCommand("command (:)", "Run an action by its name, or a command of gpu-engine",
+                            self._caller(screen, "app.command_line"))
         yield SystemCommand("bell on/off", "Turn bell and notifications on or off",
                             self._caller(screen, "app.tell"))
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)

@@ -22,7 +22,37 @@ if TYPE_CHECKING:
     from gpu_engine.runs.summary import Digest
     from gpu_engine.sweep.figures import Figures
 
-_ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
+
+
+class _Columns(click.ParamType):
+    """Columns by their names."""
+
+    name = "names"
+
+    def convert(self, value: object, param: object, ctx: object) -> tuple[str, ...]:
+        from gpu_engine.report import columns, listing
+
+        names = tuple(filter(None, (one.strip() for one in str(value).split(","))))
+        for one in names:
+            if one not in listing.NAMES and not columns.known(one):
+                self.fail(f"{one!r} is no column; there are {', '.join(listing.NAMES)}, keys of "
+                          "the spec such as train.lr, and last:, min: or max: before the name of "
+                          "a value that runs record, as in max:eval:accuracy")
+        return names
+
+
+class _Order(click.ParamType):
+    """A column to sort by."""
+
+    name = "column"
+
+    def convert(self, value: object, param: object, ctx: object) -> str:
+        from gpu_engine.report import columns, listing
+
+        if value not in listing.ORDERS and not columns.known(str(value)):
+            self.fail(f"{value!r} is none of {', '.join(listing.ORDERS)}, and no column that "
+                      "--columns takes")
+        return str(value)
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -31,17 +61,24 @@ _ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
               help="How many runs to list (20, or runs.listed of settings.toml).")
 @click.option("--filter", "-f", "wanted", default="", metavar="WORDS",
               help="Only runs that match all words: text, or FIELD:TEXT with one of id, name, "
-                   "preset, task, mode, tag, state and note; -WORD leaves runs out.")
-@click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="created",
-              help="By which column: the newest, the least loss, the best evaluation, the most "
-                   "steps, the longest first.")
+                   "preset, task, mode, tag, state and note, or KEY=VALUE of the spec; -WORD "
+                   "leaves runs out.")
+@click.option("--columns", type=_Columns(), metavar="NAMES", default="",
+              help="Only these columns, in this order, separated by commas: those of the list, "
+                   "keys of the spec (train.lr), values that runs recorded (max:eval:accuracy; "
+                   "min:, last:).")
+@click.option("--sort", "order", type=_Order(), default="created", metavar="COLUMN",
+              help="By which column: created (the newest first), loss (the least), best (the best "
+                   "evaluation), steps (the most), took (the longest), name, state, or a key or "
+                   "value that --columns takes.")
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag.")
 @click.option("--removed", is_flag=True,
               help="List what is in the bin instead: runs that restore brings back.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            order: str, reverse: bool, tags: tuple[str, ...], removed: bool) -> None:
+            columns: tuple[str, ...], order: str, reverse: bool, tags: tuple[str, ...],
+            removed: bool) -> None:
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
         return
@@ -64,9 +101,9 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
     rows, more = listing.found_runs(asked, tags, count, listing.Order(order, reverse, now))
     if as_json:
-        echo(in_json([_to_dict(one, figures, now) for one, figures in rows]))
+        echo(in_json([_to_dict(one, figures, now, columns) for one, figures in rows]))
         return
-    heads, lines = listing.cells(rows, now)
+    heads, lines = listing.cells(rows, now, columns)
     for line in table([heads, *lines] if lines else []):
         echo(line)
     if not rows and (asked or tags):
@@ -89,10 +126,11 @@ def _go_on_with_the_queue() -> None:
             waiter.ensure()
 
 
-def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
+def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]
+             ) -> dict[str, object]:
     from dataclasses import asdict
 
-    from gpu_engine.report import listing
+    from gpu_engine.report import columns, listing
     from gpu_engine.runs import job
 
     best = listing.best_evaluation(one, figures)
@@ -101,7 +139,9 @@ def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
         "seconds": one.state.took(now), "steps": figures.steps,
         "loss": listing.last_loss(figures),
         "best": None if best is None else {"name": best[0], "value": best[1]},
-        } | job.to_dict(one.run.path)
+        } | job.to_dict(one.run.path) | (
+            {"columns": {name: columns.value(name, one.settings, figures.values)
+                         for name in names if columns.known(name)}} if names else {})
 
 
 def _list_removed(as_json: bool) -> None:

@@ -38,5 +38,9 @@ def command(begin: bool, as_json: bool) -> None:
         echo(f"{setting.name:<20} {in_toml(value):<16} {where}")
     for action, typed in found.keys.items():
         echo(f"keys.{action:<15} {in_toml(typed):<16} file")
+    for own in found.commands:
+        echo(f"{f'commands.{own.name}.key':<20} {in_toml(own.key):<16} file")
+    if found.keys or found.commands:
+        echo("\ngpu-panel --keys says whether its keys are free", err=True)
     there = file.path().exists()
     echo(f"\n{file.path()}" + ("" if there else ": not there; --init writes it"), err=True)

@@ -27,6 +27,7 @@ SOURCES: dict[str, Source] = {
     "export.words": sources.runs_and_files,
     "sweep": sources.sweeps, "sets": sources.assignments, "grid": sources.grid,
     "mode": sources.modes, "devices": sources.device_ids, "wanted": sources.filters,
+    "runs.columns": sources.columns, "runs.order": sources.orders,
     "tags": sources.tags, "added": sources.tags, "removed": sources.tags,
     "start": sources.checkpoints, "which": sources.checkpoints,
     "move.to": sources.of("first", "last", "up", "down"),

@@ -265,6 +265,30 @@ def filters(typed: str) -> list[Answer]:
     return [Answer(f"{before}{field}:{one.value}", one.help) for one in values]
 
 
+def columns(typed: str) -> list[Answer]:
+    """Columns of the list of runs, with commas between them."""
+    from gpu_engine.report.listing import NAMES
+
+    return _columns(typed, NAMES)
+
+
+def orders(typed: str) -> list[Answer]:
+    """What the list of runs is sorted by."""
+    from gpu_engine.report.listing import ORDERS
+
+    return _columns(typed, ORDERS)
+
+
+def _columns(typed: str, names: Sequence[str]) -> list[Answer]:
+    from gpu_engine.report.columns import HOW
+    from gpu_engine.spec import schema
+
+    head, comma, _ = typed.rpartition(",")
+    return [Answer(f"{head}{comma}{name}") for name in (*names, *schema.known_keys())] \
+        + [Answer(f"{head}{comma}{how}:", f"{what} of a value that runs recorded", more=True)
+           for how, what in HOW.items()]
+
+
 def states(typed: str) -> list[Answer]:
     """States of a run."""
     from typing import get_args

@@ -48,8 +48,8 @@ MEMORY = 512 << 20
 """Bytes of used memory from which a device is busy."""
 UTILIZATION = 0.10
 """Utilisation from which a device is busy, 0 to 1."""
-CPU_BUSY = 0.90
-"""Utilisation from which a CPU slot is busy, 0 to 1."""
+CPU_BUSY, CPU_SHARED = 0.90, 0.50
+"""Utilisation from which a CPU slot is busy, and from which it is said of a free one, 0 to 1."""
 
 
 @frozen(slots=True)
@@ -94,7 +94,7 @@ def judge(samples: Sequence[Sample], lease: str | None = None, *, looks: int = L
     newest = [s for s in samples[-looks:] if s.utilization is not None]
     most = max((s.utilization or 0.0 for s in newest), default=None)
     if most is not None and most >= UTILIZATION:
-        return Availability("busy", f"{most:.0%} used in the last {len(newest)} readings")
+        return Availability("busy", f"up to {most:.0%} used in the last {len(newest)} readings")
     if last.processes is None:
         return Availability("unknown", "the driver does not say which processes are on it")
     if last.memory_used is None and not last.memory_is_hosts:
@@ -249,8 +249,10 @@ def _judge_cpu(samples: Sequence[Sample], looks: int) -> Availability:
     shares = [s.utilization for s in samples if s.utilization is not None]
     # One busy sample does not count: any program's start keeps a core busy for a moment.
     if len(shares) >= looks and min(shares) >= CPU_BUSY:
-        return Availability("busy", f"{min(shares):.0%} used in the last {len(shares)} readings")
-    return Availability("free", "free")
+        return Availability(
+            "busy", f"{min(shares):.0%} or more used in the last {len(shares)} readings")
+    shared = bool(shares) and shares[-1] >= CPU_SHARED
+    return Availability("free", "used by others too" if shared else "free")
 
 
 def _load(sample: Sample, freedom: Availability, order: int) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import replace
 
-from gpu_engine.common import procs
+from gpu_engine.common import only_look, procs
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import json_inside
 from gpu_engine.launching.launcher import supervise
@@ -29,7 +29,8 @@ def take_up(run: Run) -> bool:
     """If `run`, which was started from here, is on hosts, has not ended and has no process here,
     start one; so too if it was stopped, and hosts have still to be told. Returns whether it goes on
     with a new one. Raises UserError if it can't be."""
-    if not parts.spans(run.path) or not trust.started_here(run.path) or run.supervised():
+    if only_look.on() or not parts.spans(run.path) or not trust.started_here(run.path) \
+            or run.supervised():
         return False
     if _left(run) is None and not pending_stops.left(run.path):
         return False

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from gpu_engine.common import paths, procs
+from gpu_engine.common import only_look, paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, write_json
 from gpu_engine.launching import logind
@@ -50,7 +50,7 @@ def ensure(folder: Path | None = None) -> bool:
     was started. Costs next to nothing if nothing waits. Raises UserError if it can't be started.
     """
     folder = folder or paths.queue_folder()
-    if not waiting.any_here(folder) or running(folder):
+    if only_look.on() or not waiting.any_here(folder) or running(folder):
         return False
     path = waiting.lock_path(folder, socket.gethostname()).with_suffix(".log")
     try:

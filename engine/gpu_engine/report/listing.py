@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
+from gpu_engine.report import columns
 from gpu_engine.runs import folder, summary
 from gpu_engine.runs.query import Query
 from gpu_engine.runs.summary import Digest
@@ -17,9 +19,11 @@ from gpu_engine.sweep.figures import Figures, FiguresOf
 
 Row: TypeAlias = tuple[Digest, Figures]
 
+NAMES = ("id", "state", "name", "mode", "steps", "loss", "best", "took", "created", "reason")
 HEADS = ("id", "state", "name", "mode", "steps", "loss", "best eval", "took", "created", "")
 _MAY_LACK = ("steps", "loss", "best eval", "")
 """Columns that are left out where no run has anything in them."""
+ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
 
 
 @frozen(slots=True)
@@ -34,11 +38,14 @@ class Order:
         """The rows in this order; those that lack the value last."""
         told = [(self._key(row), row) for row in rows]
         known = [(key, row) for key, row in told if key is not None]
-        known.sort(key=lambda each: each[0], reverse=self.reverse)
+        known.sort(key=lambda each: each[0],
+                   reverse=self.reverse is not columns.greatest_first(self.by))
         return [row for _, row in known] + [row for key, row in told if key is None]
 
-    def _key(self, row: Row) -> float | str | None:
+    def _key(self, row: Row) -> float | str | columns.Order | None:
         one, figures = row
+        if columns.known(self.by):
+            return columns.order(self.by, one.settings, figures.values)
         best, took = best_evaluation(one, figures), one.state.took(self.now)
         if self.by == "loss":
             return _finite(last_loss(figures))
@@ -115,9 +122,17 @@ def _why(one: Digest) -> list[str]:
     return [*([reason] if reason else []), *told, *odd]
 
 
-def cells(rows: list[Row], now: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The heads and the lines, without columns in which no run has anything."""
+def cells(rows: list[Row], now: float, names: Sequence[str] = ()
+          ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The heads and the lines: of all columns but those in which no run has anything, or of the
+    columns `names`: those of `NAMES`, or any that `columns` knows."""
     lines = [_line(one, figures, now) for one, figures in rows]
-    kept = [at for at, head in enumerate(HEADS) if head not in _MAY_LACK
-            or any(each[at] for each in lines)]
-    return tuple(HEADS[at] for at in kept), [tuple(each[at] for at in kept) for each in lines]
+    if not names:
+        kept = [at for at, head in enumerate(HEADS) if head not in _MAY_LACK
+                or any(each[at] for each in lines)]
+        return tuple(HEADS[at] for at in kept), [tuple(each[at] for at in kept) for each in lines]
+    heads = tuple(HEADS[NAMES.index(name)] if name in NAMES else columns.head(name)
+                  for name in names)
+    return heads, [tuple(line[NAMES.index(name)] if name in NAMES
+                         else columns.text(name, one.settings, figures.values) for name in names)
+                   for line, (one, figures) in zip(lines, rows, strict=True)]

@@ -1,15 +1,16 @@
-"""Choosing runs by what a person types: `state:failed tag:lr digits -old`. Pure."""
+"""Choosing runs by what a person types: `state:failed tag:lr train.lr=0.1 -old`. Pure."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 FIELDS = ("id", "name", "preset", "task", "mode", "tag", "state", "note")
 _BEGINS = frozenset({"id", "mode", "state", "tag"})
 """Fields whose value must begin with what is asked for; in the others it may stand anywhere."""
-_WORD = re.compile(r"""(?P<out>-?)(?:(?P<field>[a-z]+):)?(?:"(?P<whole>[^"]*)"?|(?P<text>\S*))""")
+_WORD = re.compile(r"""(?P<out>-?)(?:(?P<field>[a-z]+):|(?P<key>[a-z]+\.[^\s="]+)=)?"""
+                   r"""(?:"(?P<whole>[^"]*)"?|(?P<text>\S*))""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +18,17 @@ class Asked:
     """What a run can be found by. `texts`: for each of `FIELDS` its values in small letters."""
 
     texts: dict[str, tuple[str, ...]]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *, id: str, name: str, preset: str, task: str, mode: str, state: str,
-           tags: tuple[str, ...], note: str) -> Asked:
+           tags: tuple[str, ...], note: str, settings: Mapping[str, str] | None = None) -> Asked:
         """`preset`: the name that the run was started with; `name`: the one that it was given
-        afterwards, or the same."""
+        afterwards, or the same. `settings`: the keys of its spec, and their values."""
         return cls({"id": (id.lower(),), "name": (name.lower(),), "preset": (preset.lower(),),
                     "task": (task.lower(),), "mode": (mode.lower(),), "state": (state.lower(),),
-                    "tag": tuple(t.lower() for t in tags), "note": (note.lower(),)})
+                    "tag": tuple(t.lower() for t in tags), "note": (note.lower(),)},
+                   settings or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,18 @@ class _Term:
     out: bool
     quoted: bool = False
     """Whether it is a text in any case, `"lr:3"`."""
+    key: str | None = None
+    """A key of the spec, whose value is the text and no more."""
 
     def holds(self, asked: Asked) -> bool:
-        values = chain(*asked.texts.values()) if self.field is None else asked.texts[self.field]
-        found = any(value.startswith(self.text) if self.field in _BEGINS else self.text in value
-                    for value in values)
+        if self.key is not None:
+            found = asked.settings.get(self.key, "").lower() == self.text
+        elif self.field is None:
+            found = any(self.text in value for values in asked.texts.values() for value in values)
+        elif self.field in _BEGINS:
+            found = any(value.startswith(self.text) for value in asked.texts[self.field])
+        else:
+            found = any(self.text in value for value in asked.texts[self.field])
         return found != self.out
 
 
@@ -70,15 +80,17 @@ class Query:
 
 
 def parse(text: str) -> Query:
-    """The query in `text`. Words stand for text in any field, `FIELD:TEXT` for text in one; `-`
-    before a word leaves out what matches it; quotes hold blanks together: `name:"two words"`.
-    Small and capital letters are the same. Any text is a query."""
+    """The query in `text`. Words stand for text in any field, `FIELD:TEXT` for text in one, and
+    `KEY=VALUE` for runs whose spec has that: `train.lr=0.1`; `-` before a word leaves out what
+    matches it; quotes hold blanks together: `name:"two words"`. Small and capital letters are the
+    same, but in a key. Any text is a query."""
     terms = []
-    for found in _WORD.finditer(text.lower()):
-        out, field, whole, word = found.group("out", "field", "whole", "text")
-        value = word if whole is None else whole
-        if field is not None and field not in FIELDS:
-            value, field = f"{field}:{value}", None
+    for found in _WORD.finditer(text):
+        out, field, key, whole, word = found.group("out", "field", "key", "whole", "text")
+        value = (word if whole is None else whole).lower()
+        if field is not None and field.lower() not in FIELDS:
+            value, field = f"{field.lower()}:{value}", None
         if value:  # else the word is half typed
-            terms.append(_Term(field, value, bool(out), value == whole))
+            quoted = value == (whole or "").lower()
+            terms.append(_Term(field and field.lower(), value, bool(out), quoted, key))
     return Query(text, tuple(terms))

@@ -4,15 +4,22 @@ no event is read."""
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from gpu_engine.common.files import json_inside
+from gpu_engine.common.values import show
 from gpu_engine.runs import notes, sweep
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.runs.notes import Notes
 from gpu_engine.runs.query import Asked
 from gpu_engine.runs.sweep import Member
+
+_MOST_KEYS, _LONGEST_KEY, _LONGEST = 300, 100, 200
+"""Bounds of what is kept of a spec: its keys, and the characters of a key and of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class Digest:
     """train.best, of a task."""
     sweep: Member | None = None
     """Its place in a sweep; None: it is in none."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The keys of its spec and their values as text, long ones cut: {"train.lr": "0.1"}."""
 
     @property
     def name(self) -> str:
@@ -47,7 +56,8 @@ class Digest:
         """What it can be found by."""
         return Asked.of(id=self.run.id, name=self.name, preset=self.state.name, task=self.task,
                         mode=self.mode, state=self.state.state, tags=self.notes.tags,
-                        note=self.notes.note)
+                        note=self.notes.note,
+                        settings=self.settings)
 
 
 def read(run: Run, before: Digest | None = None, state: State | None = None) -> Digest:
@@ -70,7 +80,27 @@ def read(run: Run, before: Digest | None = None, state: State | None = None) -> 
                   _whole(plan.get("world_size")), _whole(train.get("steps")) if ours else None,
                   _whole(train.get("epochs")) if ours else None,
                   best if ours and isinstance(best, str) else None,
-                  sweep.read(run.path))
+                  sweep.read(run.path), dict(islice(_flat(spec), _MOST_KEYS)))
+
+
+def _flat(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys of a spec and their values. A thousand runs have mostly the same: each text is kept
+    once."""
+    for section, keys in spec.items():
+        for key, value in _table(keys).items():
+            inner = value.items() if isinstance(value, dict) else [("", value)]
+            for name, one in inner:
+                dotted = f"{section}.{key}" + (f".{name}" if name else "")
+                if len(dotted) <= _LONGEST_KEY and one is not None:
+                    yield sys.intern(dotted), sys.intern(_text(one))
+
+
+def _text(value: object) -> str:
+    """A value of a spec, as `--set` takes it where it is a plain one."""
+    if isinstance(value, list):
+        return ",".join("…" if isinstance(one, list) else _text(one)
+                        for one in value[:_LONGEST])[:_LONGEST]
+    return "…" if isinstance(value, dict) else show(value)[:_LONGEST]
 
 
 def _table(value: object) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Collection
+from pathlib import Path
 
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json_inside
-from gpu_engine.events.paths import MOST_TRACED, TRACE_REQUEST
+from gpu_engine.events.paths import MOST_TRACED, TRACE_REQUEST, TRACES
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import Trace
 from gpu_engine.events.view import RunView
@@ -20,6 +23,21 @@ _NEAR = 1 << 16
 _SEEN = 2.5
 """Seconds within which every rank has seen a request."""
 _EVERY = 0.2
+_NAMED = 8
+"""The most files that a message names."""
+
+
+def made(run: Run) -> list[Path]:
+    """The files that were traced so far, by their names. None of a folder that is a link."""
+    folder = run.path / TRACES
+    try:
+        if folder.is_symlink():
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(folder / one.name for one in entries
+                          if one.is_file(follow_symlinks=False) and not one.name.startswith("."))
+    except OSError:
+        return []
 
 
 def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0,
@@ -33,7 +51,11 @@ def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float 
     trust.require_ours(run.path)
     state, plan, there = run.state(), run.plan(), run.ranks()
     if not state.live:
-        raise UserError(f"run {run.id} is not running: it is {state.state}")
+        before = made(run)
+        more = f" and {len(before) - _NAMED} more" if len(before) > _NAMED else ""
+        raise UserError(f"run {run.id} is not running: it is {state.state}" + (
+            "; traced before, for https://ui.perfetto.dev: "
+            f"{', '.join(clean(str(one)) for one in before[:_NAMED])}{more}" if before else ""))
     if plan is not None and plan.on_hosts:
         raise UserError(f"the ranks of {run.id} are on other machines: gpu-engine trace there")
     if not 0 < steps <= MOST_TRACED:

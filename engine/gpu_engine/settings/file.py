@@ -118,6 +118,19 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
             yield before + key, value
 
 
+def placed(problems: str) -> str:
+    """The lines of a message, which begin with "NAME = ", each with the file and the line on which
+    that stands."""
+    where = path()
+    try:
+        with open_file(where) as file:
+            text = file.read(_LONGEST).decode("utf-8", errors="replace")
+    except OSError:
+        text = ""
+    lines = [(line_of(text, one.partition(" = ")[0]), one) for one in problems.split("\n")]
+    return "\n".join(f"{where}{f', line {line}' if line else ''}: {one}" for line, one in lines)
+
+
 def line_of(text: str, name: str) -> int | None:
     """The number of the line on which a key stands, by its dotted name; None if it is not found
     (in an inline table)."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.common import only_look
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import file_inside
 from gpu_engine.common.paths import runs_folder
@@ -43,7 +44,7 @@ def refresh(*, at_once: bool = False) -> None:
     """Ask Slurm about all jobs that were submitted from here and have not ended, unless that was
     done a moment ago or is being done. `at_once`: however short a time ago."""
     runs = _open()
-    if not runs:
+    if not runs or only_look.on():
         return
     try:
         fd = os.open(runs_folder() / _STAMP, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpu_engine.common import paths
+from gpu_engine.common import only_look, paths
 from gpu_engine.common.files import read_json, write_json
 from gpu_engine.events.convert import json_safe
 from gpu_engine.events.decode import number
@@ -82,7 +82,7 @@ class FiguresOf:
 
     def keep(self) -> None:
         """Write what was read for the first time. Nothing depends on it."""
-        if not self._new:
+        if not self._new or only_look.on():
             return
         self._new = False
         if self._sweep is None:
@@ -96,6 +96,8 @@ class FiguresOf:
 
 def forget(kept: set[str]) -> None:
     """Delete what is remembered of other sweeps than these, as their runs are gone."""
+    if only_look.on():
+        return
     with contextlib.suppress(OSError):
         for path in (paths.home() / "sweeps").glob("*.json"):
             if path.stem not in kept:

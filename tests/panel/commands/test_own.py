@@ -96,6 +96,21 @@ async def test_what_it_prints_is_text_and_closing_ends_it(made):
         assert await shown.process.wait() < 0
 
 
+async def test_what_it_prints_continues_on_the_next_row(made):
+    words = " ".join(f"word{i}" for i in range(60))
+    app = made(OwnCommand("say", "f9", ("sh", "-c", f"echo '{words}'; echo {'x' * 99}end")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("f9")
+        await until(pilot, lambda: "word59" in screen_text(app) and "end" in screen_text(app))
+        rows = list(app.screen.query_one(Log).lines)
+        assert rows[0].endswith(("word9", "word10", "word11"))
+        await pilot.resize_terminal(160, 24)
+        await until(pilot, lambda: len(app.screen.query_one(Log).lines) < len(rows))
+        assert "x" * 99 + "end" in screen_text(app)
+        await pilot.press("y")
+        assert app.clipboard == f"{words}\n{'x' * 99}end"
+
+
 async def test_closing_ends_what_it_has_started_too(made):
     app = made(OwnCommand("say", "f9", ("sh", "-c", "sleep 1000 & echo $!; wait")))
     async with app.run_test(size=(160, 48)) as pilot:

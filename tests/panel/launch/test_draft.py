@@ -6,7 +6,7 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.values import Kind
-from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.leases import Holder, key
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
@@ -112,6 +112,18 @@ def test_leased_cards_are_not_the_freest():
     uuid = machine.devices[0].uuid
     assert [d.id for d in freest(2, machine, looks(machine), {uuid: Holder(uuid, run="ab12")})] \
         == ["1"]
+
+
+def test_cores_in_use_are_ticked_where_no_others_can_be():
+    machine = slots(3)
+    samples = tuple(Sample(d, utilization=1.0, processes=()) for d in machine.devices)
+    full = (Snapshot(1.0, samples),) * 3
+    first = key(machine.devices[0])
+    held = {first: Holder(first, run="ab12")}
+    assert [d.id for d in freest(2, machine, full, {})] == ["cpu:0", "cpu:1"]
+    assert [d.id for d in freest(3, machine, full, held)] == ["cpu:1", "cpu:2"]
+    failed = Snapshot(2.0, (), problem="not read for 5 s")
+    assert [d.id for d in freest(2, machine, (failed,), {})] == ["cpu:0", "cpu:1"]
 
 
 def test_cards_are_found_by_uuid_and_absent_ones_named(home):

@@ -117,6 +117,12 @@ async def test_a_letter_goes_to_its_field_however_fast_it_is_typed(folded, size)
         await pilot.press("g", "escape")
         await until(pilot, lambda: screen.focused is screen.query_one("#f-parallel-mode"))
         assert screen.draft.mode == "ddp"
+        assert not list(pilot.app._notifications)
+        await pilot.press("g", "Z")
+        await until(pilot, lambda: [n.message for n in pilot.app._notifications])
+        said = [n.message for n in pilot.app._notifications][-1]
+        assert said.startswith("No field has the letter Z; there are ")
+        assert {"l", "m"} <= set(said.partition("there are ")[2].split())
 
 
 def test_each_field_has_a_letter_of_its_own():

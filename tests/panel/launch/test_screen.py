@@ -79,7 +79,8 @@ async def test_what_is_not_free_is_left_to_the_person():
     busy = tuple(Sample(d, 0.9, 70 << 30, 80 << 30, processes=()) for d in machine.devices)
     async with panel(machine, sampler=StillSampler(machine, busy)) as (pilot, screen):
         assert screen.draft.ids == []
-        assert "asks for the 2 freest" in shown(screen.query_one(DevicesPane))
+        said = " ".join(shown(screen.query_one(DevicesPane)).split())
+        assert "asks for the 2 freest devices, and none of 2 is free; GPU 0: 70.0 GiB of" in said
         await pilot.press("space")
         await settled(pilot, screen)
         assert screen.review.problems == ()

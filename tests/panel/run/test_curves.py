@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from gpu_panel.run.loss import LossPane
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import Input
@@ -19,6 +20,7 @@ from gpu_engine.runs import chart_annotations
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.run import recorded, subjects
 from gpu_panel.run.chart import ChartPane
+from gpu_panel.run.pane import Moment
 from gpu_panel.run.recorded import Recorded
 from gpu_panel.run.store import RunStore
 
@@ -318,3 +320,21 @@ async def test_the_memory_chart_has_the_cards_capacity_and_many_ranks_are_a_band
         await pilot.press("2", "b")  # every line
         assert str(view.border_subtitle) == ""
         assert "mean of 20" not in view.frame(60, 20)[0].text
+
+
+async def test_while_old_events_are_being_read_no_chart_says_that_there_are_none(tmp_path):
+    app = Mini(trained(tmp_path).run)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        store = RunStore(app.run_screen.store.run)  # nothing is read yet
+        chart = app.run_screen.query_one(LossPane)
+        chart.anew()
+
+        def said() -> str:
+            chart.paint(store, Moment(T0, False, None))
+            return "".join(strip.text for strip in chart.frame(60, 10)).strip()
+
+        assert said() == "reading …"
+        store.caught_up = True
+        store.version += 1
+        assert said() == "no step yet"

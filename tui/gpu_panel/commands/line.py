@@ -19,7 +19,7 @@ from textual.widgets import Input, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_panel import themed
+from gpu_panel import readonly, themed
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import harmless
 
@@ -73,7 +73,8 @@ class CommandLine(ModalScreen[str | None]):
         with Vertical(classes="dialog") as box:
             box.border_title = "Command"
             box.border_subtitle = "→ complete · ↑ earlier · enter run · esc"
-            yield Static(harmless(f"An action's name, or {PROGRAM} and its words"),
+            words = ", ".join(readonly.READS) if readonly.on else "its words"
+            yield Static(harmless(f"An action's name, or {PROGRAM} and {words}"),
                          classes="dialog-note")
             yield Input(compact=True, id="line", max_length=4000, suggester=_Suggester(
                 [*reversed(self._before), *self._known]))

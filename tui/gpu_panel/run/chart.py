@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import work
@@ -120,7 +121,8 @@ class ChartPane(CurveView, RunPane):
         found = subjects.find(store, self.chosen) or subjects.find(store, self.FIRST)
         if found is None:
             return
-        self.subject, self.axes = found, found.axes
+        self.subject, self.axes = found, found.axes if store.caught_up \
+            else replace(found.axes, empty="reading …")
         place = list(store.ranks).index(moment.rank) if moment.rank in store.ranks else None
         self.show(
             found.lines(store), found.over_all(store), place,

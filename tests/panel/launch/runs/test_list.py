@@ -17,6 +17,7 @@ from gpu_engine.runs import notes
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.notes import Notes
+from gpu_engine.sweep.track import Extent
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.runs.choose import ChooseColumns
@@ -86,7 +87,7 @@ async def test_runs_are_found_by_typing_and_put_in_order():
 
         await pilot.press("C")
         await until(pilot, lambda: isinstance(pilot.app.screen, ChooseColumns))
-        for key in ("home", "down", "down", "space", "end", "space", "enter"):
+        for key in ("home", "down", "down", "space", "slash", *"note", "enter", "space", "enter"):
             await pilot.press(key)
         await until(pilot, lambda: pilot.app.screen is screen)
         assert set(table.columns) == {*DEFAULT, "note"} - {"name"}
@@ -99,6 +100,59 @@ async def test_runs_are_found_by_typing_and_put_in_order():
         table = await at_the_runs(pilot, screen, 3)
         assert (table.order, set(table.columns)) == ("time", {*DEFAULT, "note"} - {"name"})
         assert table.keys == [worse.id, good.id, bad.id]
+
+
+async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
+    def made(name: str, lr: float, *accuracies: float, age: float) -> Run:
+        run, lock = create_run(name, "", plan(spec={"train": {"lr": lr},
+                                                    "task": {"use": "toys:Toy"}}))
+        os.close(lock)
+        event_lines.append(run.events(0), *(
+            event_lines.line("eval", {"step": step, "accuracy": value})
+            for step, value in enumerate(accuracies)))
+        run.write_state(runs.State("completed", run.id, name, 1e9, started=1.0, ended=2e9 - age))
+        return run
+
+    fast = made("fast", 0.1, 0.75, 0.5, age=1)
+    slow = made("slow", 0.02, 0.875, age=2)
+    live, lock = create_run("live", "", plan(spec={"train": {"lr": 3.0}}))
+    live.write_state(runs.State("running", live.id, "live", 1e9, started=1.0))
+    event_lines.append(live.events(0), *(event_lines.line(
+        "metric", {"step": at, "norm": norm}) for at, norm in enumerate((4.0, 5.0))))
+    try:
+        async with panel(slots(1), size=(250, 48)) as (pilot, screen):
+            table = await at_the_runs(pilot, screen, 3)
+            await until(pilot, lambda: all(line.read for line in table.lines))
+            for wanted in ("train.lr", "max:eval:accuracy", "min:norm"):
+                await pilot.press("C")
+                await until(pilot, lambda: isinstance(pilot.app.screen, ChooseColumns))
+                await pilot.press("slash", *wanted, "enter", "space", "enter")
+                await until(pilot, lambda: pilot.app.screen is screen)
+            assert table.columns == (*DEFAULT, "train.lr", "max:eval:accuracy", "min:norm")
+            await until(pilot, lambda: "0.875" in shown(table))
+            rows = {one: next(text for text in shown(table).split("\n") if one in text)
+                    for one in ("fast", "slow", "live")}
+            assert "0.1" in rows["fast"]
+            assert "0.750" in rows["fast"]  # the greatest, not the last
+            assert "0.02" in rows["slow"]
+            assert "4.000" in rows["live"]
+            while table.order != "max:eval:accuracy":
+                await pilot.press("o")
+            assert table.keys == [slow.id, fast.id, live.id]
+            while table.order != "train.lr":
+                await pilot.press("o")
+            assert table.keys == [slow.id, fast.id, live.id]  # as numbers
+            await pilot.press("slash", *"train.lr=0.1")
+            await until(pilot, lambda: table.keys == [fast.id])
+            await pilot.press("escape")
+            kept = Path(os.environ["GPU_PANEL_HOME"]) / "panel.json"
+            await until(pilot, lambda: kept.exists() and "train.lr" in kept.read_text())
+        async with panel(slots(1), size=(250, 48)) as (pilot, screen):
+            table = await at_the_runs(pilot, screen, 3)
+            assert table.order == "train.lr"
+            await until(pilot, lambda: "0.875" in shown(table))
+    finally:
+        os.close(lock)
 
 
 async def test_one_key_shows_the_best_run_from_anywhere():
@@ -202,9 +256,12 @@ LINE = RunLine(Run(Path("3f2a")), "bytes-gpt", "ddp", 2, "running", True, 1.0, s
 
 
 @pytest.mark.parametrize("width", [60, 72, 76, 90, 116, 156, 216])
-@pytest.mark.parametrize("chosen", [DEFAULT, tuple(COLUMNS), ("run", "note", "task")])
+@pytest.mark.parametrize("chosen", [DEFAULT, tuple(COLUMNS), ("run", "note", "task"),
+                                    (*DEFAULT, "train.lr", "task.command", "max:eval:accuracy")])
 def test_columns_fit_and_end_stays_legible(width, chosen):
-    lines = [LINE, replace(LINE, note="n" * 60, task="a.module:" + "T" * 40, name="n" * 50)]
+    lines = [LINE, replace(LINE, note="n" * 60, task="a.module:" + "T" * 40, name="n" * 50,
+                           settings={"train.lr": "0.1", "task.command": "w" * 200},
+                           values={"eval:accuracy": Extent(0.1, 0.9, 0.5)})]
     columns = layout(lines, width, chosen, marks=True)
     used = sum(w + 2 for _, w in columns.columns) + 2
     assert used + columns.room == width

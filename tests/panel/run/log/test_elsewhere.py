@@ -77,7 +77,7 @@ async def test_keys_open_and_save_the_log(tmp_path: Path, monkeypatch: pytest.Mo
         await until(pilot, lambda: len(opened) == 2)
         assert [argv[0] for argv, _ in opened] == ["less", "vi"]
         assert all(text.endswith("49\none\ntwo\nthree\n") for _, text in opened)
-        assert opened[0][0] == ["less", "+53"], "it follows the end"
+        assert opened[0][0] == ["less", "+7"], "47 lines fit above the prompt"
         await pilot.press("S")
         await until(pilot, lambda: "3f2a-rank-0.log" in screen_text(app))
         await pilot.press("enter")

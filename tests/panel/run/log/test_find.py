@@ -213,16 +213,16 @@ async def test_going_to_a_line_by_its_keys(tmp_path: Path, home: Path) -> None:
     async with app.run_test(size=SMALL, notifications=True) as pilot:
         await settled(pilot)
         view = app.run_screen.query_one(LogView)
-        await pilot.press("colon", *"7", "enter")
+        await pilot.press("number_sign", *"7", "enter")
         await shown(pilot)
         assert view.current() == "rank 0 says 6"
-        await pilot.press("colon", *"14:30", "enter")
+        await pilot.press("number_sign", *"14:30", "enter")
         await shown(pilot)
         assert view.current() == "14:30:00 tick 30"
         for wrong, said in (("999", "There is no line 999: this log has 110"),
                             ("soon", "Neither a line nor a time: soon"),
                             ("15:10", "Not found: the last time in this log is 14:59:00")):
-            await pilot.press("colon", *wrong, "enter")
+            await pilot.press("number_sign", *wrong, "enter")
             await shown(pilot)
             assert said in " ".join(n.message for n in app._notifications), wrong
         assert view.current() == "14:30:00 tick 30"

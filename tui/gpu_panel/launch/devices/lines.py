@@ -319,7 +319,7 @@ def _use(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -
     if freedom is None or freedom.state == "unknown":
         return (clean(freedom.reason) if freedom else "…"), "dim"
     if freedom.state == "free":
-        return "free", "good"
+        return clean(freedom.reason), "good" if freedom.reason == "free" else ""
     if freedom.state == "unhealthy":
         return "! " + clean(freedom.reason), "bad"
     return clean(freedom.reason), ""  # somebody's use is no trouble
@@ -382,14 +382,30 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
     if aside:
         many = f"{aside} GPUs" if aside > 1 else "GPU"
         found.append((f"c shows this machine's {many} again", "dim"))
-    if resolved and draft is not None and draft.missing and inventory is not None:
+    if resolved and draft is not None and draft.ticked and draft.missing \
+            and inventory is not None:
         there = min(draft.picks or 0, len(inventory.devices))
         if len(draft.ids) < there:
-            free = sum(f.free for f in (source.freedom or {}).values())
-            why = "fewer are free" if free < there else \
-                "a whole GPU and a MIG slice can't be combined"
-            found.append((f"The preset asks for the {draft.picks} freest devices, but {why}; "
-                          "tick others yourself", "warn"))
+            found.append((_too_few(draft.picks or 0, there, inventory, source.freedom or {}),
+                          "warn"))
     if row_keys.ANY in source.wanted:
         found.append(("You will be notified when any device is free (W)", "accent"))
     return (*found, *((f"✗ {p.message}", "bad") for p in problems))
+
+
+def _too_few(asked: int, there: int, inventory: Inventory, freedom: Mapping[str, Availability]
+             ) -> str:
+    """Why fewer devices are ticked than the preset asks for: who has the first of the others, and
+    what to do."""
+    named = {d.id: d.label for d in inventory.devices}
+    taken = [f"{named[name]}: {clean(f.reason)}" for name, f in freedom.items()
+             if not f.free and name in named]
+    free = sum(f.free for f in freedom.values())
+    if free >= there or not taken:
+        why = "a whole GPU and a MIG slice can't be combined" if free >= there else \
+            "it is not known which are free"
+        return f"The preset asks for the {asked} freest devices, but {why}; tick others yourself"
+    more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
+    return f"The preset asks for the {asked} freest devices, and {free or 'none'} of {there} " \
+           f"{'are' if free > 1 else 'is'} free; {taken[0]}{more}. Tick others yourself, or Q " \
+           "puts the run into the queue"

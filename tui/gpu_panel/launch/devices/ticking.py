@@ -88,6 +88,7 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
     """
     from gpu_engine.devices import availability as free
 
+    looks = [one for one in looks if one.samples]  # a reading that failed has none
     if not looks and inventory.is_cpu:
         return list(inventory.devices[:count])
     count = min(count, len(inventory.devices))
@@ -97,7 +98,8 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
         states = free.judge_all(looks, leases)
         so_far = free.judge_all(looks, leases, looks=max(1, min(len(looks), free.LOOKS)))
         newest = [s for s in looks[-1].samples if s.device.id in so_far] if looks else []
-        able = free.unmixed([s for s in newest if so_far[s.device.id].free], count)
+        able = free.unmixed([s for s in newest if so_far[s.device.id].free or (
+            s.device.is_cpu and so_far[s.device.id].state == "busy")], count)
         able.sort(key=lambda s: not states[s.device.id].free)
         chosen = {s.device.id for s in able[:count]}
         return [d for d in inventory.devices if d.id in chosen]

@@ -136,6 +136,10 @@ type in a field, digits and letters go into it: esc leaves it."""
             field.focus()
         else:
             self.enter()
+            if event.letter:
+                there = " ".join(sorted(filter(None, self._letters.values())))
+                self.notify(f"No field has the letter {event.letter}; there are {there}",
+                            severity="warning", markup=False)
 
     # --- input from the screen -------------------------------------------------------------------
 

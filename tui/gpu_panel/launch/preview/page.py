@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from textual.containers import Vertical
@@ -17,7 +18,7 @@ SOON = 0.05
 """Seconds for which a page that is shown waits for its first figures: they mostly come so soon, and
 what was shown before stays until then."""
 AGAIN, CATCHING_UP = 0.5, 0.1
-"""Seconds between two looks at what was read: usually, and while old events are being read."""
+"""Seconds between two looks: at what changes by itself, and at whether anything was read."""
 
 
 class Page(Vertical):
@@ -66,8 +67,11 @@ class Page(Vertical):
                     self.paint()
                 elif store.caught_up:
                     return
-                await asyncio.wait({reading},
-                                   timeout=AGAIN if store.caught_up else CATCHING_UP)
+                until = time.monotonic() + (AGAIN if store.caught_up else CATCHING_UP)
+                while (store.version, store.caught_up) == now and time.monotonic() < until:
+                    await asyncio.wait({reading}, timeout=CATCHING_UP)
+                    if reading.done():
+                        break
                 if reading.done():
                     reading.result()
         finally:

@@ -1,13 +1,18 @@
-"""The columns of the list of runs: what each shows, how wide it is, how it sorts. Pure."""
+"""The columns of the list of runs: what each shows, how wide it is, how it sorts. Pure.
+
+Those of `COLUMNS`, and any that `report.columns` knows: keys of the spec, and recorded values.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
+from gpu_engine.report import columns as by_name
 from gpu_engine.spec import modes
 from gpu_panel.charts.sparkline import sparkline
 from gpu_panel.common import units
@@ -24,7 +29,10 @@ _STATES: tuple[StateName, ...] = ("running", "starting", "stopping", "queued", "
 _WAITS = "…"
 """Stands for a figure that is still being read."""
 
-Value = float | str
+_HEAD = 16
+"""Cells of the head of a column that stands for a key or a recorded value."""
+
+Value = float | str | by_name.Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +141,38 @@ COLUMNS: dict[str, Column] = {c.name: c for c in (
     Column("note", "note", "the first line of what you wrote on it",
            lambda r, w: clean(r.note.partition("\n")[0]), most=40, tone="dim"),
 )}
+
+
+@cache
+def find(name: str) -> Column | None:
+    """The column of this name; None: there can be none."""
+    if name in COLUMNS or not by_name.known(name):
+        return COLUMNS.get(name)
+
+    def cell(line: RunLine, width: int) -> str:
+        text = by_name.text(name, line.settings, line.values)
+        return text if text or line.read or not recorded else _WAITS
+
+    recorded = by_name.is_recorded(name)
+    return Column(name, fit(by_name.head(name), _HEAD).rstrip(), name, cell,
+                  lambda r: by_name.order(name, r.settings, r.values),
+                  falls=by_name.greatest_first(name), most=by_name.WIDEST, right=recorded)
+
+
+def these(names: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of these names, without those that can't be."""
+    return tuple(found for name in names if (found := find(name)) is not None)
+
+
 DEFAULT = ("state", "run", "name", "mode", "tags", "step", "loss", "curve", "speed", "time")
 
+_OTHERS = "*"
+"""Stands for every column that is none of `COLUMNS`, the last one first."""
 _SHRINK = (("curve", 8), ("note", 24), ("task", 20), ("step", 14), ("tags", 14), ("begun", 0),
            ("speed", 0), ("curve", 6), ("note", 12), ("task", 12), ("step", 5), ("time", 8),
            ("curve", 0), ("name", 14), ("preset", 10), ("tags", 8), ("note", 0), ("task", 0),
-           ("time", 0), ("name", 10), ("preset", 0), ("tags", 0), ("state", 2), ("mode", 0),
-           ("step", 0), ("name", 8), ("loss", 0))
+           ("time", 0), (_OTHERS, 8), ("name", 10), ("preset", 0), ("tags", 0), ("state", 2),
+           ("mode", 0), (_OTHERS, 0), ("step", 0), ("name", 8), ("loss", 0))
 """How the columns get narrower or go, the least important first, until all fit."""
 GAP = MARK_WIDTH = 2
 _END = 14
@@ -169,21 +202,23 @@ class Layout:
 def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT, *,
            marks: bool = False) -> Layout:
     """The columns `chosen` as they fit into `width` cells. One that would be empty is left out."""
+    known = {column.name: column for column in these(chosen)}
     sizes: dict[str, int] = {}
-    for name in chosen:
-        column = COLUMNS[name]
+    for name, column in known.items():
         size = column.width or min(column.most, _longest(column, lines))
         if size:
             sizes[name] = max(size, len(column.head) + 1)
     room = width - _END - (MARK_WIDTH if marks else 0)
-    for name, size in _SHRINK:
+    others = [name for name in reversed(known) if name not in COLUMNS]
+    for name, size in ((name, size) for shrunk, size in _SHRINK
+                       for name in (others if shrunk == _OTHERS else (shrunk,))):
         if sum(size + GAP for size in sizes.values()) <= room:
             break
         if name in sizes:
             sizes[name] = min(sizes[name], size)
             if not size:
                 del sizes[name]
-    found = tuple((COLUMNS[name], size) for name, size in sizes.items())
+    found = tuple((known[name], size) for name, size in sizes.items())
     return Layout(found, marks, room + _END - sum(size + GAP for size in sizes.values()))
 
 
@@ -191,6 +226,8 @@ def _longest(column: Column, lines: Sequence[RunLine]) -> int:
     """The width of the column's longest text."""
     if column.name == "run":
         return max((len(line.id) for line in lines), default=0)
+    if column.name not in COLUMNS:
+        return max((cells(column.cell(line, 99)) for line in lines), default=0)
     seen: dict[object, str] = {}  # most of a thousand runs have the same few names
     for line in lines:
         what = (line.name, line.preset, line.task, line.tags, line.note) \
@@ -203,10 +240,10 @@ def _longest(column: Column, lines: Sequence[RunLine]) -> int:
 def in_order(lines: Sequence[RunLine], by: str | None, turned: bool) -> list[RunLine]:
     """The runs sorted by a column, those without a value last; by None as they are: live ones
     first, then the newest. `turned`: the other way round."""
-    order = COLUMNS[by].order if by is not None else None
-    if by is None or order is None:
+    column = find(by) if by is not None else None
+    if column is None or (order := column.order) is None:
         return list(reversed(lines)) if turned else list(lines)
     known = [(value, line) for line in lines if (value := order(line)) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=COLUMNS[by].falls is not turned)  # type: ignore[arg-type, return-value]
+    known.sort(key=lambda pair: pair[0], reverse=column.falls is not turned)  # type: ignore[arg-type, return-value]
     there = {line.id for _, line in known}
     return [*(line for _, line in known), *(line for line in lines if line.id not in there)]

@@ -33,6 +33,7 @@ from gpu_panel.launch.runs.line import RunLine
 if TYPE_CHECKING:
     from gpu_engine.runs.summary import Digest
     from gpu_engine.runs.waiting import Entry, Reasons
+    from gpu_engine.sweep.figures import FiguresOf
 
 NEWEST = 50
 """The newest runs, which are checked for changes at each refresh, as the live ones are."""
@@ -53,6 +54,8 @@ class _Kept:
     stamp: object
     digest: Digest
     line: RunLine
+    whole: bool = False
+    """Whether the least and the greatest of its values are known."""
 
 
 @dataclass(slots=True)
@@ -70,6 +73,9 @@ class RunsFeed:
     def __init__(self) -> None:
         self.first: tuple[str, ...] = ()
         """Ids of the runs whose figures are wanted first."""
+        self.values = False
+        """Whether the values that runs have recorded are wanted, from all of their events."""
+        self._values: FiguresOf | None = None
         self._runs: dict[str, Run] = {}
         self._order: list[str] = []
         """Ids of all runs listed so far, newest first."""
@@ -104,6 +110,8 @@ class RunsFeed:
             self._look_safely(self._runs[name])
         unlisted = self._look_at_new()
         unread = self._read_figures(0.0 if unlisted else SPELL)
+        if self.values and not unlisted + unread:
+            unread = self._read_values(SPELL)
         found = [one.line for one in (*self._live.values(), *self._kept.values())]
         found += self._bad.values()
         found.sort(key=lambda line: (not line.live, -line.created))
@@ -224,6 +232,30 @@ class RunsFeed:
                 kept.line = self._broken(kept.line.run, err)
         return 0
 
+    def _read_values(self, seconds: float) -> int:
+        """Read what runs have recorded, for so long; what was read once is in a file. Returns how
+        many runs are left."""
+        if self._values is None:
+            from gpu_engine.sweep.figures import FiguresOf  # only where a column asks for it
+
+            self._values = FiguresOf()
+        wanted = [kept for name in dict.fromkeys((*self.first, *self._order))
+                  if (kept := self._kept.get(name)) is not None and not kept.whole]
+        end = time.monotonic() + seconds
+        for done, kept in enumerate(wanted):
+            if time.monotonic() > end:
+                return len(wanted) - done
+            kept.whole = True  # also if that fails: its column stays empty
+            try:
+                found = self._values.read(kept.line.run, kept.digest.state)
+            except Exception as err:  # noqa: BLE001  the run is listed all the same
+                errors.record(err)
+            else:
+                kept.line = replace(kept.line, values=found.values)
+        if wanted and not readonly.on:
+            self._values.keep()
+        return 0
+
     def _look_safely(self, run: Run) -> None:
         """Look at a run. If that fails for any reason, show it as unreadable, so that one bad run
         does not hide all others."""
@@ -271,7 +303,7 @@ class RunsFeed:
             line = kept.line
         elif (old := kept or live) is not None:  # until the new ones have been read
             line = replace(line, step=old.line.step, total=old.line.total, loss=old.line.loss,
-                           history=old.line.history)
+                           history=old.line.history, values=old.line.values)
         self._kept[run.id] = _Kept(stamp, digest, line)
 
     def _waiting(self, run: Run) -> State | None:
@@ -296,7 +328,8 @@ def _line(digest: Digest) -> RunLine:
                    job=job is not None and job.doubt is None, preset=state.name, task=digest.task,
                    tags=digest.notes.tags, note=digest.notes.note,
                    warnings=tuple(one.message for one in state.warnings),
-                   seconds=state.took(time.time()), sweep=digest.sweep, read=False)
+                   seconds=state.took(time.time()), sweep=digest.sweep,
+                   settings=digest.settings, read=False)
 
 
 def _changed(run: Run) -> float:

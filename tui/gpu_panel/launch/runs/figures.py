@@ -6,6 +6,7 @@ are read, however long it is.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.reader import sample
-from gpu_engine.events.schema import Event, Schedule, Start, Step, Training
+from gpu_engine.events.schema import Eval, Event, Metric, Schedule, Start, Step, Training
 from gpu_engine.events.view import RunView
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.follow import Follower
 from gpu_engine.sweep import figures
-from gpu_engine.sweep.track import LOSS
+from gpu_engine.sweep.track import EVAL, LOSS, Extent
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.runs.line import LossHistory, RunLine
 
@@ -34,6 +35,7 @@ _MOST_RANKS = 16
 """Ranks of a finished run whose files are read."""
 _PARTS = 10
 """Pieces of the first rank's file for the curve, which is ten cells wide."""
+_MOST_VALUES = 200
 _BUDGET = 0.05
 """Seconds that one reading of a live run may take."""
 
@@ -44,6 +46,8 @@ class LiveRun:
     def __init__(self, run: Run) -> None:
         self._follower = Follower(run)
         self._history = LossHistory()
+        self._values: dict[str, Extent] = {}
+        """Of the first rank, which has all that is recorded once."""
         self._plan: LaunchPlan | None = None
         self._odd = next(iter(run.odd()), None)
 
@@ -55,6 +59,8 @@ class LiveRun:
         for rank, told in follower.poll(budget=_BUDGET):
             if rank == min(follower.ranks):
                 _take(self._history, told)
+                if isinstance(told, Eval | Metric):
+                    _extend(self._values, told)
         now = follower.progress()
         node = plan.node_rank if plan is not None else 0
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
@@ -62,6 +68,7 @@ class LiveRun:
                      and not (plan is not None and plan.on_hosts))
         line = replace(line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids,
                        history=tuple(self._history.points), read=True, odd=self._odd,
+                       values=self._values | _losses(now.loss),
                        devices=_devices(plan) if here else ())
         if follower.behind:
             return line
@@ -78,20 +85,25 @@ def with_end(line: RunLine, digest: Digest) -> RunLine:
     """The line of a run that has ended, with its last figures and the shape of its loss curve."""
     view = RunView()
     curve: list[tuple[int, float]] = []
+    values: dict[str, Extent] = {}
     ranks = sorted(ranks_with_files(line.run.path))[:_MOST_RANKS]
     view.add(ranks)
     for rank in ranks:
         first = rank == ranks[0]
-        for event in sample(line.run.events(rank), Start, Schedule, Step, Training,
+        for event in sample(line.run.events(rank), Start, Schedule, Step, Training, Eval, Metric,
                             parts=_PARTS if first else 1):
             view.fold(rank, event)
+            if first and isinstance(event, Eval | Metric):
+                _extend(values, event)
             if first and isinstance(event, Step) and event.loss is not None:
                 curve.append((event.step, event.loss))
     end = view.progress()
     # The start of a long file is out of date if a resume has asked for more steps.
     total = _planned(digest, view.ranks.values()) or end.total_steps
     best = figures.of(line.run.path).values.get(LOSS) if line.sweep is not None else None
+    last = {name: Extent(None, None, one.last) for name, one in values.items()}
     return replace(line, step=end.step, total=total, loss=end.loss, read=True,
+                   values=last | _losses(end.loss),
                    best=best.least if best is not None else None,
                    history=_evenly(curve), samples_per_s=end.samples_per_s,
                    steps_per_s=end.steps_per_s, odd=next(iter(line.run.odd()), None))
@@ -117,6 +129,23 @@ def _take(history: LossHistory, told: Told) -> None:
     for event in steps:
         if event.loss is not None:
             history.add(event.loss)
+
+
+def _losses(last: float | None) -> dict[str, Extent]:
+    """The loss as a value of which only the last is known."""
+    return {} if last is None else {LOSS: Extent(None, None, last)}
+
+
+def _extend(values: dict[str, Extent], event: Eval | Metric) -> None:
+    """Take in what was recorded."""
+    for name, value in event.values.items():
+        full = (EVAL if isinstance(event, Eval) else "") + name
+        before = values.get(full)
+        if value is None or (before is None and len(values) >= _MOST_VALUES):
+            continue
+        known = [one for one in (value, *((before.least, before.greatest) if before else ()))
+                 if one is not None and math.isfinite(one)]
+        values[full] = Extent(min(known, default=None), max(known, default=None), value)
 
 
 def _planned(digest: Digest, views: Iterable[RankView]) -> int | None:

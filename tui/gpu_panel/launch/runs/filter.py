@@ -25,8 +25,8 @@ class FilterInput(Input):
         to the list."""
         self._changed, self._left = changed, left
         super().__init__(id="runs-filter", compact=True,
-                         placeholder="text, or state:failed tag:lr name: preset: task: mode: "
-                                     "note: id: · -word leaves out")
+                         placeholder="text, or state:failed tag:lr train.lr=0.1 name: preset: "
+                                     "task: mode: note: id: · -word leaves out")
 
     def action_keep(self) -> None:
         """Back to the list, which stays filtered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from gpu_engine.runs.query import Asked
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.sweep import Member
+    from gpu_engine.sweep.track import Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class RunLine:
     """Its place in a sweep; None: it is in none."""
     best: float | None = None
     """Of a member of a sweep that has ended: its best loss."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The keys of its spec, and their values as text."""
+    values: Mapping[str, Extent] = field(default_factory=dict)
+    """How far each value that it has recorded has gone: only the last is known, unless a column
+    needs more or it is live."""
     read: bool = True
     """Whether its events have been read; before, its figures are not known."""
 
@@ -74,7 +81,8 @@ class RunLine:
     def asked(self) -> Asked:
         """What it can be found by."""
         return Asked.of(id=self.id, name=self.name, preset=self.preset, task=self.task,
-                        mode=self.mode, state=self.state, tags=self.tags, note=self.note)
+                        mode=self.mode, state=self.state, tags=self.tags, note=self.note,
+                        settings=self.settings)
 
 
 class LossHistory:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual import work
 from textual.message import Message
 
+from gpu_engine.report import columns as by_name
 from gpu_engine.runs import query
 from gpu_panel import themed
 from gpu_panel.common import units
@@ -18,7 +19,15 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.runs import lines, sweeps
-from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, Layout, in_order, layout
+from gpu_panel.launch.runs.columns import (
+    COLUMNS,
+    DEFAULT,
+    Layout,
+    find,
+    in_order,
+    layout,
+    these,
+)
 from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.launch.runs.sweeps import SweepLine
 
@@ -105,7 +114,9 @@ class RunsList(Rows):
         try:
             with guard(self.app):
                 wanted = self._in_sight()
-                found, unread = await in_thread(lambda: self._refresh(wanted), name="panel-runs")
+                values = any(map(by_name.is_recorded, self.columns))
+                found, unread = await in_thread(lambda: self._refresh(wanted, values),
+                                                name="panel-runs")
                 if self.is_mounted:
                     self._tell_news()
                     self.show(found, unread)
@@ -114,13 +125,14 @@ class RunsList(Rows):
         finally:
             self._reading = False
 
-    def _refresh(self, wanted: tuple[str, ...]) -> tuple[list[RunLine], int]:
-        """Read the runs, the figures of those that are `wanted` first. Blocks."""
+    def _refresh(self, wanted: tuple[str, ...], values: bool) -> tuple[list[RunLine], int]:
+        """Read the runs, the figures of those that are `wanted` first. `values`: also what they
+        have recorded. Blocks."""
         if self._feed is None:
             from gpu_panel.launch.runs.feed import RunsFeed  # after the first frame
 
             self._feed = RunsFeed()
-        self._feed.first = wanted
+        self._feed.first, self._feed.values = wanted, values
         return self._feed.refresh()
 
     def _tell_news(self) -> None:
@@ -201,7 +213,8 @@ class RunsList(Rows):
             hidden = len(self.marked - {line.id for line in self._shown})
             counts += [f"{len(self.marked)} marked" + (f", {hidden} not shown" if hidden else "")]
         if self.order is not None or self.turned:
-            counts += ["by " + (COLUMNS[self.order].head if self.order else "age, oldest first")]
+            counts += ["by " + "".join(c.head for c in these([self.order])) if self.order
+                       else "by age, oldest first"]
         if self._unread:
             counts += [f"reading {self._unread:,}"]
         self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""), self._keys_here())
@@ -307,13 +320,16 @@ class RunsList(Rows):
     async def action_columns(self) -> None:
         from gpu_panel.launch.runs.choose import ChooseColumns
 
-        chosen = await self.app.push_screen_wait(ChooseColumns(self.columns))
+        every = self.lines or ()
+        more = by_name.names((line.settings for line in every), (line.values for line in every))
+        chosen = await self.app.push_screen_wait(ChooseColumns(self.columns, more))
         if chosen is not None and chosen != self.columns:
             self.columns = chosen
             if self.order not in chosen:
                 self.order = None
             self._arrange()
             self._keep_choices()
+            self.look_at_once()  # a value that is shown now may have to be read
 
     def _read_choices(self) -> None:
         """Columns and order as they were chosen last."""
@@ -322,8 +338,11 @@ class RunsList(Rows):
         if isinstance(kept, dict):
             names, order = kept.get("columns"), kept.get("order")
             if isinstance(names, list) and "run" in names:
-                self.columns = tuple(name for name in COLUMNS if name in names)
-            if order in COLUMNS and COLUMNS[order].order is not None:
+                others = [name for name in names if isinstance(name, str) and name not in COLUMNS]
+                self.columns = tuple(c.name for c in these(
+                    [*(name for name in COLUMNS if name in names), *others]))
+            column = find(order) if isinstance(order, str) else None
+            if column is not None and column.order is not None:
                 self.order, self.turned = order, kept.get("turned") is True
 
     @work(exit_on_error=False, group="choices", exclusive=True)

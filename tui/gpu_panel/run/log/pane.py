@@ -173,7 +173,10 @@ launchers, and the supervisor's log."""
         with guard(self.app):
             if (lines := self._view.lines) is None:
                 return
-            argv = elsewhere.program(kind, self._view.line + 1)
+            line = self._view.line + 1
+            if kind == "pager":  # which shows nothing above the line
+                line = max(1, min(line, len(lines) + 2 - self.app.size.height))
+            argv = elsewhere.program(kind, line)
             with ExitStack() as stack:
                 path = await in_thread(lambda: stack.enter_context(elsewhere.as_file(lines)))
                 in_terminal(self.app, [*argv, str(path)])
