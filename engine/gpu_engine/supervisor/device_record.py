@@ -81,11 +81,12 @@ class DeviceRecord:
             self._due = time.monotonic() + self._every
             return
         from gpu_engine.devices.probe import client
-        from gpu_engine.devices.probe.messages import Looked
+        from gpu_engine.devices.probe.messages import Looked, Watch
 
         if self._probe is None:
             self._probe = client.Probe()
-            client.watch(self._probe, self._source, self._devices, self._every, PATIENCE)
+            self._probe.send(Watch(registry.reference(self._source), self._devices, self._every,
+                                   PATIENCE))
         while (reply := self._probe.receive(0.0)) is not None:
             if isinstance(reply, Looked) and reply.at > self._newest:
                 self._newest = reply.at

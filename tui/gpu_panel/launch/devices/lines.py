@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.devices.history import History
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.draft import Draft
-    from gpu_panel.launch.runs.feed import RunLine
+    from gpu_panel.launch.runs.line import RunLine
 
 
 TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"

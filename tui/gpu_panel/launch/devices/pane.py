@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
     from gpu_engine.devices.records import Inventory
     from gpu_panel.launch.draft import Draft
-    from gpu_panel.launch.runs.feed import RunLine
+    from gpu_panel.launch.runs.line import RunLine
 
 REMEMBER_EVERY = 30.0
 """Seconds between two looks at the snapshots while another screen is shown."""
