@@ -83,11 +83,11 @@ class CurveView(CurveDrawing, can_focus=True):
 
     # --- keys -----------------------------------------------------------------------------------
 
-    def toggle_log(self) -> None:
+    def action_log_scale(self) -> None:
         self.log_scale = not self.log_scale
         self.redraw()
 
-    def cycle_smoothing(self) -> None:
+    def action_smooth(self) -> None:
         self.smooth = SMOOTHING[(SMOOTHING.index(self.smooth) + 1) % len(SMOOTHING)]
         self.redraw()
 

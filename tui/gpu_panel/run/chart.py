@@ -141,12 +141,6 @@ thick and on top. ┊ marks where an attempt or another training begins, ◆ an 
 checkpoint; × marks a value that is not finite."""
     DEFAULT_CSS = "LossPane { width: 62fr; }"
 
-    def action_log_scale(self) -> None:
-        self.toggle_log()
-
-    def action_smooth(self) -> None:
-        self.cycle_smoothing()
-
 
 class MemoryPane(ChartPane):
     """GiB over the time since the run began, until something else is chosen."""
