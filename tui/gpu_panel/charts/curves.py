@@ -130,8 +130,7 @@ class CurveView(CurveDrawing, can_focus=True):
         self.redraw()
 
     def action_zoom(self, factor: float, around: float | None = None) -> None:
-        """Show `factor` times as many steps, around a step, or else around the reading line or the
-        end."""
+        """Show `factor` times as many steps, around a step, else the reading line, else the end."""
         first, last = self._extent()
         x0, x1 = self._range
         width = max((x1 - x0) * factor, NARROWEST)

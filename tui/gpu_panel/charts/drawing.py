@@ -126,8 +126,7 @@ class CurveDrawing(Widget):
         self.is_cut = False
         """Whether some are, as it was drawn last."""
         self.banded: bool | None = None
-        """Whether the range is drawn instead of the lines; None: decided by the number of
-        ranks."""
+        """Whether the range is drawn in place of the lines; None: that depends on their number."""
         self.cross: int | None = None
         """Where the reading line is; None if it is hidden."""
         self.marks: tuple[Mark, ...] = ()

@@ -94,8 +94,7 @@ class Confirm(ModalScreen[bool]):
 
 
 class AskLine(ModalScreen[str | None]):
-    """Asks for a line of text, such as a name. An invalid one stays in the field, with the reason
-    below it."""
+    """Asks for a line of text, such as a name. Of an invalid one it says why."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
 
@@ -148,8 +147,7 @@ class AskLine(ModalScreen[str | None]):
 
 
 async def ask_count(app: App[Any], title: str, value: int, most: int, note: str) -> int | None:
-    """Ask for a whole number from 1 to `most`; None if the person cancels. Call it from a worker.
-    """
+    """Ask for a number from 1 to `most`; None if the person cancels. Call it from a worker."""
     def wrong(text: str) -> str | None:
         fits = text.isdecimal() and 1 <= int(text) <= most
         return None if fits else f"type a number from 1 to {most}"

@@ -35,8 +35,7 @@ class Pane(Widget):
     TAB: ClassVar[bool] = True
     """Whether it has a tab and a number key. A pane without them is opened by another pane."""
     KEYS: ClassVar[tuple[Key, ...]] = ()
-    """Its keys. The screen binds those that are `everywhere`, the pane the others:
-    `BINDINGS = keys.of_focus(KEYS)`."""
+    """The screen binds those that are `everywhere`, the pane the others, by `keys.of_focus`."""
 
     def on_mount(self) -> None:
         """The title in the frame, until the pane says more there."""
@@ -90,8 +89,7 @@ class PaneScreen(Screen[None]):
         super().__init_subclass__(**options)
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        """Textual styles every widget again when a screen is shown, also the first time, right
-        after all were styled."""
+        """Textual would style every widget again, the first time right after all were styled."""
         if not self.stack_updates:
             event.refresh_styles = False
 
@@ -200,8 +198,7 @@ def _on_pane(pane: type[Pane], key: Key) -> Key:
 
 
 def _numbers(panes: Sequence[type[Pane]]) -> list[Key]:
-    """A key for each pane with a tab: its number in the list, and a function key, which works in
-    text fields too."""
+    """A key for each pane with a tab: its number, and a function key, which works in fields too."""
     return [Key(f"pane.{pane.NAME}", pane.NAME, f"{number},f{number + 1}", f"pane({pane.NAME!r})",
                 pane.NAME, f"Go to {pane.CALLED or pane.TITLE}", everywhere=True)
             for number, pane in enumerate((p for p in panes if p.TAB), 1)]

@@ -75,8 +75,7 @@ class Compared:
         return self._reader.share()
 
     def look(self) -> bool:
-        """Read its state, and its facts for each attempt. Returns whether the state has changed.
-        Blocks."""
+        """Read its state, and its facts for each attempt. Returns whether that changed. Blocks."""
         before, self.state = self.state, self.run.state()
         if before is None or before.attempt != self.state.attempt:
             try:

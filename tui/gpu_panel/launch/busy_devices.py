@@ -27,8 +27,7 @@ class BusyDevice:
 
     @property
     def can_be_shared(self) -> bool:
-        """Whether the run could use it together with others, which the engine does only if the
-        spec allows it."""
+        """Whether the run could use it beside others, which needs the spec's permission."""
         return self.state in ("leased", "busy") and not self.device.is_cpu
 
     def __str__(self) -> str:

@@ -134,8 +134,7 @@ def _place(moments: Moments, note: written.Mark, clock: RunClock, by_time: bool)
 
 
 def narrow(text: str) -> str:
-    """`text` with "?" for every character that is not one cell wide: a chart writes one in each
-    cell."""
+    """`text` with "?" for characters that are not one cell wide, as a chart writes one a cell."""
     return text if text.isascii() else "".join(c if cell_len(c) == 1 else "?" for c in text)
 
 

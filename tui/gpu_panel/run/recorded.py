@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 FINE, COARSE = 512, 128
 """Buckets of a curve: 20 KiB and 5 KiB."""
 MANY, MOST = 1024, 8192
-"""Curves beyond the first `MANY` are coarse; beyond `MOST`, none is kept. Together they take at
-most 56 MiB."""
+"""Curves beyond `MANY` are coarse; beyond `MOST`, none is kept. In all at most 56 MiB."""
 TOGETHER = 256
 """Step events of a rank that are folded at once, unless somebody looks before."""
 _SIZES, _APART = 16, 8

@@ -236,8 +236,7 @@ class RunScreen(StoreScreen):
                     action, super().why_off(action, parameters))
 
     def action_back(self) -> None:
-        """Go back to all panes if one is shown alone, else to the launch screen; the run goes
-        on."""
+        """Back to all panes if one is shown alone, else to the launch screen; the run goes on."""
         if self._whole:
             self.action_maximize()
         elif len(self.app.screen_stack) > 1:
@@ -257,8 +256,7 @@ class RunScreen(StoreScreen):
 
     @work(group="curve", exclusive=True, exit_on_error=False)
     async def action_curve(self) -> None:
-        """Let the person choose what the chart with the focus shows; the first chart if none has
-        it."""
+        """Choose what the chart with the focus shows; the first chart if none has it."""
         from gpu_panel.run.picker import CurvePicker
 
         charts = [pane for pane in self._panes() if isinstance(pane, ChartPane)]

@@ -102,8 +102,7 @@ def _put(xs: Sequence[int], values: Sequence[int | None], *into: Series) -> None
 
 
 class RunStore(Followed):
-    """Everything that the run screen shows: the state, the plan, the view of the events, and the
-    curves."""
+    """Everything that the run screen shows: state, plan, the view of the events, and curves."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -215,8 +214,7 @@ class RunStore(Followed):
                 threading.Thread(target=making.wait, daemon=True).start()
 
     def zoom_series(self, first: int, last: int) -> RankSeries | None:
-        """The losses of these steps one by one; None if there are too many. Blocks: called in a
-        thread."""
+        """The losses of these steps one by one; None if there are too many. Blocks."""
         return losses.zoom_series(self._reader, first, last)
 
     async def look_now(self) -> None:

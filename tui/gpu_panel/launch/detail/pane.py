@@ -49,8 +49,7 @@ lists the processes on all devices."""
         self.shown = DeviceDetails()
 
     def show_device(self, device: str | None) -> None:
-        """Show the device of this row of the table, and have its bus measured if it is this
-        machine's; None for no device."""
+        """Show the device of this row, and have its bus measured if it is here; None: no device."""
         self._device = device
         self.paint()
 
@@ -58,8 +57,7 @@ lists the processes on all devices."""
         self.call_after_refresh(self._keep_focus)
 
     def _keep_focus(self) -> None:
-        """Take the focus from the device table where a smaller terminal hides that, and give it
-        back."""
+        """Take the focus from the device table while a smaller terminal hides that."""
         screen, table = self.screen, self.screen.query_one("#devices")
         if screen.has_class("-narrow") and self.display and screen.focused in (None, table):
             self._lent = True

@@ -72,8 +72,7 @@ class History:
                      _share(used / total if used is not None and total else None)))
 
     def utilization(self, device_id: str, over: Span, dots: int = 1) -> list[float | None]:
-        """The means of a device's utilisation, `dots` for each cell, the newest last. None: nothing
-        is known of that time."""
+        """The means of a device's utilisation, `dots` a cell, the newest last. None: not known."""
         return self._columns(self._kept.get(device_id, ()), 1, over, dots)
 
     def memory(self, device_id: str, over: Span, dots: int = 1) -> list[float | None]:

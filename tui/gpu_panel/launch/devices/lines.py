@@ -104,8 +104,7 @@ class Built:
 
 
 def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
-    """The table `width` cells wide. `height`: lines that there are for it; None for as many as it
-    wants."""
+    """The table `width` cells wide. `height`: lines that there are; None: as many as it wants."""
     inventory = table.inventory
     if inventory is None:
         looking = _looking(table.looking, width)
@@ -259,8 +258,7 @@ def _or(value: float | None, unknown: float) -> float:
 
 
 def _name(device: Device) -> str:
-    """The card's name without "NVIDIA". A slice's size comes first, as there may be no room for
-    the end."""
+    """The card's name without "NVIDIA". A slice's size comes first: the end may be cut."""
     name = clean(device.name).removeprefix("NVIDIA ")
     card, between, size = name.partition(f" {device.kind.upper()} ")
     return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
@@ -341,8 +339,7 @@ def _text(text: str, style: str, width: int) -> Row:
 
 
 def of_runs(runs: Sequence[RunLine], now: float, hues: Mapping[str, int]) -> dict[str, Ours]:
-    """Key of a device's row → the run of ours on it. `now`: Unix seconds. `hues`: of runs, by
-    their ids."""
+    """Key of a device's row → the run of ours on it. `now`: Unix seconds. `hues`: by run id."""
     return {device: Ours(run.id, rank, run.name, units.clock(now - run.created), hues[run.id])
             for run in runs for device, rank in run.devices}
 
@@ -357,8 +354,7 @@ def hues(runs: Sequence[RunLine], before: Mapping[str, int]) -> dict[str, int]:
 
 
 def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
-    """The pane's title: how many devices are ticked and how many are free, and the order if it is
-    not the usual one."""
+    """The pane's title: how many devices are ticked and free, and the order if it is unusual."""
     if source.inventory is None or not (source.inventory.devices or source.hosts):
         return name
     judged = [*(source.freedom or {}).values(),

@@ -52,8 +52,7 @@ class Machine:
 
 
 class DeviceSource:
-    """The devices of this machine and of others, their newest snapshots, and which of them are
-    free."""
+    """The devices of this machine and of others, their snapshots, and which of them are free."""
 
     def __init__(self, inventory: Inventory | None = None, sampler: Sampler | None = None,
                  hosts: Watcher | None = None, interval: float = 1.0) -> None:
@@ -75,8 +74,7 @@ class DeviceSource:
         self._hosts = hosts
         self.histories: dict[str, History] = {}
         self.wanted: set[str] = set()
-        """Keys of the rows of devices that the person waits for; `row_keys.ANY` for any of them.
-        """
+        """Keys of the rows of devices that the person waits for, or `row_keys.ANY`."""
         self.hosts_problem: str | None = None
         """What is wrong with hosts.toml, so that its hosts are not watched."""
 
@@ -151,8 +149,7 @@ class DeviceSource:
         return next((m for m in self.machines if m.host == host), None)
 
     def state_of(self, key: str) -> str:
-        """Whether the device with the row of this key was free at the last look: a state of
-        `availability`."""
+        """A device's state at the last look, as `availability` calls it, by the key of its row."""
         host, name = row_keys.split(key)
         machine = self.machine(host)
         judged = (machine.freedom if machine is not None else None) or {}

@@ -158,8 +158,7 @@ NO_FIELD = frozenset({
     "train.epochs", "train.steps",  # LENGTH and UNIT
     "parallel.backend", "parallel.launcher", "parallel.bucket_cap_mb", "parallel.static_graph",
 })
-"""Keys without a field of their own: they are set in another way, or only in presets and by
-`--set`."""
+"""Keys without a field: they are set in another way, or only in presets and by `--set`."""
 
 
 def rows_of(keys: Iterable[Key]) -> tuple[FormRow, ...]:
@@ -240,8 +239,7 @@ def blame(problem: Problem) -> str:
 
 
 def label_of(problem: Problem, field: Field, row: FormRow) -> str:
-    """The field, or the word of the command, that a problem below `row` is about; empty if that is
-    clear."""
+    """The field, or the word of the command, that a problem is about; empty if that is clear."""
     if field.key == "task.command":  # which word of the command
         return problem.value if isinstance(problem.value, str) else ""
     if field.key == "run.env":

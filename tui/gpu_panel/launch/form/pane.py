@@ -114,8 +114,7 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._fields.focus_first()
 
     def enter_to_vary(self) -> None:
-        """Go to the field that had the focus last, or else to what is mostly changed before a run
-        is made again."""
+        """Go to the last field, or else to what is mostly changed before a run is made again."""
         if self._fields is not None:
             last = self._last if self._last is not None and self._last.is_attached else None
             self._fields.focus_varied(last)

@@ -27,8 +27,7 @@ class ProcessTable(Rows):
     """In which its processes can be sorted."""
 
     def __init__(self, runs: Runs, stop: Stop, *, id: str) -> None:
-        """`runs`: those whose ranks are named. `stop`: asks, with a title, whether one should be
-        stopped."""
+        """`runs`: those whose ranks are named. `stop`: asks, with a title, whether to stop one."""
         super().__init__(id=id)
         self.runs, self._stop = runs, stop
         self.order = self.ORDERS[0]

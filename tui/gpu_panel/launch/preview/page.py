@@ -53,8 +53,7 @@ class Page(Vertical):
             frame.border_title, frame.border_subtitle = title, Content(keys_here)
 
     async def follow(self) -> None:
-        """Read and paint until nothing changes by itself any more. May be cancelled and called
-        again."""
+        """Read and paint until nothing changes any more. May be cancelled and called again."""
         store: Followed = self.store
         reading = asyncio.create_task(store.follow())
         try:

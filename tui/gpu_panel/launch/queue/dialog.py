@@ -239,8 +239,7 @@ _CURED = ("devices.ids", "devices.pick")
 
 
 class LaunchTaken(Confirm):
-    """Asks whether to launch on devices that are not free. `waits`: the person has put the run into
-    the queue instead."""
+    """Asks whether to launch on devices that are not free. `waits`: rather queue the run."""
 
     BINDINGS = [Binding("Q", "wait", "wait for them")]  # noqa: RUF012  Textual's way
     waits = False

@@ -46,8 +46,7 @@ class FindInput(Input):
 
 
 class LogPane(Vertical, RunPane):
-    """Shows one of the run's logs: a rank's, the traceback of a failure, a launcher's or the
-    supervisor's."""
+    """Shows one of the run's logs: a rank's, a traceback, a launcher's or the supervisor's."""
 
     NAME = TITLE = "log"
     KEYS = keys.of("log", "find")
@@ -91,8 +90,7 @@ launchers, and the supervisor's log."""
 
     @property
     def rows_wanted(self) -> int:
-        """The same with the frame, as a multiple of `STEP`, so that the panes above seldom move
-        while a log begins."""
+        """The same with the frame, in steps of `STEP`, so that the panes above seldom move."""
         return -(-(self.lines_wanted + 2) // STEP) * STEP
 
     @property
