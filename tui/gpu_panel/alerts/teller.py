@@ -57,8 +57,7 @@ class Teller:
         return self._chosen
 
     def turn(self) -> bool:
-        """Turn them on or off, and keep that for the next start. Returns what they are now. Raises
-        OSError where it can't be kept."""
+        """Turn them on or off, also for the next start. Returns which. Raises OSError."""
         self._chosen = not self.on
         themed.write(themed.read() | {"tell": self._chosen})
         return self._chosen

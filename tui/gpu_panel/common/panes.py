@@ -176,8 +176,7 @@ class PaneScreen(Screen[None]):
         await self.app.run_action(action, self.pane(name))
 
     def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
-        """Why an action can't be used now, for the person who has pressed its key; "" where there
-        is nothing to say."""
+        """Why an action can't be used now, for who presses its key; "": nothing to say."""
         if action == "on_pane":
             pane, of_pane = map(str, parameters)
             _, action, parameters = actions.parse(of_pane)

@@ -344,8 +344,7 @@ class Draft:
 
     @property
     def mode(self) -> str:
-        """The name of the mode that it runs in: that which is chosen, unless another follows from
-        the number of hosts."""
+        """The mode that it runs in: the chosen one, unless the number of hosts says another."""
         chosen = str(self.value("parallel.mode"))
         try:
             return modes.over_hosts(len(self.hosts), chosen)

@@ -42,8 +42,7 @@ class ResumeOptions:
 
     @classmethod
     def read(cls, run: Run) -> ResumeOptions:
-        """Read the options from the run's folder. Raises UserError if its spec can't be read or
-        the run is live."""
+        """Read them from the run's folder. Raises UserError: no spec, or it is live."""
         state = run.state()
         if state.live:
             raise UserError(f"run {run.id} is {state.state}: s stops it")

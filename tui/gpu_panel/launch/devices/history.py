@@ -83,8 +83,7 @@ class History:
                  dots: int) -> list[float | None]:
         each, count = max(1, over.seconds // dots), over.cells * dots
         first = (self.until // over.seconds + 1) * dots - count
-        """Number of the first column, counted from the epoch: columns stay as they are until the
-        graph moves on by a cell."""
+        """Number of the first column, from the epoch: columns stay until the graph moves on."""
         sums, counts = [0.0] * count, [0] * count
         before, value = None, None
         for second in kept:

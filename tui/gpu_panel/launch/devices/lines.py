@@ -148,8 +148,7 @@ def _machines(table: DeviceTable) -> list[Machine]:
 
 
 def strip(table: DeviceTable) -> Line:
-    """Each device in one cell: a bar of its utilisation, in the hue of the run of ours on it; a gap
-    between machines."""
+    """Each device in one cell: a bar of its utilisation, in its run's hue; machines apart."""
     parts: list[Part] = []
     for machine in _machines(table):
         parts += [(" ", "")] if parts and machine.devices else []

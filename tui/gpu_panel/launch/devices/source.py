@@ -113,8 +113,7 @@ class DeviceSource:
         return self.inventory
 
     async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
-        """Offer the machine's CPU slots in place of its GPUs, or look for its GPUs again. If there
-        is no GPU, the slots stay."""
+        """Offer the machine's CPU slots in place of its GPUs, or its GPUs again if it has any."""
         if kind == "cpu":
             from gpu_engine.devices.discover import cpu_slots as find
         else:

@@ -288,8 +288,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         await self.app.run_action("leave", self.screen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer to leave a text field alone: elsewhere nothing keeps the letter keys from working,
-        and the screen has escape."""
+        """Offer to leave a text field alone: elsewhere nothing holds up the letter keys."""
         if action == "leave":
             return isinstance(self.screen.focused, Input)
         return super().check_action(action, parameters)

@@ -56,8 +56,7 @@ class ProcessTable(Rows):
 
     @work(exit_on_error=False, group="end-process")
     async def action_end(self) -> None:
-        """Ask the person, then send a signal to the process under the cursor. If it is a rank,
-        stop its run."""
+        """Ask, then signal the process under the cursor, or stop the run whose rank it is."""
         from gpu_panel.launch.detail.end_dialog import end_or_stop
 
         with guard(self.app):

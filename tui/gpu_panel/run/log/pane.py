@@ -233,8 +233,7 @@ launchers, and the supervisor's log."""
         self._ask("find")
 
     def action_filter(self) -> None:
-        """Show only the lines with the text that is searched for, or all lines again. Without
-        such a text, ask for it."""
+        """Show only the lines with the text that is searched for, or all; ask if there is none."""
         if self._view.needle:
             self._view.only_matches(not self._view.filtered)
             self.come_forward()
