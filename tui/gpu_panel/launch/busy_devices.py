@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gpu_engine.devices.records import Device
 from gpu_panel.launch.devices import row_keys
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import Device
-    from gpu_panel.launch.devices.source import DeviceSource
-    from gpu_panel.launch.reviewed import Review
+from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.reviewed import Review
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
+from gpu_engine.events.frequent import StepLine
 from gpu_engine.runs import chart_annotations as written
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, NOTE, Mark
 from gpu_panel.common import units
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import StepLine
-    from gpu_panel.run.clock import RunClock
+from gpu_panel.run.clock import RunClock
 
 MOST = 500
 """Marks of a kind that are kept: more than a chart has columns."""

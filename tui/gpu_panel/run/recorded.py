@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
+from gpu_engine.events.frequent import StepLine
 from gpu_engine.events.rank_view import RankView
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import StepLine
 
 FINE, COARSE = 512, 128
 """Buckets of a curve: 20 KiB and 5 KiB."""

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import verdicts
 from gpu_engine.diagnose.verdicts import Verdict
 from gpu_engine.events import schema
+from gpu_engine.events.frequent import MemoryLine, StepLine, Stretch, Told
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
@@ -37,9 +37,6 @@ from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.marks import Moments
 from gpu_panel.run.recorded import Recorded
 from gpu_panel.run.snapshot import Look, Turn, look
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import MemoryLine, StepLine, Stretch, Told
 
 BATCH = 0.01
 """Seconds of reading at a time. Folding what was read takes the event loop about as long."""

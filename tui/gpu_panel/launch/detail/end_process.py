@@ -13,13 +13,10 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import DeviceProcess
+from gpu_engine.devices.records import DeviceProcess
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _OFF = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.binding import BindingType
 
@@ -18,12 +18,9 @@ from gpu_panel.launch.detail import lines
 from gpu_panel.launch.detail.lines import DeviceDetails
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.shades import ShadedRows
+from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.gpu_processes.lines import gather, named_ranks
-from gpu_panel.launch.gpu_processes.table import ProcessTable
-
-if TYPE_CHECKING:
-    from gpu_panel.launch.devices.source import DeviceSource
-    from gpu_panel.launch.gpu_processes.table import Runs, Stop
+from gpu_panel.launch.gpu_processes.table import ProcessTable, Runs, Stop
 
 
 class DetailPane(ShadedRows, ProcessTable, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to

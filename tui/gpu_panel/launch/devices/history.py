@@ -6,10 +6,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.devices.records import Sample, Snapshot
 
 SPAN = 300
 """Seconds that are kept, one value for each."""

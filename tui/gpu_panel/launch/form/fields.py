@@ -6,17 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from string import ascii_lowercase, digits
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem
 from gpu_engine.common.values import Kind
 from gpu_engine.plan.own_command import PLACEHOLDERS
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import Key, keys
-
-if TYPE_CHECKING:
-    from gpu_engine.common.errors import Problem
-
 
 LENGTH, UNIT = "train.length", "train.unit"
 """Two fields for train.epochs and train.steps, of which only one is set."""

@@ -9,14 +9,14 @@ from textual import work
 
 from gpu_panel.common.errors import guard
 from gpu_panel.common.rows import Rows
+from gpu_panel.launch.gpu_processes.lines import GpuProcess
+from gpu_panel.launch.runs.line import RunLine
 
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
-    from gpu_panel.launch.gpu_processes.lines import GpuProcess
-    from gpu_panel.launch.runs.line import RunLine
 
-    Runs = Callable[[], Sequence[RunLine]]
-    Stop = Callable[[RunLine, str], object]
+Runs = Callable[[], Sequence[RunLine]]
+Stop = Callable[[RunLine, str], object]
 
 
 class ProcessTable(Rows):
