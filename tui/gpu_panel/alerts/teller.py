@@ -1,5 +1,4 @@
-"""Tells the person that a run has ended or stands still, or that a device is free: with the bell, a
-notification on the desktop where the terminal can show one, and a toast."""
+"""Tells by bell, notification and toast that a run has ended or stalls, or a device is free."""
 
 from __future__ import annotations
 

@@ -84,8 +84,7 @@ def reduce(series: Series, x0: float, x1: float, width: int) -> ColumnValues:
 
 
 def merged(each: Sequence[ColumnValues]) -> ColumnValues:
-    """The range and the mean of several series, column by column: the band of many ranks. A
-    series without a value in a column does not count there."""
+    """The range and the mean of several series, column by column: the band of many ranks."""
     lo = [min(values) for values in zip(*(c.lo for c in each), strict=True)]
     hi = [max(values) for values in zip(*(c.hi for c in each), strict=True)]
     mean: list[float | None] = []

@@ -1,5 +1,4 @@
-"""A chart of curves over a common x axis, and what a person can do with it: read values, zoom,
-choose how it is drawn. `drawing` draws it."""
+"""A chart of curves, and what a person can do with it; `drawing` draws it."""
 
 from __future__ import annotations
 

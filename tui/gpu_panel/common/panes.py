@@ -142,8 +142,7 @@ class PaneScreen(Screen[None]):
 
     @classmethod
     def key_sections(cls) -> list[Section]:
-        """Every key of this screen, for the help: the panes' keys first, then those that work
-        everywhere. Panes with the same keys share a section."""
+        """Every key of this screen for the help, the panes' first; like panes share a section."""
         panes: dict[tuple[Key, ...], list[str]] = {}
         for pane in cls.PANES:
             own = tuple(k for k in pane.KEYS if not k.everywhere)

@@ -337,8 +337,7 @@ class Draft:
 
     @property
     def hosts(self) -> list[str]:
-        """The entries of other machines' devices, where some of those take part; then `ids` is
-        empty, and this machine's are among these."""
+        """The entries where other machines take part; `ids` is empty then, as ours are here."""
         hosts = self.data.get("devices", {}).get("hosts")
         return list(hosts) if isinstance(hosts, list) else []
 
@@ -426,8 +425,7 @@ class Draft:
 
     def resolve(self, inventory: Inventory, looks: Sequence[Snapshot],
                 leases: Mapping[str, Holder]) -> None:
-        """Tick what the preset asks for: the devices that it names, or the freest ones. Names that
-        are not on this machine go to `absent`."""
+        """Tick the devices that the preset names, or the freest; absent ones go to `absent`."""
         self.ticked = True
         names = self._preset_devices.get("ids")
         chosen: list[Device] = []

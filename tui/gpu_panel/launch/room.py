@@ -35,8 +35,7 @@ class Wanted:
 
 
 def top(height: int, wanted: Wanted, *, reading: bool = False) -> int:
-    """Rows for devices and form on a screen of `height` rows; the runs have the rest below.
-    `reading`: whether the person is among the runs."""
+    """Rows for devices and form of `height`. `reading`: whether the person is among the runs."""
     left = height - 2 - wanted.plan  # without the first line and the keys
     if not wanted.form:
         most = max(left - READING, left * 2 // 5) if reading else left - READING // 2

@@ -469,8 +469,7 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="queue", exclusive=True)
     async def action_queue(self, vary: bool = False) -> None:
-        """Put the form's run into the queue, after a dialog about what it waits for. `vary`: which
-        begins with the values that are to vary."""
+        """Put the form's run into the queue, after a dialog. `vary`: begin with what varies."""
         with guard(self.app):
             inventory = self.source.inventory
             if not self.form.ready or inventory is None:

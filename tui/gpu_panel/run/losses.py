@@ -70,8 +70,7 @@ MOST = 32 << 20
 
 
 def zoom_series(reader: RunReader, first: int, last: int) -> RankSeries | None:
-    """The losses of the steps from `first` to `last`, and of a few beside them, as far as `reader`
-    has got; None if that takes too long. Blocks."""
+    """The losses from `first` to `last`, as far as `reader` has got; None: too many. Blocks."""
     told = reader.read_again(first, last, MOST)
     if told is None:
         return None

@@ -149,8 +149,7 @@ class RunScreen(StoreScreen):
             self.refresh_bindings()
 
     def _without_figures(self) -> frozenset[str]:
-        """The charts to which a person's own command has given nothing to draw, so that its log
-        gets their room. They come once there is something."""
+        """The charts to which an own command gives nothing, so that its log gets their room."""
         plan = self.store.plan
         if plan is None or plan.spec.task.command is None or not self.store.caught_up:
             return frozenset()

@@ -280,8 +280,7 @@ def _facts(table: DeviceTable, machine: Machine, device: Device, sample: Sample)
 
 
 def role(table: DeviceTable, key: str) -> str:
-    """The rank of a ticked device, or under DataParallel its `cuda:` number. Empty if only one
-    device is ticked or the mode uses only one."""
+    """The rank of a ticked device, under DataParallel its `cuda:` number; empty: it is alone."""
     places = [i for i, name in enumerate(table.ticked) if name == key]
     mode = modes.find(table.mode)
     if len(table.ticked) < 2 or not places or mode is None \
@@ -366,8 +365,7 @@ def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
 
 def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
           problems: Sequence[Problem]) -> tuple[tuple[str, str], ...]:
-    """Notes and problems about the devices, with their styles. `resolved`: whether the devices
-    that the preset asks for have been looked up."""
+    """Notes and problems, with styles. `resolved`: whether the preset's devices are known."""
     inventory, aside = source.inventory, source.gpus_aside
     asks = "You chose" if draft is not None and draft.ticked_before else "The preset asks for"
     found = [(f"{asks} {name}, which is not here", "warn")

@@ -201,8 +201,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         return (inventory is not None and not inventory.is_cpu) or bool(self._source.hosts)
 
     def _said_below(self) -> str:
-        """What stands in the lower edge: what is wrong with the figures, else what there was no
-        room for beside the device under the cursor."""
+        """What stands in the lower edge: what is wrong with the figures, else what was cut."""
         shot, age = self._source.snapshot, self._source.age()
         if shot is not None and shot.problem:
             return clean(shot.problem, 60)

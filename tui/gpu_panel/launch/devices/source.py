@@ -56,8 +56,7 @@ class DeviceSource:
 
     def __init__(self, inventory: Inventory | None = None, sampler: Sampler | None = None,
                  hosts: Watcher | None = None, interval: float = 1.0) -> None:
-        """`inventory` and `sampler` replace the machine's own, `hosts` the connections to other
-        machines. `interval`: seconds between two readings."""
+        """`inventory`, `sampler`, `hosts`: in place of the machine's own. `interval`: seconds."""
         self._interval = interval
         self.inventory = inventory
         self._sampler = sampler

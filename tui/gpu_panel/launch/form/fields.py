@@ -197,8 +197,7 @@ _OWN = {TASK: "t", "task.use": "c", "task.command": "c", "parallel.mode": "m", "
 
 
 def letters(fields: Iterable[tuple[str, str]]) -> list[str]:
-    """A letter for each field, given as (key, label): its own, else the first in its label that is
-    free, else any; "" where none is left."""
+    """A letter for each (key, label): its own, else one of its label, else any, else ""."""
     fields = list(fields)
     free = [c for c in ascii_lowercase + digits if c not in _OWN.values()]
     found: list[str] = []

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 
 class HelpLine(Static):
-    """Says what the field with the focus is for. While a letter is asked for, it has the focus
-    itself, so that no field takes the letter as text."""
+    """Says what the field with the focus is for. It takes the key while a letter is asked for."""
 
     @dataclass
     class Typed(Message):
@@ -343,8 +342,7 @@ type in a field, digits and letters go into it: esc leaves it."""
 
 
 def _tasks() -> list[TaskInfo]:
-    """Which tasks ship with gpu-panel. Also reads the fields' code, so that this does not hold up
-    the event loop, and not the first frame. Blocks."""
+    """Which tasks ship with gpu-panel; reads the fields' code too, off the event loop. Blocks."""
     from gpu_engine.spec import catalog
     from gpu_panel.launch.form import fieldset  # noqa: F401
 

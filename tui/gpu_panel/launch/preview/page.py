@@ -14,15 +14,13 @@ from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.launch.stores import Stores
 
 SOON = 0.05
-"""Seconds for which a page that is shown waits for its first figures: they mostly come so soon, and
-what was shown before stays until then."""
+"""Seconds for which a page waits for its first figures; what was shown stays until then."""
 AGAIN, CATCHING_UP = 0.5, 0.1
 """Seconds between two looks at what was read: usually, and while old events are being read."""
 
 
 class Page(Vertical):
-    """Shows what the cursor points at, made of the panes of the screen that enter opens. Its panes
-    take no focus: the keys stay those of the list."""
+    """Shows what the cursor points at by the panes of its screen, which take no focus here."""
 
     DEFAULT_CSS = "Page { display: none; }"
 

@@ -281,8 +281,7 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,
 
 
 def first_wish(draft: Draft) -> Wish:
-    """What the dialog proposes: the ticked devices; as many as the preset asks for, if it does not
-    name them and the person has ticked none."""
+    """What the dialog proposes: the ticked devices, or as many as the preset asks for."""
     picks = None if draft.ids_by_hand else draft.picks
     free = draft.picks_with
     return Wish(picks is not None or not draft.ids, str(picks or max(1, len(draft.ids))),

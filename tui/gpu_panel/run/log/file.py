@@ -49,8 +49,7 @@ class Lines(Protocol):
         ...
 
     def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
-        """(the lines with `needle` in the next piece of the text from `start` on, the number of
-        the line after that piece). Case as in `find`."""
+        """(lines with `needle` in the next piece from `start`, the line after it). As in `find`."""
         ...
 
 
