@@ -26,7 +26,8 @@ from gpu_engine.sweep import submit as sweep
 from gpu_engine.sweep.grid import Member
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.dialogs import Confirm, SubmitDialog, harmless
+from gpu_panel.common.dialogs import Confirm, harmless
+from gpu_panel.common.submit import SubmitDialog
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queue import wish
 from gpu_panel.launch.queue.wish import Wish, Wrong, to_vary

@@ -21,7 +21,7 @@ from gpu_panel.run.text.states import WARNING, colour
 
 def about(store: RunStore, now: float, size: int | None = None,
           written: Sequence[str] = ()) -> list[Content]:
-    """The whole sheet. `size`: the folder's, in bytes; `written`: what the person wrote."""
+    """The whole sheet. `now`: Unix seconds; `size`: of the folder, bytes; `written`: notes."""
     state = store.state
     out: list[Content] = []
     if state is not None:
