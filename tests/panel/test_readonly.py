@@ -34,8 +34,8 @@ SHOWS = """
     CompareTable: aside
     FiguresPane: open
     CurvePicker: move page
-    CurveView: band cross mark range whole zoom
-    CurvesPane: axis log_scale smooth value
+    CurveView: band cross log_scale mark range smooth whole zoom
+    CurvesPane: axis value
     DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
     FilterInput: keep leave
@@ -48,7 +48,6 @@ SHOWS = """
     LaunchTaken: wait
     LogPane: copy filter find find_next go next_rank source wrap
     LogScroll: aside first follow last move page wrap
-    LossPane: log_scale smooth
     NoteDialog: accept cancel
     OutputScreen: close copy
     PaneScreen: back on_pane pane

@@ -49,8 +49,8 @@ async def test_whatever_comes_is_drawn(values: list[list[float]], size: tuple[in
         for _ in range(2):
             for _ in range(3):
                 assert len(view.frame(*size)) == size[1]
-                view.cycle_smoothing()
-            view.toggle_log()
+                view.action_smooth()
+            view.action_log_scale()
         view.action_cross(-1)
         view.action_zoom(0.5)
         view.action_band()
@@ -178,9 +178,9 @@ async def test_what_is_cut_off_is_marked_and_a_shows_it() -> None:
         assert drawn.count("▲") == 1
         assert "1000" not in drawn
         assert str(view.border_subtitle) == "outliers cut (a)"
-        view.toggle_log()  # where nothing is flattened
+        view.action_log_scale()  # where nothing is flattened
         assert "▲" not in text(view)
-        view.toggle_log()
+        view.action_log_scale()
         await pilot.press("a")
         await pilot.pause()
         assert "▲" not in text(view)

@@ -1,12 +1,13 @@
-"""Tells the person that a run has ended or stands still, or that a device is free: with the bell, a
-notification on the desktop where the terminal can show one, and a toast."""
+"""Tells by bell, notification and toast that a run has ended or stalls, or a device is free."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpu_panel import themed
@@ -41,11 +42,11 @@ class Teller:
         self._lines: tuple[RunLine, ...] = ()
         self._steady: Steady | None = None
         """None before the first look at devices."""
-        self._looking = False
         self._chosen = chosen
 
     def begin(self) -> None:
-        self._app.set_timer(_FIRST, lambda: self._app.set_interval(EVERY, self._look_in_background))
+        self._app.set_timer(_FIRST, lambda: self._app.run_worker(
+            self._follow(), group="tell", exit_on_error=False))
 
     @property
     def on(self) -> bool:
@@ -55,8 +56,7 @@ class Teller:
         return self._chosen
 
     def turn(self) -> bool:
-        """Turn them on or off, and keep that for the next start. Returns what they are now. Raises
-        OSError where it can't be kept."""
+        """Turn them on or off, also for the next start. Returns which. Raises OSError."""
         self._chosen = not self.on
         themed.write(themed.read() | {"tell": self._chosen})
         return self._chosen
@@ -65,16 +65,11 @@ class Teller:
         """Take the runs as the list has read them."""
         self._lines = tuple(lines)
 
-    def _look_in_background(self) -> None:
-        if not self._looking:
-            self._looking = True
-            self._app.run_worker(self._look_once(), group="tell", exit_on_error=False)
-
-    async def _look_once(self) -> None:
-        try:
-            await self.look()
-        finally:
-            self._looking = False
+    async def _follow(self) -> None:
+        while True:
+            with suppress(Exception):  # a folder that can't be read now may be readable later
+                await self.look()
+            await asyncio.sleep(EVERY)
 
     async def look(self) -> None:
         """Look once at runs and devices, and tell what is new."""

@@ -46,8 +46,7 @@ class ColumnValues:
 
 
 def reduce(series: Series, x0: float, x1: float, width: int) -> ColumnValues:
-    """`series` from x0 to x1 in `width` columns of dots; each keeps its least and greatest
-    value."""
+    """`series` from x0 to x1 in `width` columns of dots, each with its least and greatest value."""
     lo, hi = [inf] * width, [-inf] * width
     mean: list[float | None] = [None] * width
     bad: set[int] = set()
@@ -85,8 +84,7 @@ def reduce(series: Series, x0: float, x1: float, width: int) -> ColumnValues:
 
 
 def merged(each: Sequence[ColumnValues]) -> ColumnValues:
-    """The range and the mean of several series, column by column: the band of many ranks. A
-    series without a value in a column does not count there."""
+    """The range and the mean of several series, column by column: the band of many ranks."""
     lo = [min(values) for values in zip(*(c.lo for c in each), strict=True)]
     hi = [max(values) for values in zip(*(c.hi for c in each), strict=True)]
     mean: list[float | None] = []
@@ -133,8 +131,7 @@ class Scale:
     log: bool = False
 
     def dot(self, value: float) -> int:
-        """The dot of a value, counted from 0 at the bottom. Values outside the scale get the dot
-        at the edge."""
+        """The dot of a value, counted from 0 at the bottom, within the scale's edges."""
         if self.log:
             value = log10(value) if value > 0 else -inf
         if value <= self.y0:

@@ -59,8 +59,7 @@ class Canvas:
                 row += 1
 
     def text(self, x: int, y: int, text: str, style: int) -> None:
-        """Write `text` over what is there, cut at the edges. Its characters must be one cell
-        wide."""
+        """Write `text` over what is there, cut at the edges; each character is one cell wide."""
         if 0 <= y < self.height:
             for at, char in enumerate(text, x):
                 if 0 <= at < self.width:

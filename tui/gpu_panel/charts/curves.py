@@ -1,5 +1,4 @@
-"""A chart of curves over a common x axis, and what a person can do with it: read values, zoom,
-choose how it is drawn. `drawing` draws it."""
+"""A chart of curves, and what a person can do with it; `drawing` draws it."""
 
 from __future__ import annotations
 
@@ -83,11 +82,11 @@ class CurveView(CurveDrawing, can_focus=True):
 
     # --- keys -----------------------------------------------------------------------------------
 
-    def toggle_log(self) -> None:
+    def action_log_scale(self) -> None:
         self.log_scale = not self.log_scale
         self.redraw()
 
-    def cycle_smoothing(self) -> None:
+    def action_smooth(self) -> None:
         self.smooth = SMOOTHING[(SMOOTHING.index(self.smooth) + 1) % len(SMOOTHING)]
         self.redraw()
 
@@ -130,8 +129,7 @@ class CurveView(CurveDrawing, can_focus=True):
         self.redraw()
 
     def action_zoom(self, factor: float, around: float | None = None) -> None:
-        """Show `factor` times as many steps, around a step, or else around the reading line or the
-        end."""
+        """Show `factor` times as many steps, around a step, else the reading line, else the end."""
         first, last = self._extent()
         x0, x1 = self._range
         width = max((x1 - x0) * factor, NARROWEST)

@@ -46,8 +46,7 @@ SAMPLES = ("━━", "╍╍", "┅┅", "╍┅", "┈┈")
 
 
 def _is_rough(points: Sequence[Point | None]) -> bool:
-    """Whether the values of a column are so far apart that bars would hide the line: then their
-    range is drawn faintly, and the line through their means."""
+    """Whether bars would hide the line: then their range is faint, and the line that of means."""
     high = [p[2] - p[0] for p in points if p is not None]
     return sum(high) > _ROUGH * len(high)
 
@@ -126,8 +125,7 @@ class CurveDrawing(Widget):
         self.is_cut = False
         """Whether some are, as it was drawn last."""
         self.banded: bool | None = None
-        """Whether the range is drawn instead of the lines; None: decided by the number of
-        ranks."""
+        """Whether the range is drawn in place of the lines; None: that depends on their number."""
         self.cross: int | None = None
         """Where the reading line is; None if it is hidden."""
         self.marks: tuple[Mark, ...] = ()
@@ -410,8 +408,7 @@ GAP = 2
 
 
 def legend(entries: Sequence[Entry], width: int) -> list[tuple[int, str, int]]:
-    """(x, text, style) of the texts of one line that is `width` cells wide. Entries that have no
-    room are counted at the end: "… 5 more"."""
+    """(x, text, style) of one line of `width` cells; what has no room is counted: "… 5 more"."""
     shown = len(entries)
     while shown and _wide(entries[:shown]) + _rest(len(entries) - shown) > width:
         shown -= 1

@@ -31,8 +31,7 @@ def near(marks: Iterable[Mark], cross: int, apart: float) -> list[Mark]:
 
 
 def beside(marks: Iterable[Mark], at: float, by: int) -> int | None:
-    """The x of the next mark to the right of `at` (by 1) or to its left (by -1); None if there is
-    none."""
+    """The x of the next mark to the right of `at` (by 1) or to its left (by -1), if any."""
     found = [m.x for m in marks if (m.x > at if by > 0 else m.x < at)]
     return (min(found) if by > 0 else max(found)) if found else None
 

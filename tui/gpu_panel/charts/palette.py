@@ -11,8 +11,7 @@ from gpu_panel.theme import GRAPHIC, apart, contrast
 
 HUES = 8
 _RING = (75, 190, 290, 115, 220, 325, 155, 255)
-"""Hues in degrees, far from those beside them. Red and amber are not among them: they are for
-trouble."""
+"""Hues in degrees, far from those beside them. Red and amber are left to trouble."""
 _SATURATION = 0.6
 _ON_DARK = ("cyan", "magenta", "green", "bright_blue", "white", "bright_magenta", "bright_cyan",
             "bright_green")

@@ -37,8 +37,7 @@ class ChoiceMenu(ModalScreen[str | None]):
         Binding("space,right", "select", "choose")]
 
     def __init__(self, options: Sequence[tuple[str, str, str]], chosen: str, field: Region) -> None:
-        """`options`: (value, text, a word about it, perhaps empty). `field`: where the choice is
-        on the screen."""
+        """`options`: (value, text, a word about it). `field`: where the choice is on the screen."""
         super().__init__()
         self._options, self._chosen, self._field = tuple(options), chosen, field
 

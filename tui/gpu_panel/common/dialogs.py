@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -15,8 +14,6 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean_lines
-from gpu_engine.common.errors import UserError
-from gpu_panel.common.errors import record, sentence
 
 LETTERS: list[BindingType] = [Binding("j", "app.simulate_key('down')", "down", show=False),
                               Binding("k", "app.simulate_key('up')", "up", show=False)]
@@ -94,8 +91,7 @@ class Confirm(ModalScreen[bool]):
 
 
 class AskLine(ModalScreen[str | None]):
-    """Asks for a line of text, such as a name. An invalid one stays in the field, with the reason
-    below it."""
+    """Asks for a line of text, such as a name. Of an invalid one it says why."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
 
@@ -148,8 +144,7 @@ class AskLine(ModalScreen[str | None]):
 
 
 async def ask_count(app: App[Any], title: str, value: int, most: int, note: str) -> int | None:
-    """Ask for a whole number from 1 to `most`; None if the person cancels. Call it from a worker.
-    """
+    """Ask for a number from 1 to `most`; None if the person cancels. Call it from a worker."""
     def wrong(text: str) -> str | None:
         fits = text.isdecimal() and 1 <= int(text) <= most
         return None if fits else f"type a number from 1 to {most}"
@@ -158,53 +153,3 @@ async def ask_count(app: App[Any], title: str, value: int, most: int, note: str)
         title, str(value), f"{note} There are {most}.", wrong=wrong,
         longest=max(3, len(str(most))), does="accept"))
     return int(typed) if typed is not None else None
-
-
-class SubmitDialog(ModalScreen[Any]):
-    """A dialog of fields that closes once what it asks for is done. Errors are shown inside, so
-    that nothing that was typed is lost; its `#trouble` is the place for those without a field."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
-    _busy = False
-
-    async def submit(self) -> None:
-        """Do it, and dismiss the dialog. Raises UserError."""
-        raise NotImplementedError
-
-    def blame(self, error: UserError) -> None:
-        """Show what does not fit."""
-        self.say(str(error))
-
-    def say(self, text: str, tone: str = "-error") -> None:
-        """Show this; no text: nothing."""
-        place = self.query_one("#trouble", Static)
-        place.set_classes(tone)
-        place.display = bool(text)
-        place.update(harmless(text))
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.say("")
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.action_submit()
-
-    def action_cancel(self) -> None:
-        if not self._busy:
-            self.dismiss(None)
-
-    def action_submit(self) -> None:
-        if not self._busy:
-            self._busy = True
-            self._submit()
-
-    @work(exit_on_error=False)
-    async def _submit(self) -> None:
-        try:
-            await self.submit()
-        except UserError as err:
-            self.blame(err)
-        except Exception as err:  # noqa: BLE001  shown with a pointer to the whole traceback
-            self.say(sentence(err, record(err)))
-        finally:
-            self._busy = False

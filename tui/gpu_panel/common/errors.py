@@ -7,13 +7,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from textual.app import App
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
-
-if TYPE_CHECKING:
-    from textual.app import App
 
 
 def log_path() -> Path:

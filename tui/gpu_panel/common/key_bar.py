@@ -31,8 +31,7 @@ class ShownKey:
 
 
 class KeyBar(Widget):
-    """The keys that the screen's bindings ask to show. The mouse wheel moves a line that is longer
-    than the screen is wide."""
+    """The keys that the screen's bindings ask to show. The mouse wheel moves a longer line."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """

@@ -18,8 +18,7 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 
 PATIENCE = 1.0
-"""The most seconds that a key waits. The key before may have closed the widget that would report
-back."""
+"""The most seconds that a key waits, as the one before may have closed what would report back."""
 _ROUNDS = 3
 """How often a message follows a key through the queues: once for the key, once for what the field
 tells the form, once for what the form tells the screen."""
@@ -35,8 +34,7 @@ class Handled(Message):
 
 
 class KeyOrder:
-    """Holds keys back while an earlier one is being handled. All calls come from the app's own
-    task."""
+    """Holds keys back while an earlier one is handled. All calls come from the app's own task."""
 
     def __init__(self, app: App[None], handle: Callable[[Key | Paste], Awaitable[None]]) -> None:
         """`handle`: passes a key on as Textual would have."""

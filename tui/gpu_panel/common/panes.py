@@ -35,8 +35,7 @@ class Pane(Widget):
     TAB: ClassVar[bool] = True
     """Whether it has a tab and a number key. A pane without them is opened by another pane."""
     KEYS: ClassVar[tuple[Key, ...]] = ()
-    """Its keys. The screen binds those that are `everywhere`, the pane the others:
-    `BINDINGS = keys.of_focus(KEYS)`."""
+    """The screen binds those that are `everywhere`, the pane the others, by `keys.of_focus`."""
 
     def on_mount(self) -> None:
         """The title in the frame, until the pane says more there."""
@@ -90,8 +89,7 @@ class PaneScreen(Screen[None]):
         super().__init_subclass__(**options)
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        """Textual styles every widget again when a screen is shown, also the first time, right
-        after all were styled."""
+        """Textual would style every widget again, the first time right after all were styled."""
         if not self.stack_updates:
             event.refresh_styles = False
 
@@ -144,8 +142,7 @@ class PaneScreen(Screen[None]):
 
     @classmethod
     def key_sections(cls) -> list[Section]:
-        """Every key of this screen, for the help: the panes' keys first, then those that work
-        everywhere. Panes with the same keys share a section."""
+        """Every key of this screen for the help, the panes' first; like panes share a section."""
         panes: dict[tuple[Key, ...], list[str]] = {}
         for pane in cls.PANES:
             own = tuple(k for k in pane.KEYS if not k.everywhere)
@@ -178,8 +175,7 @@ class PaneScreen(Screen[None]):
         await self.app.run_action(action, self.pane(name))
 
     def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
-        """Why an action can't be used now, for the person who has pressed its key; "" where there
-        is nothing to say."""
+        """Why an action can't be used now, for who presses its key; "": nothing to say."""
         if action == "on_pane":
             pane, of_pane = map(str, parameters)
             _, action, parameters = actions.parse(of_pane)
@@ -200,8 +196,7 @@ def _on_pane(pane: type[Pane], key: Key) -> Key:
 
 
 def _numbers(panes: Sequence[type[Pane]]) -> list[Key]:
-    """A key for each pane with a tab: its number in the list, and a function key, which works in
-    text fields too."""
+    """A key for each pane with a tab: its number, and a function key, which works in fields too."""
     return [Key(f"pane.{pane.NAME}", pane.NAME, f"{number},f{number + 1}", f"pane({pane.NAME!r})",
                 pane.NAME, f"Go to {pane.CALLED or pane.TITLE}", everywhere=True)
             for number, pane in enumerate((p for p in panes if p.TAB), 1)]

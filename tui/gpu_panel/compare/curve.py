@@ -6,16 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import le
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
+from gpu_engine.events.frequent import StepLine, Told
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.state import State
 from gpu_panel.charts.series import RankSeries
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import StepLine, Told
 
 _Point = tuple[int, float, float, float | None, float | None]
 """Step, Unix seconds, value; if that is the mean of several, the least and the greatest of them."""

@@ -77,12 +77,6 @@ v shows them."""
         if self._last is not None:
             self.paint(*self._last)
 
-    def action_log_scale(self) -> None:
-        self.toggle_log()
-
-    def action_smooth(self) -> None:
-        self.cycle_smoothing()
-
     @work(group="value", exclusive=True, exit_on_error=False)
     async def action_value(self) -> None:
         from gpu_panel.run.picker import CurvePicker

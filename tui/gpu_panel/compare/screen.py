@@ -32,8 +32,7 @@ class CompareScreen(StoreScreen):
     PANES: ClassVar[tuple[type[Pane], ...]] = (CurvesPane, FiguresPane, DifferencesPane)
 
     def __init__(self, runs: Sequence[Run], store: CompareStore | None = None) -> None:
-        """`runs`: at most `store.MOST` of them are compared. `store`: what has been read of them
-        already."""
+        """`runs`: at most `store.MOST` are compared. `store`: what was read of them already."""
         super().__init__()
         self.store = store or CompareStore(runs)
         self._chosen: int | None = None

@@ -11,10 +11,10 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.events.frequent import Told
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import RunView
@@ -24,9 +24,6 @@ from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.common.reading import Followed
 from gpu_panel.compare.curve import LOSS, RunCurve
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import Told
 
 MOST = 16
 """The most runs that are compared at once."""
@@ -75,8 +72,7 @@ class Compared:
         return self._reader.share()
 
     def look(self) -> bool:
-        """Read its state, and its facts for each attempt. Returns whether the state has changed.
-        Blocks."""
+        """Read its state, and its facts for each attempt. Returns whether that changed. Blocks."""
         before, self.state = self.state, self.run.state()
         if before is None or before.attempt != self.state.attempt:
             try:

@@ -1,5 +1,4 @@
-"""Exporting from a screen: asks what is to be made of runs and under which name, runs `gpu-engine`
-beside the panel, and says what came of it."""
+"""Exports from a screen: asks what and where, runs `gpu-engine` beside the panel, and tells."""
 
 from __future__ import annotations
 

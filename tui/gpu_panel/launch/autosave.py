@@ -24,8 +24,7 @@ class Autosave:
     """Writes the form a moment after it has changed, and as the panel closes."""
 
     def __init__(self, screen: Screen[Any], source: DeviceSource, from_file: bool) -> None:
-        """`source`: the devices here, by which ticked ones are named. `from_file`: the panel opens
-        with the form in the file, if there is one."""
+        """`source`: the devices here. `from_file`: the panel opens with the form in the file."""
         self._screen, self._source, self._same = screen, source, from_file
         self._written: dict[str, Any] | None = None
         """What is in the file, as far as this panel knows; None before there is a form."""

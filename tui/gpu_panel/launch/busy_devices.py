@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gpu_engine.devices.records import Device
 from gpu_panel.launch.devices import row_keys
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import Device
-    from gpu_panel.launch.devices.source import DeviceSource
-    from gpu_panel.launch.reviewed import Review
+from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.reviewed import Review
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +24,7 @@ class BusyDevice:
 
     @property
     def can_be_shared(self) -> bool:
-        """Whether the run could use it together with others, which the engine does only if the
-        spec allows it."""
+        """Whether the run could use it beside others, which needs the spec's permission."""
         return self.state in ("leased", "busy") and not self.device.is_cpu
 
     def __str__(self) -> str:

@@ -57,8 +57,7 @@ class Draft:
         self.ticked_before = False
         """Whether its devices were ticked by the person, last time."""
         self.ticked = False
-        """Whether it is known which devices are ticked: the preset's were looked up, or the person
-        has ticked."""
+        """Whether its devices are known: the preset's were looked up, or the person has ticked."""
         self._edits = Edits(self._state())
         self._before: Draft | None = None
         """The draft that this one has replaced, to which undoing leads."""
@@ -153,8 +152,7 @@ class Draft:
         return from_dict(self.heard())
 
     def heard(self) -> dict[str, Any]:
-        """A copy of the nested dict, without what was another task's and does not reach the
-        person's own command."""
+        """A copy of the data without what was another task's and does not reach the own command."""
         carried = {key for key in self._carried if self._is_carried(key)}
         return copy.deepcopy(own_command.left_out(self.data, only=carried))
 
@@ -162,8 +160,7 @@ class Draft:
         return self.says(key) and self.value(key) == self._carried[key]
 
     def insists(self, key: str) -> bool:
-        """Whether it has another value than the default for the key, and that is not another
-        task's."""
+        """Whether it has another value for the key than the default or another task's."""
         section, _, name = key.partition(".")
         return self.says(key) and not (key in self._carried and self._is_carried(key)) \
             and self.value(key) != getattr(SECTIONS[section](), name)
@@ -340,15 +337,13 @@ class Draft:
 
     @property
     def hosts(self) -> list[str]:
-        """The entries of other machines' devices, where some of those take part; then `ids` is
-        empty, and this machine's are among these."""
+        """The entries where other machines take part; `ids` is empty then, as ours are here."""
         hosts = self.data.get("devices", {}).get("hosts")
         return list(hosts) if isinstance(hosts, list) else []
 
     @property
     def mode(self) -> str:
-        """The name of the mode that it runs in: that which is chosen, unless another follows from
-        the number of hosts."""
+        """The mode that it runs in: the chosen one, unless the number of hosts says another."""
         chosen = str(self.value("parallel.mode"))
         try:
             return modes.over_hosts(len(self.hosts), chosen)
@@ -373,8 +368,7 @@ class Draft:
         self._ticked(chosen | {"hosts": list(entries)}, devices)
 
     def _ticked(self, chosen: dict[str, Any], count: int) -> None:
-        """Take `count` ticks. The mode follows where it can't use so many, and goes back as soon as
-        it can."""
+        """Take `count` ticks. The mode follows while it can't use so many."""
         self._ticked_by_hand = self.ticked = True
         self.absent = ()
         self.data["devices"] = chosen
@@ -431,8 +425,7 @@ class Draft:
 
     def resolve(self, inventory: Inventory, looks: Sequence[Snapshot],
                 leases: Mapping[str, Holder]) -> None:
-        """Tick what the preset asks for: the devices that it names, or the freest ones. Names that
-        are not on this machine go to `absent`."""
+        """Tick the devices that the preset names, or the freest; absent ones go to `absent`."""
         self.ticked = True
         names = self._preset_devices.get("ids")
         chosen: list[Device] = []
@@ -475,8 +468,7 @@ def _uuids(names: Sequence[str], inventory: Inventory) -> list[str]:
 
 
 def _typed(argument: str) -> str:
-    """An argument as a person would type it: quoted if a shell needs that, but with placeholders
-    unquoted."""
+    """An argument as one would type it: quoted for a shell, but with placeholders unquoted."""
     plain = re.sub(r"\{[\w.]+\}", "x", argument)
     return argument if plain and shlex.quote(plain) == plain else shlex.quote(argument)
 

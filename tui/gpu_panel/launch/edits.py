@@ -50,8 +50,7 @@ class Edits:
         self._future = []
 
     def looked_up(self, state: State) -> None:
-        """Take note that the devices which the preset asks for are known now, in `state`: that is
-        no edit, and undoing one does not forget them."""
+        """Take note that the preset's devices are known now, in `state`: that is no edit."""
         devices = state.data.get("devices")
 
         def known(earlier: State) -> State:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -17,9 +16,7 @@ from gpu_engine.runs import disk_room
 from gpu_panel import readonly
 from gpu_panel.common import units
 from gpu_panel.common.units import UNKNOWN
-
-if TYPE_CHECKING:
-    from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.devices.source import DeviceSource
 
 
 class HostBar(Widget):

@@ -17,16 +17,14 @@ class Review:
 
     problems: tuple[Problem, ...]
     prepared: Prepared | None = None
-    """What Launch starts; None if there is a problem, and if the run uses hosts: they are asked
-    when Launch is pressed."""
+    """What Launch starts; None if there is a problem, or hosts have to be asked first."""
     unusable: bool = False
     """Whether a device can't be used at all, so that sharing it would not help."""
     over_hosts: LaunchPlan | None = None
     """What would run on hosts, by what was seen of them; None if the run uses no hosts."""
 
     interpreter: Interpreter | None = None
-    """What the ranks of a task run in here; None: none has torch, that is not known, or it is a
-    person's own command."""
+    """What a task's ranks run in here; None: nothing has torch, not known, or an own command."""
 
     no_torch: Problem | None = None
     """That no interpreter near by has torch, which is one of `problems`: it can be installed."""

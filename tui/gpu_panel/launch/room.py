@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 USUAL = 20
-"""Rows of devices and form where there is room for them, so that a device more or a field less
-moves nothing."""
+"""Rows of devices and form where there is room, so that a device or field more moves nothing."""
 LEAST = 9
 """Rows that devices and form have on the lowest screen."""
 FEW_RUNS = 6
 """Rows that are kept for the runs."""
 TALL = 44
-"""Rows of a screen from which on a long form leaves the runs only 4: it is long only while "more"
-is open."""
+"""Rows of a screen from which on a long form, with "more" open, leaves the runs only 4."""
 
 
 READING = 26
-"""Rows that a person who looks at runs has for them and for the preview, where devices and form
-can spare them."""
+"""Rows of runs and preview for who looks at them, where devices and form can spare them."""
 BELOW, BELOW_FROM = 9, 18
 """The least rows of the preview below the list, in a narrow terminal; and the rows of both from
 which on there is room for it."""
@@ -38,8 +35,7 @@ class Wanted:
 
 
 def top(height: int, wanted: Wanted, *, reading: bool = False) -> int:
-    """Rows for devices and form on a screen of `height` rows; the runs have the rest below.
-    `reading`: whether the person is among the runs."""
+    """Rows for devices and form of `height`. `reading`: whether the person is among the runs."""
     left = height - 2 - wanted.plan  # without the first line and the keys
     if not wanted.form:
         most = max(left - READING, left * 2 // 5) if reading else left - READING // 2

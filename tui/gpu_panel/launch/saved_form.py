@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_file, write_json
+from gpu_engine.devices.records import Inventory
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import SECTIONS, keys
 from gpu_engine.spec.write import to_dict
 from gpu_panel.launch.draft import Draft
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import Inventory
 
 VERSION = 1
 _LARGEST = 1 << 20

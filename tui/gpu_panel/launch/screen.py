@@ -291,8 +291,7 @@ class LaunchScreen(PaneScreen):
 
     @property
     def going_on(self) -> str:
-        """What goes on without the panel: "2 runs go on, 1 waits in the queue"; "" if nothing
-        does."""
+        """What goes on without the panel: "2 runs go on, 1 waits in the queue"; else ""."""
         live, waiting = self.runs.live, self.runs.waiting
         parts = [f"{live:,} run{' goes' if live == 1 else 's go'} on"] if live else []
         if waiting:
@@ -333,8 +332,7 @@ class LaunchScreen(PaneScreen):
             await self._reviewed()
 
     async def _reviewed(self) -> Review | None:
-        """Review the draft as it is now, and show the answer. None if the devices are not known
-        yet."""
+        """Review the draft and show the answer. None if the devices are not known yet."""
         inventory = self.source.inventory
         if self._debounce is not None:
             self._debounce.stop()
@@ -454,8 +452,7 @@ class LaunchScreen(PaneScreen):
             self.runs.open(run)
 
     async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:
-        """Ask whether to launch on devices that are not free. The person may have the run wait for
-        them instead."""
+        """Ask whether to launch on devices that are not free, or to wait for them."""
         from gpu_panel.launch.queue.dialog import LaunchTaken
 
         text = "\n".join(map(str, taken.values()))
@@ -472,8 +469,7 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="queue", exclusive=True)
     async def action_queue(self, vary: bool = False) -> None:
-        """Put the form's run into the queue, after a dialog about what it waits for. `vary`: which
-        begins with the values that are to vary."""
+        """Put the form's run into the queue, after a dialog. `vary`: begin with what varies."""
         with guard(self.app):
             inventory = self.source.inventory
             if not self.form.ready or inventory is None:

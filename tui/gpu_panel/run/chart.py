@@ -97,8 +97,7 @@ class ChartPane(CurveView, RunPane):
 
     @work(group="zoom", exclusive=True, exit_on_error=False)
     async def _read_zoomed(self, store: RunStore, first: int, last: int) -> None:
-        """Read the part that is shown again, step by step; also what is beside it, if that is not
-        too much."""
+        """Read the part that is shown again, step by step, with a part beside it if it is small."""
         await asyncio.sleep(STILL)
         beside = last - first
         for begin, end in (max(first - beside, 0), last + beside), (first, last + 1):
@@ -142,12 +141,6 @@ class LossPane(ChartPane):
 thick and on top. ┊ marks where an attempt or another training begins, ◆ an evaluation, ▪ a
 checkpoint; × marks a value that is not finite."""
     DEFAULT_CSS = "LossPane { width: 62fr; }"
-
-    def action_log_scale(self) -> None:
-        self.toggle_log()
-
-    def action_smooth(self) -> None:
-        self.cycle_smoothing()
 
 
 class MemoryPane(ChartPane):

@@ -54,8 +54,7 @@ class DeviceFigures:
         self.version += 1
 
     def now(self, key: DeviceKey, moment: float) -> Mapping[str, float]:
-        """The figures of a device at this moment (Unix seconds); empty if the last are older than
-        `FRESH`."""
+        """A device's figures at this moment (Unix seconds); empty if older than `FRESH`."""
         at, figures = self.latest.get(key, (0.0, {}))
         return figures if moment - at <= FRESH else {}
 

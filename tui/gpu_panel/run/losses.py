@@ -6,17 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import eq, sub
-from typing import TYPE_CHECKING
 
 from gpu_engine.events import schema
+from gpu_engine.events.frequent import StepLine
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_panel.charts.series import RankSeries
 
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import StepLine
-
-    StepEvent = schema.Step | schema.Other | StepLine
+StepEvent = schema.Step | schema.Other | StepLine
 
 
 def add(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
@@ -73,8 +70,7 @@ MOST = 32 << 20
 
 
 def zoom_series(reader: RunReader, first: int, last: int) -> RankSeries | None:
-    """The losses of the steps from `first` to `last`, and of a few beside them, as far as `reader`
-    has got; None if that takes too long. Blocks."""
+    """The losses from `first` to `last`, as far as `reader` has got; None: too many. Blocks."""
     told = reader.read_again(first, last, MOST)
     if told is None:
         return None

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
+from gpu_engine.events.frequent import StepLine
 from gpu_engine.runs import chart_annotations as written
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, NOTE, Mark
 from gpu_panel.common import units
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import StepLine
-    from gpu_panel.run.clock import RunClock
+from gpu_panel.run.clock import RunClock
 
 MOST = 500
 """Marks of a kind that are kept: more than a chart has columns."""
@@ -134,8 +131,7 @@ def _place(moments: Moments, note: written.Mark, clock: RunClock, by_time: bool)
 
 
 def narrow(text: str) -> str:
-    """`text` with "?" for every character that is not one cell wide: a chart writes one in each
-    cell."""
+    """`text` with "?" for characters that are not one cell wide, as a chart writes one a cell."""
     return text if text.isascii() else "".join(c if cell_len(c) == 1 else "?" for c in text)
 
 

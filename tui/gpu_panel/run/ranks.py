@@ -71,8 +71,7 @@ class RankOrder:
         self._ranks: list[int] = []
 
     def of(self, ranks: Mapping[int, RankView], late: Collection[int], now: float) -> list[int]:
-        """The ranks in this order. `late`: those that are silent or hold up the others; `now`:
-        unix seconds."""
+        """The ranks in this order. `late`: silent or holding up others; `now`: Unix seconds."""
         failing = frozenset(r for r, view in ranks.items() if is_failing(view, late))
         state = (self.by, tuple(ranks), failing)
         if state != self._made[0] or not 0 <= now - self._made[1] < HOLDS:

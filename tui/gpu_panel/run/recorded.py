@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
+from gpu_engine.events.frequent import StepLine
 from gpu_engine.events.rank_view import RankView
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import StepLine
 
 FINE, COARSE = 512, 128
 """Buckets of a curve: 20 KiB and 5 KiB."""
 MANY, MOST = 1024, 8192
-"""Curves beyond the first `MANY` are coarse; beyond `MOST`, none is kept. Together they take at
-most 56 MiB."""
+"""Curves beyond `MANY` are coarse; beyond `MOST`, none is kept. In all at most 56 MiB."""
 TOGETHER = 256
 """Step events of a rank that are folded at once, unless somebody looks before."""
 _SIZES, _APART = 16, 8

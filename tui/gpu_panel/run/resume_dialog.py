@@ -10,7 +10,8 @@ from textual.widgets import Button, Input, Static
 
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import SubmitDialog, harmless
+from gpu_panel.common.dialogs import harmless
+from gpu_panel.common.submit import SubmitDialog
 from gpu_panel.run.resume_options import ResumeOptions
 
 

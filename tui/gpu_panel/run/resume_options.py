@@ -25,14 +25,12 @@ class ResumeOptions:
     unit: str = "steps"
     """What `length` counts: steps or epochs."""
     length: int | None = None
-    """How long the run is to train in all; None for a person's own command, which decides that
-    itself."""
+    """How long the run is to train in all; None for an own command, which decides that."""
     like: int | None = None
     """The number of the attempt whose settings are used; None: those of the last attempt. It is
     set if the last attempt failed with other settings than the last good one had."""
     others: tuple[str, ...] = ()
-    """The settings in which the last attempt differed from attempt `like`, as `key=value`s,
-    without its length."""
+    """The `key=value`s in which the last attempt differed from `like`, without its length."""
     before: int | None = None
     """The length of attempt `like`, which applies if no other is given."""
     steps: tuple[int, ...] = ()
@@ -44,8 +42,7 @@ class ResumeOptions:
 
     @classmethod
     def read(cls, run: Run) -> ResumeOptions:
-        """Read the options from the run's folder. Raises UserError if its spec can't be read or
-        the run is live."""
+        """Read them from the run's folder. Raises UserError: no spec, or it is live."""
         state = run.state()
         if state.live:
             raise UserError(f"run {run.id} is {state.state}: s stops it")

@@ -150,8 +150,7 @@ class RunScreen(StoreScreen):
             self.refresh_bindings()
 
     def _without_figures(self) -> frozenset[str]:
-        """The charts to which a person's own command has given nothing to draw, so that its log
-        gets their room. They come once there is something."""
+        """The charts to which an own command gives nothing, so that its log gets their room."""
         plan = self.store.plan
         if plan is None or plan.spec.task.command is None or not self.store.caught_up:
             return frozenset()
@@ -241,8 +240,7 @@ class RunScreen(StoreScreen):
                     action, super().why_off(action, parameters))
 
     def action_back(self) -> None:
-        """Go back to all panes if one is shown alone, else to the launch screen; the run goes
-        on."""
+        """Back to all panes if one is shown alone, else to the launch screen; the run goes on."""
         if self._whole:
             self.action_maximize()
         elif len(self.app.screen_stack) > 1:
@@ -262,8 +260,7 @@ class RunScreen(StoreScreen):
 
     @work(group="curve", exclusive=True, exit_on_error=False)
     async def action_curve(self) -> None:
-        """Let the person choose what the chart with the focus shows; the first chart if none has
-        it."""
+        """Choose what the chart with the focus shows; the first chart if none has it."""
         from gpu_panel.run.picker import CurvePicker
 
         charts = [pane for pane in self._panes() if isinstance(pane, ChartPane)]

@@ -56,8 +56,7 @@ class TraceSheet(Sheet):
 
 
 def ask_for_traces(run: Run) -> TraceSheet:
-    """Have each rank trace its next steps, wait for that, and read what they say. Raises UserError
-    and OSError."""
+    """Have each rank trace its next steps, and read the traces. Raises UserError and OSError."""
     lines: list[str] = []
     for rank, answer in trace(run).items():
         path, _, text = traces.told(run, answer)

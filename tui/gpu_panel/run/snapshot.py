@@ -1,5 +1,4 @@
-"""One look at a run's folder and processes, without the ranks' events. Blocks: call it in a
-thread."""
+"""One look at a run's folder and processes, without the ranks' events. Blocks."""
 
 from __future__ import annotations
 

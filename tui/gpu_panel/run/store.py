@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import device_times, verdicts
 from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events import schema
+from gpu_engine.events.frequent import MemoryLine, StepLine, Stretch, Told
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
@@ -37,9 +37,6 @@ from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.marks import Moments
 from gpu_panel.run.recorded import Recorded
 from gpu_panel.run.snapshot import Look, Turn, look
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import MemoryLine, StepLine, Stretch, Told
 
 BATCH = 0.01
 """Seconds of reading at a time. Folding what was read takes the event loop about as long."""
@@ -102,8 +99,7 @@ def _put(xs: Sequence[int], values: Sequence[int | None], *into: Series) -> None
 
 
 class RunStore(Followed):
-    """Everything that the run screen shows: the state, the plan, the view of the events, and the
-    curves."""
+    """Everything that the run screen shows: state, plan, the view of the events, and curves."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -218,8 +214,7 @@ class RunStore(Followed):
                 threading.Thread(target=making.wait, daemon=True).start()
 
     def zoom_series(self, first: int, last: int) -> RankSeries | None:
-        """The losses of these steps one by one; None if there are too many. Blocks: called in a
-        thread."""
+        """The losses of these steps one by one; None if there are too many. Blocks."""
         return losses.zoom_series(self._reader, first, last)
 
     async def look_now(self) -> None:

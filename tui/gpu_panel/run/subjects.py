@@ -77,8 +77,7 @@ def find(store: RunStore, key: str) -> Subject | None:
 
 
 def every(store: RunStore) -> list[Subject]:
-    """Everything that can be drawn of this run now: training, evaluations, logged values, memory,
-    devices."""
+    """Everything of this run that can be drawn now: training, evaluations, devices."""
     keys = store.recorded.values
     own = [k for k in recorded.NAMES if k in keys]
     named = sorted((k for k in keys if k not in recorded.NAMES),

@@ -153,8 +153,7 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         return [m for m in point.members if m.id == key] or list(point.members)
 
     def _chosen(self) -> list[One]:
-        """The marked runs, in the order of the table; if none is, those of the line under the
-        cursor."""
+        """The marked runs, in the order of the table; if none is, those under the cursor."""
         if self.marked:
             return [m for p in self._points for m in p.members if m.id in self.marked]
         return self._at_cursor()

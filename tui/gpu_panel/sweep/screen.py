@@ -100,8 +100,7 @@ class SweepScreen(PaneScreen):
             self.table.look()
 
     def on_sweep_pane_arranged(self) -> None:
-        """Draw the pictures anew, in the rows that the table does not need; in some of them if it
-        is long."""
+        """Draw the pictures anew, in the rows that the table does not need or can spare."""
         table, high = self.table, self.size.height - 1
         group, members = table.group, table.members or ()
         room = max(high - table.rows_wanted, high // 3)

@@ -36,8 +36,7 @@ def by_environment(env: Mapping[str, str]) -> bool | None:
 
 
 def by_answer(text: str) -> bool | None:
-    """Whether an answer to OSC 11 means a light background; None if there is none in `text`. Light
-    is a luma above one half (ITU-R BT.709's weights)."""
+    """Whether an answer to OSC 11 means a light background; None: no answer. By luma (BT.709)."""
     found = _COLOUR.search(text)
     if found is None:
         return None
@@ -106,8 +105,7 @@ class Answers:
         self._kept = ""
 
     def without(self, data: str) -> str:
-        """`data` without them. The beginning of one at its end is kept back for the next call; an
-        empty text, the end of input, gives that out."""
+        """`data` without them. The beginning of one at its end is kept back for the next call."""
         if not self._awaited:
             return data
         whole, self._kept = self._kept + data, ""

@@ -49,9 +49,6 @@ class Picture:
     _row: int = field(init=False, default=0)
     _column: int = field(init=False, default=0)
     _style: str = field(init=False, default="")
-    _pieces: list[dict[int, tuple[int, str]]] = field(init=False)
-    """For each row the texts that it was drawn with and that nothing has drawn over since: by
-    their column (the column behind the text, the text)."""
 
     def __post_init__(self) -> None:
         self.rows = [blank(self.width) for _ in range(self.height)]

@@ -58,8 +58,7 @@ def on_blank(style: str) -> str:
 
 @lru_cache(maxsize=8192)
 def change(before: str | None, after: str) -> str:
-    """The shortest SGR sequence that makes `after` of `before`; None: the pen's style is not
-    known."""
+    """The shortest SGR sequence that makes `after` of `before`; None: that is not known."""
     if before == after:
         return ""
     to = parse(after)

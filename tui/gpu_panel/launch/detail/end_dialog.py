@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -14,17 +14,15 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
+from gpu_engine.devices.records import DeviceProcess
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Confirm, harmless
 from gpu_panel.launch.detail import end_process
+from gpu_panel.launch.detail.end_process import Target
 from gpu_panel.launch.gpu_processes.lines import ranks_by_pid
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import DeviceProcess
-    from gpu_panel.launch.detail.end_process import Target
-    from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.launch.runs.line import RunLine
 
 PATIENCE = 5.0
 """Seconds that a process has to end after a signal."""

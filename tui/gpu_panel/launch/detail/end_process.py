@@ -13,18 +13,14 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import DeviceProcess
+from gpu_engine.devices.records import DeviceProcess
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _OFF = 2.0
-"""Seconds by which two readings of one start time may differ, as the boot time has whole
-seconds."""
+"""Seconds by which readings of one start time may differ: the boot time has whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +38,7 @@ class NotOurs(UserError):
 
 
 def examine(process: DeviceProcess, proc: Path = Path("/proc")) -> Target:
-    """Check the process that the table shows, as it is now. Raises NotOurs, with the reason, if it
-    may not be ended."""
+    """Check the process that the table shows, as it is now. Raises NotOurs with the reason."""
     pid = process.pid
     if not process.visible:
         raise NotOurs(f"Process {pid} is not visible from here: it runs in another "
@@ -89,8 +84,7 @@ def gone(target: Target) -> bool:
 
 
 def _check_owner(target: Target, name: str | None, proc: Path = Path("/proc")) -> None:
-    """Raise NotOurs unless the real and the effective user are both ours, or we are root: then the
-    question says whose process it is."""
+    """Raise NotOurs unless the real and the effective user are ours, or we are root."""
     if is_of_another(target, proc) and os.getuid() != 0:
         whose = f", {name}" if name else ""
         raise NotOurs(f"Process {target.pid} belongs to another user{whose}; only its owner can "

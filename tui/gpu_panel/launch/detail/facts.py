@@ -96,8 +96,7 @@ def listed(device: Device, s: Sample, holder: Holder | None, leases_known: bool)
 
 
 def trouble(s: Sample, shown_already: str = "") -> list[tuple[str, str]]:
-    """(text, style) of the device's faults and notes. Faults that are in `shown_already` are left
-    out."""
+    """(text, style) of the device's faults and notes, without what is in `shown_already`."""
     wrong = [clean(text) for text in (s.problem, *s.health) if text]
     found = [(f"✗ {text}", "bad") for text in wrong if text not in shown_already]
     if not wrong and s.taken:

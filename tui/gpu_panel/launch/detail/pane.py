@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.binding import BindingType
 
@@ -18,12 +18,9 @@ from gpu_panel.launch.detail import lines
 from gpu_panel.launch.detail.lines import DeviceDetails
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.shades import ShadedRows
+from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.gpu_processes.lines import gather, named_ranks
-from gpu_panel.launch.gpu_processes.table import ProcessTable
-
-if TYPE_CHECKING:
-    from gpu_panel.launch.devices.source import DeviceSource
-    from gpu_panel.launch.gpu_processes.table import Runs, Stop
+from gpu_panel.launch.gpu_processes.table import ProcessTable, Runs, Stop
 
 
 class DetailPane(ShadedRows, ProcessTable, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -49,8 +46,7 @@ lists the processes on all devices."""
         self.shown = DeviceDetails()
 
     def show_device(self, device: str | None) -> None:
-        """Show the device of this row of the table, and have its bus measured if it is this
-        machine's; None for no device."""
+        """Show the device of this row, and have its bus measured if it is here; None: no device."""
         self._device = device
         self.paint()
 
@@ -58,8 +54,7 @@ lists the processes on all devices."""
         self.call_after_refresh(self._keep_focus)
 
     def _keep_focus(self) -> None:
-        """Take the focus from the device table where a smaller terminal hides that, and give it
-        back."""
+        """Take the focus from the device table while a smaller terminal hides that."""
         screen, table = self.screen, self.screen.query_one("#devices")
         if screen.has_class("-narrow") and self.display and screen.focused in (None, table):
             self._lent = True

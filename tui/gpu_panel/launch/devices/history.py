@@ -6,10 +6,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.devices.records import Sample, Snapshot
 
 SPAN = 300
 """Seconds that are kept, one value for each."""
@@ -72,8 +70,7 @@ class History:
                      _share(used / total if used is not None and total else None)))
 
     def utilization(self, device_id: str, over: Span, dots: int = 1) -> list[float | None]:
-        """The means of a device's utilisation, `dots` for each cell, the newest last. None: nothing
-        is known of that time."""
+        """The means of a device's utilisation, `dots` a cell, the newest last. None: not known."""
         return self._columns(self._kept.get(device_id, ()), 1, over, dots)
 
     def memory(self, device_id: str, over: Span, dots: int = 1) -> list[float | None]:
@@ -84,8 +81,7 @@ class History:
                  dots: int) -> list[float | None]:
         each, count = max(1, over.seconds // dots), over.cells * dots
         first = (self.until // over.seconds + 1) * dots - count
-        """Number of the first column, counted from the epoch: columns stay as they are until the
-        graph moves on by a cell."""
+        """Number of the first column, from the epoch: columns stay until the graph moves on."""
         sums, counts = [0.0] * count, [0] * count
         before, value = None, None
         for second in kept:

@@ -104,8 +104,7 @@ class Built:
 
 
 def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
-    """The table `width` cells wide. `height`: lines that there are for it; None for as many as it
-    wants."""
+    """The table `width` cells wide. `height`: lines that there are; None: as many as it wants."""
     inventory = table.inventory
     if inventory is None:
         looking = _looking(table.looking, width)
@@ -149,8 +148,7 @@ def _machines(table: DeviceTable) -> list[Machine]:
 
 
 def strip(table: DeviceTable) -> Line:
-    """Each device in one cell: a bar of its utilisation, in the hue of the run of ours on it; a gap
-    between machines."""
+    """Each device in one cell: a bar of its utilisation, in its run's hue; machines apart."""
     parts: list[Part] = []
     for machine in _machines(table):
         parts += [(" ", "")] if parts and machine.devices else []
@@ -259,8 +257,7 @@ def _or(value: float | None, unknown: float) -> float:
 
 
 def _name(device: Device) -> str:
-    """The card's name without "NVIDIA". A slice's size comes first, as there may be no room for
-    the end."""
+    """The card's name without "NVIDIA". A slice's size comes first: the end may be cut."""
     name = clean(device.name).removeprefix("NVIDIA ")
     card, between, size = name.partition(f" {device.kind.upper()} ")
     return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
@@ -283,8 +280,7 @@ def _facts(table: DeviceTable, machine: Machine, device: Device, sample: Sample)
 
 
 def role(table: DeviceTable, key: str) -> str:
-    """The rank of a ticked device, or under DataParallel its `cuda:` number. Empty if only one
-    device is ticked or the mode uses only one."""
+    """The rank of a ticked device, under DataParallel its `cuda:` number; empty: it is alone."""
     places = [i for i, name in enumerate(table.ticked) if name == key]
     mode = modes.find(table.mode)
     if len(table.ticked) < 2 or not places or mode is None \
@@ -341,8 +337,7 @@ def _text(text: str, style: str, width: int) -> Row:
 
 
 def of_runs(runs: Sequence[RunLine], now: float, hues: Mapping[str, int]) -> dict[str, Ours]:
-    """Key of a device's row → the run of ours on it. `now`: Unix seconds. `hues`: of runs, by
-    their ids."""
+    """Key of a device's row → the run of ours on it. `now`: Unix seconds. `hues`: by run id."""
     return {device: Ours(run.id, rank, run.name, units.clock(now - run.created), hues[run.id])
             for run in runs for device, rank in run.devices}
 
@@ -357,8 +352,7 @@ def hues(runs: Sequence[RunLine], before: Mapping[str, int]) -> dict[str, int]:
 
 
 def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
-    """The pane's title: how many devices are ticked and how many are free, and the order if it is
-    not the usual one."""
+    """The pane's title: how many devices are ticked and free, and the order if it is unusual."""
     if source.inventory is None or not (source.inventory.devices or source.hosts):
         return name
     judged = [*(source.freedom or {}).values(),
@@ -371,8 +365,7 @@ def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
 
 def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
           problems: Sequence[Problem]) -> tuple[tuple[str, str], ...]:
-    """Notes and problems about the devices, with their styles. `resolved`: whether the devices
-    that the preset asks for have been looked up."""
+    """Notes and problems, with styles. `resolved`: whether the preset's devices are known."""
     inventory, aside = source.inventory, source.gpus_aside
     asks = "You chose" if draft is not None and draft.ticked_before else "The preset asks for"
     found = [(f"{asks} {name}, which is not here", "warn")

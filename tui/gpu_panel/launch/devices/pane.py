@@ -110,8 +110,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.paint()
 
     def show_runs(self, runs: Sequence[RunLine]) -> None:
-        """Take the runs whose ranks are to be named with their devices, from the next painting
-        on."""
+        """Take the runs whose ranks are to be named with their devices from now on."""
         self._runs = tuple(runs)
         self._source.hues = lines.hues(runs, self._source.hues)
 
@@ -202,8 +201,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         return (inventory is not None and not inventory.is_cpu) or bool(self._source.hosts)
 
     def _said_below(self) -> str:
-        """What stands in the lower edge: what is wrong with the figures, else what there was no
-        room for beside the device under the cursor."""
+        """What stands in the lower edge: what is wrong with the figures, else what was cut."""
         shot, age = self._source.snapshot, self._source.age()
         if shot is not None and shot.problem:
             return clean(shot.problem, 60)
@@ -223,8 +221,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.resolved, self._waits = False, 0
 
     def _may_resolve(self, inventory: Inventory) -> bool:
-        """Whether the preset's devices can be ticked yet: choosing the freest takes several
-        snapshots."""
+        """Whether the preset's devices can be ticked yet: the freest need several snapshots."""
         if self._draft is None:
             return False
         enough = len(self._source.looks) >= LOOKS or self._waits > MOST_WAITS

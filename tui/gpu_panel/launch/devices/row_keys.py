@@ -8,13 +8,9 @@ entry of `devices.hosts` names a host and its devices; this machine is called "l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from gpu_engine.devices.records import Inventory
 from gpu_engine.remote.reach.records import LOCAL, BadName, HostDevices, parse_all
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.records import Inventory
-
 
 ANY = ""
 """Stands for any device."""

@@ -16,8 +16,7 @@ _NAMES = re.compile(rf"({'|'.join(load.LEVELS)})([0-9]+)")
 
 
 class ShadedRows(Rows):
-    """Knows the styles that `graphs.style` names: a level of load, and the number of a hue; 0 is
-    that of text."""
+    """Knows the styles that `graphs.style` names: a level of load and a hue, 0 for that of text."""
 
     def _style(self, name: str) -> Style:
         if name not in self._styles and (found := _NAMES.fullmatch(name)):

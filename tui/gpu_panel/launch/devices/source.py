@@ -52,13 +52,11 @@ class Machine:
 
 
 class DeviceSource:
-    """The devices of this machine and of others, their newest snapshots, and which of them are
-    free."""
+    """The devices of this machine and of others, their snapshots, and which of them are free."""
 
     def __init__(self, inventory: Inventory | None = None, sampler: Sampler | None = None,
                  hosts: Watcher | None = None, interval: float = 1.0) -> None:
-        """`inventory` and `sampler` replace the machine's own, `hosts` the connections to other
-        machines. `interval`: seconds between two readings."""
+        """`inventory`, `sampler`, `hosts`: in place of the machine's own. `interval`: seconds."""
         self._interval = interval
         self.inventory = inventory
         self._sampler = sampler
@@ -75,8 +73,7 @@ class DeviceSource:
         self._hosts = hosts
         self.histories: dict[str, History] = {}
         self.wanted: set[str] = set()
-        """Keys of the rows of devices that the person waits for; `row_keys.ANY` for any of them.
-        """
+        """Keys of the rows of devices that the person waits for, or `row_keys.ANY`."""
         self.hosts_problem: str | None = None
         """What is wrong with hosts.toml, so that its hosts are not watched."""
 
@@ -115,8 +112,7 @@ class DeviceSource:
         return self.inventory
 
     async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
-        """Offer the machine's CPU slots in place of its GPUs, or look for its GPUs again. If there
-        is no GPU, the slots stay."""
+        """Offer the machine's CPU slots in place of its GPUs, or its GPUs again if it has any."""
         if kind == "cpu":
             from gpu_engine.devices.discover import cpu_slots as find
         else:
@@ -151,8 +147,7 @@ class DeviceSource:
         return next((m for m in self.machines if m.host == host), None)
 
     def state_of(self, key: str) -> str:
-        """Whether the device with the row of this key was free at the last look: a state of
-        `availability`."""
+        """A device's state at the last look, as `availability` calls it, by the key of its row."""
         host, name = row_keys.split(key)
         machine = self.machine(host)
         judged = (machine.freedom if machine is not None else None) or {}

@@ -45,8 +45,7 @@ def why_not(source: DeviceSource, key: str) -> str | None:
 
 
 async def freest_of(source: DeviceSource, host: str | None, count: int) -> list[str] | None:
-    """The freest devices of a machine, at most `count`; None while its devices are not known.
-    Raises OSError if the leases can't be read."""
+    """The freest devices of a machine, at most `count`; None: not known yet. Raises OSError."""
     inventory = source.inventory
     if inventory is None:
         return None

@@ -6,17 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from string import ascii_lowercase, digits
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem
 from gpu_engine.common.values import Kind
 from gpu_engine.plan.own_command import PLACEHOLDERS
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import Key, keys
-
-if TYPE_CHECKING:
-    from gpu_engine.common.errors import Problem
-
 
 LENGTH, UNIT = "train.length", "train.unit"
 """Two fields for train.epochs and train.steps, of which only one is set."""
@@ -158,8 +154,7 @@ NO_FIELD = frozenset({
     "train.epochs", "train.steps",  # LENGTH and UNIT
     "parallel.backend", "parallel.launcher", "parallel.bucket_cap_mb", "parallel.static_graph",
 })
-"""Keys without a field of their own: they are set in another way, or only in presets and by
-`--set`."""
+"""Keys without a field: they are set in another way, or only in presets and by `--set`."""
 
 
 def rows_of(keys: Iterable[Key]) -> tuple[FormRow, ...]:
@@ -202,8 +197,7 @@ _OWN = {TASK: "t", "task.use": "c", "task.command": "c", "parallel.mode": "m", "
 
 
 def letters(fields: Iterable[tuple[str, str]]) -> list[str]:
-    """A letter for each field, given as (key, label): its own, else the first in its label that is
-    free, else any; "" where none is left."""
+    """A letter for each (key, label): its own, else one of its label, else any, else ""."""
     fields = list(fields)
     free = [c for c in ascii_lowercase + digits if c not in _OWN.values()]
     found: list[str] = []
@@ -240,8 +234,7 @@ def blame(problem: Problem) -> str:
 
 
 def label_of(problem: Problem, field: Field, row: FormRow) -> str:
-    """The field, or the word of the command, that a problem below `row` is about; empty if that is
-    clear."""
+    """The field, or the word of the command, that a problem is about; empty if that is clear."""
     if field.key == "task.command":  # which word of the command
         return problem.value if isinstance(problem.value, str) else ""
     if field.key == "run.env":

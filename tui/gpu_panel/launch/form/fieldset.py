@@ -111,8 +111,7 @@ class CommandInput(Input):
         self.replace(one_line(event.text), *sorted(self.selection))
 
     def select_varied(self) -> None:
-        """Select the value that is mostly varied, for another to be typed in its place; without
-        one, go to the end."""
+        """Select the value that is mostly varied, to be replaced; without one, go to the end."""
         name = varied(self.value.split())
         if name is None:
             self.selection = Selection.cursor(len(self.value))
@@ -281,8 +280,7 @@ class Fieldset(FocusInView):
         box.set_class(not self._is_used(field.key, draft), "-untold")
 
     def _is_used(self, key: str, draft: Draft) -> bool:
-        """Whether the field has an effect. For a person's own command, that is so if the command
-        has a placeholder for it."""
+        """Whether the field has an effect: an own command needs a placeholder for it."""
         if self._kind != OWN_COMMAND:
             return True
         if key in (LENGTH, UNIT):

@@ -21,8 +21,7 @@ _CHOOSE = "choose another"
 
 
 class InterpreterLine(Widget, can_focus=True):
-    """Shows the interpreter that the review has come to. Enter, space or a click opens the list of
-    those near by."""
+    """Shows the interpreter of the review. Enter, space or a click lists those near by."""
 
     DEFAULT_CSS = """
     InterpreterLine {
@@ -50,8 +49,7 @@ class InterpreterLine(Widget, can_focus=True):
         self._set = ""
 
     def show(self, taken: Interpreter | None, text: str) -> None:
-        """Show what a run would take now; None: that is not known, or none has torch. `text`: what
-        the field says."""
+        """Show what a run would take now, None for nothing. `text`: what the field says."""
         self._taken, self._set = taken, text.strip()
         self.refresh()
 

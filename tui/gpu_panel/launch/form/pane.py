@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 
 class HelpLine(Static):
-    """Says what the field with the focus is for. While a letter is asked for, it has the focus
-    itself, so that no field takes the letter as text."""
+    """Says what the field with the focus is for. It takes the key while a letter is asked for."""
 
     @dataclass
     class Typed(Message):
@@ -114,8 +113,7 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._fields.focus_first()
 
     def enter_to_vary(self) -> None:
-        """Go to the field that had the focus last, or else to what is mostly changed before a run
-        is made again."""
+        """Go to the last field, or else to what is mostly changed before a run is made again."""
         if self._fields is not None:
             last = self._last if self._last is not None and self._last.is_attached else None
             self._fields.focus_varied(last)
@@ -293,8 +291,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         await self.app.run_action("leave", self.screen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer to leave a text field alone: elsewhere nothing keeps the letter keys from working,
-        and the screen has escape."""
+        """Offer to leave a text field alone: elsewhere nothing holds up the letter keys."""
         if action == "leave":
             return isinstance(self.screen.focused, Input)
         return super().check_action(action, parameters)
@@ -349,8 +346,7 @@ type in a field, digits and letters go into it: esc leaves it."""
 
 
 def _tasks() -> list[TaskInfo]:
-    """Which tasks ship with gpu-panel. Also reads the fields' code, so that this does not hold up
-    the event loop, and not the first frame. Blocks."""
+    """Which tasks ship with gpu-panel; reads the fields' code too, off the event loop. Blocks."""
     from gpu_engine.spec import catalog
     from gpu_panel.launch.form import fieldset  # noqa: F401
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
@@ -14,9 +14,7 @@ from gpu_panel.common.rows import Line, Row, cells, fit
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.lines import short
 from gpu_panel.launch.devices.source import Machine
-
-if TYPE_CHECKING:
-    from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.launch.runs.line import RunLine
 
 _LEAST = 16
 """Cells that the command keeps; the columns that may go leave it so many."""

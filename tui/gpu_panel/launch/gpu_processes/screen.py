@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -15,10 +15,7 @@ from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.common.rows import Line, Row
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.gpu_processes import lines
-from gpu_panel.launch.gpu_processes.table import ProcessTable
-
-if TYPE_CHECKING:
-    from gpu_panel.launch.gpu_processes.table import Runs, Stop
+from gpu_panel.launch.gpu_processes.table import ProcessTable, Runs, Stop
 
 EVERY = 2.0
 """Seconds between paintings, as processes are sampled every two seconds."""

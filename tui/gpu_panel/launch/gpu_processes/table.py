@@ -9,14 +9,14 @@ from textual import work
 
 from gpu_panel.common.errors import guard
 from gpu_panel.common.rows import Rows
+from gpu_panel.launch.gpu_processes.lines import GpuProcess
+from gpu_panel.launch.runs.line import RunLine
 
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
-    from gpu_panel.launch.gpu_processes.lines import GpuProcess
-    from gpu_panel.launch.runs.line import RunLine
 
-    Runs = Callable[[], Sequence[RunLine]]
-    Stop = Callable[[RunLine, str], object]
+Runs = Callable[[], Sequence[RunLine]]
+Stop = Callable[[RunLine, str], object]
 
 
 class ProcessTable(Rows):
@@ -27,8 +27,7 @@ class ProcessTable(Rows):
     """In which its processes can be sorted."""
 
     def __init__(self, runs: Runs, stop: Stop, *, id: str) -> None:
-        """`runs`: those whose ranks are named. `stop`: asks, with a title, whether one should be
-        stopped."""
+        """`runs`: those whose ranks are named. `stop`: asks, with a title, whether to stop one."""
         super().__init__(id=id)
         self.runs, self._stop = runs, stop
         self.order = self.ORDERS[0]
@@ -57,8 +56,7 @@ class ProcessTable(Rows):
 
     @work(exit_on_error=False, group="end-process")
     async def action_end(self) -> None:
-        """Ask the person, then send a signal to the process under the cursor. If it is a rank,
-        stop its run."""
+        """Ask, then signal the process under the cursor, or stop the run whose rank it is."""
         from gpu_panel.launch.detail.end_dialog import end_or_stop
 
         with guard(self.app):

@@ -184,8 +184,7 @@ first line says what is in it, and enter opens it."""
 
 
 def as_before(run_id: str, differences: Sequence[Difference]) -> str:
-    """A sentence about how the form's content differs from a run: "as run 3f2a, but train.lr 0.1
-    instead of 0.2"."""
+    """How the form differs from a run: "as run 3f2a, but train.lr 0.1 instead of 0.2"."""
     if not differences:
         return f"the same as run {run_id}"
     return f"as run {run_id}, but " + ", ".join(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual.content import Content
 
 from gpu_engine.common.clean import clean
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
-
-if TYPE_CHECKING:
-    from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.draft import Draft
 
 _GAP = "   "
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -19,13 +19,11 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.presets import Preset
+from gpu_engine.spec.write import Difference
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import LETTERS, AskLine, Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.launch import saved_form
-
-if TYPE_CHECKING:
-    from gpu_engine.spec.write import Difference
 
 EARLIER = " earlier"
 """What the screen returns for the unsaved changes of an earlier form. No preset is called so."""

@@ -15,15 +15,13 @@ from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.launch.stores import Stores
 
 SOON = 0.05
-"""Seconds for which a page that is shown waits for its first figures: they mostly come so soon, and
-what was shown before stays until then."""
+"""Seconds for which a page waits for its first figures; what was shown stays until then."""
 AGAIN, CATCHING_UP = 0.5, 0.1
 """Seconds between two looks: at what changes by itself, and at whether anything was read."""
 
 
 class Page(Vertical):
-    """Shows what the cursor points at, made of the panes of the screen that enter opens. Its panes
-    take no focus: the keys stay those of the list."""
+    """Shows what the cursor points at by the panes of its screen, which take no focus here."""
 
     DEFAULT_CSS = "Page { display: none; }"
 
@@ -54,8 +52,7 @@ class Page(Vertical):
             frame.border_title, frame.border_subtitle = title, Content(keys_here)
 
     async def follow(self) -> None:
-        """Read and paint until nothing changes by itself any more. May be cancelled and called
-        again."""
+        """Read and paint until nothing changes any more. May be cancelled and called again."""
         store: Followed = self.store
         reading = asyncio.create_task(store.follow())
         try:

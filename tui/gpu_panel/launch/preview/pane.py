@@ -8,21 +8,16 @@ of them changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual import work
 from textual.containers import Container
 from textual.timer import Timer
+from textual.worker import Worker
 
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
+from gpu_panel.launch.preview.page import Page
+from gpu_panel.launch.runs.pointed import Pointed
 from gpu_panel.launch.stores import Stores
-
-if TYPE_CHECKING:
-    from textual.worker import Worker
-
-    from gpu_panel.launch.preview.page import Page
-    from gpu_panel.launch.runs.pointed import Pointed
 
 SETTLE = 0.05
 """Seconds for which the cursor must rest: longer than between two keys of one that is held."""

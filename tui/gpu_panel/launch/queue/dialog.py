@@ -26,7 +26,8 @@ from gpu_engine.sweep import submit as sweep
 from gpu_engine.sweep.grid import Member
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.dialogs import Confirm, SubmitDialog, harmless
+from gpu_panel.common.dialogs import Confirm, harmless
+from gpu_panel.common.submit import SubmitDialog
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queue import wish
 from gpu_panel.launch.queue.wish import Wish, Wrong, to_vary
@@ -239,8 +240,7 @@ _CURED = ("devices.ids", "devices.pick")
 
 
 class LaunchTaken(Confirm):
-    """Asks whether to launch on devices that are not free. `waits`: the person has put the run into
-    the queue instead."""
+    """Asks whether to launch on devices that are not free. `waits`: rather queue the run."""
 
     BINDINGS = [Binding("Q", "wait", "wait for them")]  # noqa: RUF012  Textual's way
     waits = False
@@ -282,8 +282,7 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,
 
 
 def first_wish(draft: Draft) -> Wish:
-    """What the dialog proposes: the ticked devices; as many as the preset asks for, if it does not
-    name them and the person has ticked none."""
+    """What the dialog proposes: the ticked devices, or as many as the preset asks for."""
     picks = None if draft.ids_by_hand else draft.picks
     free = draft.picks_with
     return Wish(picks is not None or not draft.ids, str(picks or max(1, len(draft.ids))),

@@ -83,8 +83,7 @@ class Wish:
 
 
 def to_vary(spec: RunSpec) -> str:
-    """What is mostly varied, for values to be typed behind it: "train.lr=", or an option of the
-    command, "lr="."""
+    """What is mostly varied, to type values behind it: "train.lr=", or "lr=" for an option."""
     command = spec.task.command
     if command is None or "{lr}" in command:
         return "train.lr="
@@ -93,8 +92,7 @@ def to_vary(spec: RunSpec) -> str:
 
 
 def field_of(error: UserError) -> tuple[str | None, str]:
-    """The field that an error of the engine is about, None if it is about none; and what it says.
-    """
+    """The field that an error of the engine is about, if it is about one; and what it says."""
     if isinstance(error, SpecError):
         first = error.problems[0]
         return _field_of_key(first), str(first.message if _field_of_key(first) else first)

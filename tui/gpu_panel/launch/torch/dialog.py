@@ -78,8 +78,7 @@ CHOOSE = "choose"
 
 
 class TorchScreen(ModalScreen[str | None]):
-    """Returns CHOOSE if the person would rather name an interpreter that is there. Closing it ends
-    no installation."""
+    """Returns CHOOSE if an interpreter is to be named. Closing it ends no installation."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "close"), Binding("y", "install", "install"),

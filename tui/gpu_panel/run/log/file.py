@@ -49,8 +49,7 @@ class Lines(Protocol):
         ...
 
     def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
-        """(the lines with `needle` in the next piece of the text from `start` on, the number of
-        the line after that piece). Case as in `find`."""
+        """(lines with `needle` in the next piece from `start`, the line after it). As in `find`."""
         ...
 
 
@@ -173,8 +172,7 @@ class LogFile:
                 return ""
 
     def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
-        """As `Lines.find`. Searches blocks of raw bytes first, then the lines of those that
-        match."""
+        """As `Lines.find`. Searches blocks of raw bytes first, then the lines that match."""
         number = start
         while 0 <= number < len(self) and not stop.is_set() and self._file is not None:
             rows = self._rows(number, step)
@@ -229,8 +227,7 @@ class LogFile:
     # --- finding lines in the file; call these with the lock held -------------------------------
 
     def _open(self) -> bool:
-        """Open the file, or open it again if it was replaced or cut. Returns whether line numbers
-        changed."""
+        """Open the file, again if it was replaced or cut. Returns whether line numbers changed."""
         try:
             stat = self.path.lstat()
         except OSError:

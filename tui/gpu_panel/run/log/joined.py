@@ -39,8 +39,7 @@ class JoinedLog:
         self._opened = False
         self._head = b""
         self._noticed: float | None = None
-        """When a new older part was first seen while the log was not emptied yet, in monotonic
-        seconds."""
+        """When a new older part came while the log was not emptied yet, monotonic seconds."""
 
     def __len__(self) -> int:
         with self._lock:

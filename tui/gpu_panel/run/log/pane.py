@@ -46,8 +46,7 @@ class FindInput(Input):
 
 
 class LogPane(Vertical, RunPane):
-    """Shows one of the run's logs: a rank's, the traceback of a failure, a launcher's or the
-    supervisor's."""
+    """Shows one of the run's logs: a rank's, a traceback, a launcher's or the supervisor's."""
 
     NAME = TITLE = "log"
     KEYS = keys.of("log", "find")
@@ -91,8 +90,7 @@ launchers, and the supervisor's log."""
 
     @property
     def rows_wanted(self) -> int:
-        """The same with the frame, as a multiple of `STEP`, so that the panes above seldom move
-        while a log begins."""
+        """The same with the frame, in steps of `STEP`, so that the panes above seldom move."""
         return -(-(self.lines_wanted + 2) // STEP) * STEP
 
     @property
@@ -238,8 +236,7 @@ launchers, and the supervisor's log."""
         self._ask("find")
 
     def action_filter(self) -> None:
-        """Show only the lines with the text that is searched for, or all lines again. Without
-        such a text, ask for it."""
+        """Show only the lines with the text that is searched for, or all; ask if there is none."""
         if self._view.needle:
             self._view.only_matches(not self._view.filtered)
             self.come_forward()

@@ -12,7 +12,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events, work
 from textual.binding import BindingType
-from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -29,7 +28,7 @@ FILES = (LogFile, JoinedLog)
 SHORT = 60
 """Entries of a log whose rows are counted."""
 _KEPT = 1 << 14
-"""A line with at most so many characters is cached and drawn as a whole."""
+"""A line with at most so many characters is drawn as a whole."""
 
 
 class LogScroll(ScrollView, can_focus=True):
@@ -65,7 +64,6 @@ class LogScroll(ScrollView, can_focus=True):
         self._counting = threading.Event()
         self._counts = False
         self._page: tuple[object, list[Piece]] = (None, [])
-        self._cache: LRUCache[object, str] = LRUCache(512)
         self._generation = self._gone = 0
         self._longest = 0
         self._stop = threading.Event()
@@ -81,7 +79,6 @@ class LogScroll(ScrollView, can_focus=True):
             self.lines.close()
         self.lines = lines
         self._stop.set()
-        self._cache.clear()
         self._longest = 0
         self._generation = lines.generation if isinstance(lines, FILES) else 0
         self._gone = gone(lines)
@@ -159,7 +156,6 @@ class LogScroll(ScrollView, can_focus=True):
         lines = self.lines
         if isinstance(lines, FILES) and lines.generation != self._generation:
             self._generation = lines.generation
-            self._cache.clear()
             self._stay(lines)
         self._count_on()
         self._settle()
@@ -354,18 +350,7 @@ class LogScroll(ScrollView, can_focus=True):
     # --- drawing --------------------------------------------------------------------------------
 
     def _text(self, entry: int) -> str:
-        lines, number = self.lines, self.line_of(entry)
-        if lines is None:
-            return ""
-        # The last line may still be growing.
-        if number >= len(lines) - 1:
-            return lines.line(number)
-        text = self._cache.get(number)
-        if text is None:
-            text = lines.line(number)
-            if len(text) <= _KEPT:
-                self._cache[number] = text
-        return text
+        return self.lines.line(self.line_of(entry)) if self.lines is not None else ""
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width

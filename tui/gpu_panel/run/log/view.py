@@ -129,8 +129,7 @@ class LogView(LogScroll):
                            force=True)
 
     def only_matches(self, filtered: bool) -> None:
-        """Show only the lines with a match, or all lines. The cursor stays on its line, or goes to
-        the match after it."""
+        """Show only the lines with a match, or all. The cursor stays, or goes to the next match."""
         if filtered == self.filtered:
             return
         line = self.line

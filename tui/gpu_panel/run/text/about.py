@@ -21,8 +21,7 @@ from gpu_panel.run.text.states import WARNING, colour
 
 def about(store: RunStore, now: float, size: int | None = None,
           written: Sequence[str] = ()) -> list[Content]:
-    """The whole sheet. `now`: unix seconds; `size`: the folder's size in bytes; `written`: what the
-    person has written on the run, line by line."""
+    """The whole sheet. `now`: Unix seconds; `size`: of the folder, bytes; `written`: notes."""
     state = store.state
     out: list[Content] = []
     if state is not None:

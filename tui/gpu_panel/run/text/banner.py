@@ -25,8 +25,7 @@ only in the sheet (i)."""
 
 
 def banner(store: RunStore, now: float) -> tuple[list[str], str]:
-    """The banner's lines and its tone: "error", "warning", "success" or "plain". There are no
-    lines if there is nothing to say. `now`: unix seconds."""
+    """Its lines, if any, and its tone: "error", "warning", "success" or "plain". `now`: Unix."""
     state = store.state
     if state is None or (not store.caught_up and store.read_share < 1.0 and store.ranks):
         share = "" if state is None else f" {units.share(store.read_share)}"

@@ -21,8 +21,7 @@ DOT = " · "
 
 
 def headline(store: RunStore, now: float, width: int) -> Content:
-    """One line: what the run is on the left, how far it has got on the right. `now`: unix
-    seconds."""
+    """One line: what the run is, and on the right how far it has got. `now`: Unix seconds."""
     left, right = heading(store, now, width)
     gap = max(width - left.cell_length - right.cell_length - 1, 1)
     return Content.assemble(left, " " * gap, right)
@@ -43,8 +42,7 @@ def heading(store: RunStore, now: float, width: int) -> tuple[Content, Content]:
 
 
 def what_is_trained(plan: LaunchPlan | None) -> list[str]:
-    """What is trained and how: ["bytes-gpt", "DDP×2", "256 global", "bf16"]; empty if there is no
-    plan."""
+    """What is trained and how: ["bytes-gpt", "DDP×2", "256 global", "bf16"]; empty: no plan."""
     if plan is None:
         return []
     mode, command, dtype = modes.find(plan.mode), plan.spec.task.command, plan.spec.amp.dtype

@@ -87,8 +87,7 @@ def waited_for(view: RankView, ranks: Mapping[int, RankView], now: float) -> lis
 
 
 def lagging(view: RankView, peers: Peers) -> str:
-    """ "12 behind" for a rank whose step is well below the others', "slowest" for one that trains
-    far more slowly than the median; else ""."""
+    """ "12 behind" or "slowest" for a rank well below the others, else ""."""
     if view.step is None or peers.stepped < 2:
         return ""
     behind = peers.furthest - view.step
