@@ -99,8 +99,8 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
     echo(in_json(told) if as_json else
-               f"{out}: {told['tensors']} tensors of step {told['step']}, "
-               f"{units.size(told['bytes'])}")
+         f"{out}: {told['tensors']} tensors of step {told['step']}, "
+         f"{units.size(told['bytes'])}")
 
 
 def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool, rank: int | None,
@@ -149,10 +149,10 @@ def _say(done: Exported) -> None:
         echo(f"{done.run}: nothing is recorded yet{state}: {done.where}")
     if done.skipped:
         echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
-                   err=True)
+             err=True)
     if done.late:
         echo(f"warning: {done.late:,} steps of some rank came late and don't count in the "
-                   "mean; another export without --follow has them", err=True)
+             "mean; another export without --follow has them", err=True)
 
 
 class _Stop:

@@ -43,7 +43,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         echo(clean(f"{host.name:<{width}}  {_how(host)}".rstrip()))
     if not hosts:
         echo("no hosts yet; gpu-engine hosts add NAME takes one that ssh reaches, or an "
-                   "address", err=True)
+             "address", err=True)
     if others:
         shown = ", ".join(others[:20]) + (f" and {len(others) - 20} more" * (len(others) > 20))
         echo(clean(f"ssh also knows {shown}"), err=True)
