@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.export import exporter, needed, source
-from gpu_engine.export.targets import TARGETS, opener
+from gpu_engine.export import TARGETS, exporter, needed, source
+from gpu_engine.export.targets import opener
 from gpu_engine.export.to_csv import cell, quoted
 from gpu_engine.runs import sweep
 from gpu_engine.runs.folder import Run

@@ -41,7 +41,7 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
     prepared = [launcher.prepare(t.spec, inventory=inventory) for t in trials]
     if not as_json:
         echo(f"{trials[0].spec.batch.size:,} examples a step, {steps} steps in each mode, "
-                   f"of {clean(spec.name)}", err=True)
+             f"of {clean(spec.name)}", err=True)
     results: list[Result] = []
     for trial, one in zip(trials, prepared, strict=True):
         if not as_json:

@@ -41,7 +41,7 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
         for f in info["fields"]:
             default = f"= {f['default']!r}" if "default" in f else "required"
             echo(f"  {f['name']}: {f['type']} {default}"
-                       + (f"  {' '.join(f['help'].split())}" if f["help"] else ""))
+                 + (f"  {' '.join(f['help'].split())}" if f["help"] else ""))
         echo()
 
 

@@ -59,7 +59,7 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
             echo(f"note: {note}", err=True)
     if inventory.inherited_visible is not None and not inventory.is_cpu:
         echo(f"note: {inventory.visible_variable}={inventory.inherited_visible} is set: "
-                   "only those devices are offered; →0 marks the first of them", err=True)
+             "only those devices are offered; →0 marks the first of them", err=True)
     names = {s.device.id: _numbered(s.device) for s in snapshot.samples}
     first = max((len(n) for n in names.values()), default=4)
     width = max((len(s.device.name) for s in snapshot.samples), default=4)
@@ -68,7 +68,7 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
         memory = f"{units.gib(s.memory_used):>6} / {units.gib(s.memory_total)} GiB"
         why = "" if state.reason == state.state else f": {state.reason}"
         echo(f"{names[s.device.id]:<{first}}  {s.device.name:<{width}}  "
-                   f"{units.share(s.utilization):>5}  {memory}  {state.state}{why}")
+             f"{units.share(s.utilization):>5}  {memory}  {state.state}{why}")
 
 
 def _wait_free(count: int, free: int | None, as_json: bool) -> None:

@@ -13,18 +13,17 @@ import click
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
+from gpu_engine.export import TARGETS
 
 if TYPE_CHECKING:
     from gpu_engine.export.exporter import Exported
-
-_TARGETS = ("csv", "tensorboard", "wandb", "trackio")
 
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="RUN [OUT] | RUN… --to TARGET")
 @click.option("--from", "which", metavar="best|STEP",
               help="Weights of the best checkpoint (by train.best), or of that of a step.")
-@click.option("--to", type=click.Choice(_TARGETS), help="Export the figures, not the weights.")
+@click.option("--to", type=click.Choice(TARGETS), help="Export the figures, not the weights.")
 @click.option("-o", "--out", type=click.Path(path_type=Path),
               help="csv: the file, or a folder for several runs (RUN.csv). tensorboard: the logdir "
                    "(tensorboard). wandb: the folder in which wandb/ is (the present one).")
@@ -52,10 +51,10 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
                  "--project": project, "--online": online, "--again": again}
         if wrong := [name for name, value in given.items() if value]:
             raise click.UsageError(f"{wrong[0]} goes with --to, which says where the figures go: "
-                                   + ", ".join(_TARGETS))
+                                   + ", ".join(TARGETS))
         if len(words) != 2:
             raise click.UsageError("name a run and the file for its weights, or --to csv (or "
-                                   f"{', '.join(_TARGETS[1:])}) for its figures")
+                                   f"{', '.join(TARGETS[1:])}) for its figures")
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
         return
     if which is not None:
@@ -100,8 +99,8 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
     echo(in_json(told) if as_json else
-               f"{out}: {told['tensors']} tensors of step {told['step']}, "
-               f"{units.size(told['bytes'])}")
+         f"{out}: {told['tensors']} tensors of step {told['step']}, "
+         f"{units.size(told['bytes'])}")
 
 
 def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool, rank: int | None,
@@ -150,10 +149,10 @@ def _say(done: Exported) -> None:
         echo(f"{done.run}: nothing is recorded yet{state}: {done.where}")
     if done.skipped:
         echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
-                   err=True)
+             err=True)
     if done.late:
         echo(f"warning: {done.late:,} steps of some rank came late and don't count in the "
-                   "mean; another export without --follow has them", err=True)
+             "mean; another export without --follow has them", err=True)
 
 
 class _Stop:

@@ -43,7 +43,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         echo(clean(f"{host.name:<{width}}  {_how(host)}".rstrip()))
     if not hosts:
         echo("no hosts yet; gpu-engine hosts add NAME takes one that ssh reaches, or an "
-                   "address", err=True)
+             "address", err=True)
     if others:
         shown = ", ".join(others[:20]) + (f" and {len(others) - 20} more" * (len(others) > 20))
         echo(clean(f"ssh also knows {shown}"), err=True)
@@ -119,8 +119,6 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
 
 def _said(one: Checkup) -> list[str]:
     """What a checkup found, in lines."""
-    from gpu_engine.common.torch_words import torch_words
-
     lines = []
     if one.welcome is not None:
         took = "" if one.opened is None or one.round_trip is None else \
@@ -131,7 +129,7 @@ def _said(one: Checkup) -> list[str]:
         free = one.welcome.disk_free
         lines.append(" · ".join([
             f"gpu-panel {one.welcome.version}", f"Python {one.welcome.python_version}",
-            torch_words(torch.version, torch.cuda, torch.hip) if torch else "no torch",
+            torch.sentence() if torch else "no torch",
             *([f"in {one.welcome.interpreter}"] if one.welcome.interpreter else []),
             *([f"{units.size(free)} of disk free"] if free is not None else [])]))
     else:

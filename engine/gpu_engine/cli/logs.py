@@ -78,7 +78,7 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
                             f"{have or 'none'}")
         if path != run.log(rank):
             echo(f"rank {rank} was started by the command itself: its output is mixed with "
-                       "that of the command and its other ranks", err=True)
+                 "that of the command and its other ranks", err=True)
         return {f"rank {rank}": path}
     shared: dict[Path, list[str]] = {}
     for one in known:

@@ -111,8 +111,8 @@ def _list(entries: list[To], as_json: bool) -> None:
         return
     if not entries:
         echo(f"No notifications are set up. Kept in {config.path()}; "
-                   + ("take the # away from one of its entries" if config.exists() else
-                      "gpu-engine notify --init writes one to start from"), err=True)
+             + ("take the # away from one of its entries" if config.exists() else
+                "gpu-engine notify --init writes one to start from"), err=True)
         return
     rows = [("name", "kind", "where", "told when"), *((to.name, to.kind, to.where, _when(to))
                                                       for to in entries)]
@@ -121,7 +121,7 @@ def _list(entries: list[To], as_json: bool) -> None:
     for to in entries:
         if to.where.startswith("http://"):
             echo(f"note: {to.name}: http:// is not encrypted: whoever sees the traffic can "
-                       "read messages, address and token", err=True)
+                 "read messages, address and token", err=True)
     echo(f"\nKept in {config.path()}; gpu-engine notify --test tries them", err=True)
 
 

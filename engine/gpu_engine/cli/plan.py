@@ -33,7 +33,7 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
         echo(in_json(plan.to_dict()))
         return
     echo(f"{plan.name}: {plan.mode}, world size {plan.world_size}"
-               + (f", backend {plan.backend}" if plan.backend != "none" else ""))
+         + (f", backend {plan.backend}" if plan.backend != "none" else ""))
     for sentence in plan.sentences():
         echo(sentence)
     if plan.chosen is not None:
@@ -55,5 +55,5 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
     echo()
     for process in plan.processes:
         echo(f"# process of rank {', '.join(map(str, process.ranks))}"
-                   + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))
+             + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))
         echo(typed(process.env, process.unset, process.argv))

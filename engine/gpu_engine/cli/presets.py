@@ -48,7 +48,7 @@ def command(name: str | None, as_json: bool, list_keys: bool, describe: str | No
     else:
         preset = presets.load(name)
         echo(in_json(to_dict(preset.spec)) if as_json
-                   else preset.path.read_text(encoding="utf-8").rstrip())
+             else preset.path.read_text(encoding="utf-8").rstrip())
 
 
 def _keys() -> None:
@@ -92,5 +92,5 @@ def _list(as_json: bool) -> None:
             echo(f"{'':<16} {row['description']}")
         for change in row["changes"] or ():
             echo(f"{'':<16} {change['key']}: {change['shipped'] or 'not set'} → "
-                       f"{change['own'] or 'not set'}")
+                 f"{change['own'] or 'not set'}")
     echo(f"\nYour own are kept in {presets.own_folder()}", err=True)

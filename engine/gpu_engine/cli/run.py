@@ -64,8 +64,8 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
                               choice.base)
         _warn(sweep.doubt)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
-                   if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
-                                   f"gpu-engine sweep {sweep.id} compares them")
+             if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
+                             f"gpu-engine sweep {sweep.id} compares them")
         return
     if dry_run:
         raise click.UsageError("--dry-run goes with --grid or --repeat; gpu-engine plan shows what "

@@ -217,7 +217,7 @@ def _removed(run: str, outcome: Outcome) -> bool:
         echo(clean(f"{run} on {text}"), err=True)
     if outcome.here is None:
         echo(f"{run} stays here, so that the rest of it can be removed later; --here "
-                   "removes it here all the same", err=True)
+             "removes it here all the same", err=True)
         return False
     if outcome.binned:
         echo(f"{run} is in the bin for a week, with its {units.size(outcome.here)}; "

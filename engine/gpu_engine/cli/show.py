@@ -55,7 +55,7 @@ def command(run: str, as_json: bool) -> None:
                            "plan": plan.to_dict() if plan is not None else {}}))
         return
     echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
-               f"{found.path}")
+         f"{found.path}")
     for text in notes.lines(notes.read(found.path)):
         echo(clean(text))
     watch.explain(state)
@@ -70,7 +70,7 @@ def command(run: str, as_json: bool) -> None:
             echo(clean(f"warning: {why}"))
     if state.state == "lost" and (left := leftovers.processes(found.path)):
         echo(f"processes of it still run: pid {', '.join(map(str, left))}; gpu-engine stop "
-                   f"{found.id} ends them")
+             f"{found.id} ends them")
     for text in journal.troubles(found.path):
         echo(clean(text))
     for text in _processes(state):
@@ -91,13 +91,13 @@ def command(run: str, as_json: bool) -> None:
                            zip(view.gpu_allocated, view.gpu_reserved, view.gpu_peak, strict=False))
         several = f" (process {view.process} of rank {view.as_rank})" if view.process else ""
         echo(f"rank {view.rank}{several}  "
-                   f"{clean(view.outcome or view.busy or 'not started')}"
-                   f"{', at its last heartbeat' if view.rank in state.unheard else ''}  "
-                   f"step {units.count(view.step)}{total}{_training(view)}  "
-                   f"loss {units.loss(view.loss)}  "
-                   f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
-                   f"host {units.gib(view.rss)} GiB"
-                   + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
+             f"{clean(view.outcome or view.busy or 'not started')}"
+             f"{', at its last heartbeat' if view.rank in state.unheard else ''}  "
+             f"step {units.count(view.step)}{total}{_training(view)}  "
+             f"loss {units.loss(view.loss)}  "
+             f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
+             f"host {units.gib(view.rss)} GiB"
+             + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if (parts := steps.of_last(view)) is not None:
             echo(f"  {told.line(parts)}")
         if view.flops_per_s:

@@ -68,4 +68,4 @@ def _submit(spec: RunSpec, job: Job) -> None:
     known = read(run.path) or there
     echo(f"run {run.id} submitted: {clean(known.sentence())}")
     echo(f"gpu-engine show {run.id} says how it is, gpu-engine stop {run.id} ends it: "
-               f"{run.path}", err=True)
+         f"{run.path}", err=True)

@@ -61,6 +61,6 @@ def command(run: str, rank: int | None, wait: float) -> None:
             echo(clean(f"can't be requested: {refused[r]}"))
         else:
             echo("can't be requested: the rank has ended, is still starting, or runs on "
-                       "another machine")
+                 "another machine")
     if len(texts) < len(ranks):
         sys.exit(1)

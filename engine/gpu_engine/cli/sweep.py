@@ -58,7 +58,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     now = time.time()
     for g, m in zip(groups, members, strict=True):
         echo(f"{g.id:<6} {g.name:<20.20} {words.summary(g.of, m):<40} {', '.join(g.keys)}  "
-                   f"{units.ago(now - g.begun)}")
+             f"{units.ago(now - g.begun)}")
     if not groups:
         echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
 
@@ -123,7 +123,7 @@ def retry(sweep: str, priority: int) -> None:
 def _say(done: Done, what: str) -> None:
     if done.runs:
         echo(f"{len(done.runs)} run{'s' * (len(done.runs) > 1)} {what}: "
-                   + ", ".join(run.id for run in done.runs))
+             + ", ".join(run.id for run in done.runs))
     for text in done.trouble:
         echo(text, err=True)
     if done.trouble:

@@ -120,7 +120,7 @@ def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> 
                 continue  # it has just ended; the next check finds out how
             if pressed == 1:
                 echo("\nstopping: the ranks finish their step and save; press Ctrl-C again "
-                           "to end them now", err=True)
+                     "to end them now", err=True)
 
 
 def _is_pipe() -> bool:

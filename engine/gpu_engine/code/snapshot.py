@@ -10,15 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.code.listing import (
-    LARGEST,
-    LONGEST_LIST,
-    MOST_FILES,
-    Entry,
-    Kind,
-    name_of,
-    packed,
-)
+from gpu_engine.code import listing
 from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.files import reason
@@ -32,17 +24,17 @@ class Snapshot:
     """The code as it was at one moment. An edit later changes nothing of it."""
 
     folder: str
-    entries: tuple[Entry, ...]
+    entries: tuple[listing.Entry, ...]
     """In the order of their paths."""
     contents: tuple[bytes, ...]
 
     @property
     def listed(self) -> bytes:
-        return packed(self.entries)
+        return listing.packed(self.entries)
 
     @property
     def name(self) -> str:
-        return name_of(self.listed)
+        return listing.name_of(self.listed)
 
     def about(self) -> Code:
         """For the plan."""
@@ -53,24 +45,25 @@ def take(folder: Path) -> Snapshot:
     """What git tracks and what it does not ignore in `folder`. Raises SpecError where git can't
     tell, and where it is more than code has."""
     found = dict(_found(folder, os.fsencode(folder)))
-    if len(found) > MOST_FILES:
-        raise _problem(folder, f"has {len(found):,} files that git does not ignore; {MOST_FILES:,} "
-                               "may be sent. Add what is no code to .gitignore")
+    if len(found) > listing.MOST_FILES:
+        raise _problem(folder, f"has {len(found):,} files that git does not ignore; "
+                               f"{listing.MOST_FILES:,} may be sent. Add what is no code to "
+                               ".gitignore")
     total = sum(info.st_size for info in found.values())
-    if total > LARGEST:
+    if total > listing.LARGEST:
         largest = sorted(found, key=lambda path: found[path].st_size, reverse=True)[:3]
         named = ", ".join(f"{os.fsdecode(p)} ({units.size(found[p].st_size)})" for p in largest)
         raise _problem(folder, f"has {units.size(total)} that git does not ignore; "
-                               f"{units.size(LARGEST)} may be sent, as data is never moved. The "
-                               f"largest: {named}. Add them to .gitignore, and have the data on "
-                               "the hosts")
+                               f"{units.size(listing.LARGEST)} may be sent, as data is never moved."
+                               f" The largest: {named}. Add them to .gitignore, and have the data "
+                               "on the hosts")
     entries, contents = [], []
     for path in sorted(found):
         kind, data = _content(folder, path)
-        entries.append(Entry(path, kind, hashlib.sha256(data).hexdigest(), len(data)))
+        entries.append(listing.Entry(path, kind, hashlib.sha256(data).hexdigest(), len(data)))
         contents.append(data)
     taken = Snapshot(str(folder), tuple(entries), tuple(contents))
-    if sum(map(len, contents)) > LARGEST or len(taken.listed) > LONGEST_LIST:
+    if sum(map(len, contents)) > listing.LARGEST or len(taken.listed) > listing.LONGEST_LIST:
         raise _problem(folder, "is too large to be sent, or grows while it is read")
     return taken
 
@@ -131,7 +124,7 @@ def _listed(top: Path, folder: bytes) -> list[bytes]:
     return sorted(set(done.stdout.split(b"\0")) - {b""})
 
 
-def _content(folder: Path, path: bytes) -> tuple[Kind, bytes]:
+def _content(folder: Path, path: bytes) -> tuple[listing.Kind, bytes]:
     full = os.path.join(os.fsencode(folder), path)  # noqa: PTH118
     try:
         if stat.S_ISLNK(os.lstat(full).st_mode):
@@ -141,7 +134,7 @@ def _content(folder: Path, path: bytes) -> tuple[Kind, bytes]:
             mode = os.fstat(fd).st_mode
             if not stat.S_ISREG(mode):
                 raise OSError(0, "it is no file any more")
-            return "program" if mode & 0o100 else "file", file.read(LARGEST + 1)
+            return "program" if mode & 0o100 else "file", file.read(listing.LARGEST + 1)
     except OSError as err:
         raise _problem(folder, f"can't be sent: {os.fsdecode(path)}: {reason(err)}") from None
 

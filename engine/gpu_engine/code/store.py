@@ -38,7 +38,7 @@ def keep(listed: bytes, contents: Sequence[bytes]) -> Path:
     """Keep code of this machine: its list of files, and their contents in the order of the list.
     Returns the folder that holds it. Raises UserError if it can't be written."""
     place, there = place_of(listing.name_of(listed))
-    with told():
+    with telling(f"the code can't be written to {root()}"):
         if there:
             mark_used(place)
             return place
@@ -259,10 +259,3 @@ def mark_used(place: Path) -> None:
     """It was just asked for."""
     with contextlib.suppress(OSError):
         os.utime(_list_of(place))
-
-
-@contextlib.contextmanager
-def told() -> Iterator[None]:
-    """A disk that is full, said as a person reads it."""
-    with telling(f"the code can't be written to {root()}"):
-        yield

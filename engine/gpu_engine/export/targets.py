@@ -12,7 +12,6 @@ from gpu_engine.export.to_tensorboard import TensorBoard
 from gpu_engine.export.to_trackio import Trackio
 from gpu_engine.export.to_wandb import Wandb
 
-TARGETS = ("csv", "tensorboard", "wandb", "trackio")
 PROJECT = "gpu-panel"
 """The project of W&B and Trackio, if no other is named."""
 

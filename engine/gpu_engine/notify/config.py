@@ -1,19 +1,5 @@
-"""Whom to tell: `notify.toml`, a list of entries, beside hosts.toml.
-
-```toml
-[[to]]
-name = "phone"
-kind = "ntfy"                            # ntfy, slack, discord, json or command
-url = "https://ntfy.sh/a-topic-that-nobody-guesses"
-token = "tk_…"                           # where the server asks for one
-on = ["finished", "failed"]              # without it: finished, failed, stalled, lost
-min_seconds = 300                        # nothing of runs that took less
-
-[[to]]
-name = "desk"
-kind = "command"
-command = ["notify-send", "--app-name=gpu-panel", "a run has ended"]
-```
+"""Whom to tell: `notify.toml`, a list of entries, beside hosts.toml. `_BEGINNING` shows one of each
+kind.
 
 Whoever knows an address may write to it, so addresses are secrets: the file must be the user's own
 and closed to others. No message of an error here has an address, a token or a command in it.

@@ -7,7 +7,6 @@ entry that is changed while a run trains counts.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
@@ -21,7 +20,6 @@ EVERY = 1.5
 """Seconds between two looks at a run."""
 _SLURM_EVERY = 30.0
 """Seconds between two questions to Slurm about a job that has not ended."""
-NICE = 10
 
 
 def follow(run: Run, goes_on: Callable[[State], bool] | None = None) -> None:
@@ -90,10 +88,3 @@ def _tell(run: Run, happened: Happened, journal: Journal) -> None:
                               now=now)
     send.deliver_all(wanted, message,
                      lambda to, result: journal.write(happened.key, to.name, result or SENT))
-
-
-def begin(run: Run, goes_on: Callable[[State], bool]) -> None:
-    """Follow `run` as a process of its own: with low priority, and what it writes private."""
-    os.umask(0o077)
-    os.nice(NICE)
-    follow(run, goes_on)

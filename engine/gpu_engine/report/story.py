@@ -14,8 +14,7 @@ from gpu_engine.diagnose.steps import Parts
 from gpu_engine.export.row import Row
 from gpu_engine.export.source import Source
 from gpu_engine.runs import facts, notes
-from gpu_engine.runs.compare import Figures, RunFacts
-from gpu_engine.runs.environment import Environment
+from gpu_engine.runs.compare import RunFacts
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 from gpu_engine.spec import presets
@@ -97,11 +96,6 @@ def read(run: Run) -> Story:
     if best is not None and (found := story.evaluations.get(f"eval/{best[0]}")) is not None:
         story.evaluations[found.name] = replace(found, larger_is_better=best[1])
     return story
-
-
-def unread(run: Run, why: str) -> RunFacts:
-    """What stands for a run whose spec can't be read."""
-    return RunFacts(run.id, run.state().name, Figures(why), {}, Environment())
 
 
 def _changed(settings: dict[str, str], name: str

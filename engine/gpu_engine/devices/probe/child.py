@@ -25,18 +25,7 @@ from typing import BinaryIO
 
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.protocol import DriverLost, Reader
-from gpu_engine.devices.probe.messages import (
-    HEAD,
-    Broken,
-    Discover,
-    Found,
-    Looked,
-    Reply,
-    Request,
-    Watch,
-    WatchBus,
-    pack,
-)
+from gpu_engine.devices.probe import messages
 from gpu_engine.devices.records import Sample
 
 IDLE_END = 3.0
@@ -47,7 +36,7 @@ IDLE_END = 3.0
 class Opened:
     """The readers for a `Watch` request are ready."""
 
-    request: Watch
+    request: messages.Watch
     readers: Sequence[Reader]
 
 
@@ -56,7 +45,7 @@ class WasRead:
     """A worker has finished a reading."""
 
 
-Inbox = queue.SimpleQueue[Request | Found | Broken | Opened | WasRead]
+Inbox = queue.SimpleQueue[messages.Request | messages.Found | messages.Broken | Opened | WasRead]
 
 
 class Worker(threading.Thread):
@@ -87,7 +76,7 @@ class Worker(threading.Thread):
             try:
                 self.latest = self.reader.read()
             except DriverLost as lost:
-                self._done.put(Broken(str(lost)))
+                self._done.put(messages.Broken(str(lost)))
             except Exception as error:  # noqa: BLE001  the other GPUs must still be read
                 taken = time.time()
                 self.latest = tuple(
@@ -148,46 +137,46 @@ class Child:
                 self._beat()
                 continue
             match message:
-                case Discover():
+                case messages.Discover():
                     self._begin(lambda m=message: _find(m))
-                case Watch():
+                case messages.Watch():
                     self._begin(lambda m=message: _open(m))
-                case WatchBus():
+                case messages.WatchBus():
                     self._bus = message.device_ids
                     self._tell_bus()
-                case Found():
+                case messages.Found():
                     self._busy = False
                     self._send(message)
                 case Opened():
                     self._busy = False
                     self._watch(message)
-                case Broken():
+                case messages.Broken():
                     self._send(message)
                     return  # a new process can load the driver's library again
                 case WasRead():
                     self._frame_if_done()
 
-    def _send(self, reply: Reply) -> None:
-        self._replies.write(pack(reply))
+    def _send(self, reply: messages.Reply) -> None:
+        self._replies.write(messages.pack(reply))
         self._replies.flush()
 
     def _listen(self, requests: BinaryIO) -> None:
         while True:
-            head = requests.read(HEAD.size)
-            if len(head) < HEAD.size:
+            head = requests.read(messages.HEAD.size)
+            if len(head) < messages.HEAD.size:
                 os._exit(0)  # the parent has ended; other threads may hang for ever
-            self._inbox.put(pickle.loads(requests.read(HEAD.unpack(head)[0])))
+            self._inbox.put(pickle.loads(requests.read(messages.HEAD.unpack(head)[0])))
 
-    def _begin(self, work: Callable[[], Found | Opened]) -> None:
+    def _begin(self, work: Callable[[], messages.Found | Opened]) -> None:
         """Do `work`, which may hang, in a thread. Its result comes back through the inbox."""
 
         def run() -> None:
             try:
                 self._inbox.put(work())
             except DriverLost as lost:
-                self._inbox.put(Broken(str(lost)))
+                self._inbox.put(messages.Broken(str(lost)))
             except Exception as error:  # noqa: BLE001  the parent shows it
-                self._inbox.put(Broken(f"asking the driver failed: {error!r}"))
+                self._inbox.put(messages.Broken(f"asking the driver failed: {error!r}"))
 
         self._busy = True
         threading.Thread(target=run, daemon=True).start()
@@ -241,16 +230,16 @@ class Child:
     def _frame(self) -> None:
         by_id = {s.device.id: s for w in self._workers for s in w.samples()}
         looked = max((w.looked for w in self._workers), default=-math.inf)
-        self._send(Looked(tuple(by_id[i] for i in self._order), looked))
+        self._send(messages.Looked(tuple(by_id[i] for i in self._order), looked))
         self._sent = True
 
 
-def _find(request: Discover) -> Found:
+def _find(request: messages.Discover) -> messages.Found:
     backend = registry.load_reference(request.backend)
-    return Found(backend.discover(request.environ, request.patience))
+    return messages.Found(backend.discover(request.environ, request.patience))
 
 
-def _open(request: Watch) -> Opened:
+def _open(request: messages.Watch) -> Opened:
     return Opened(request, registry.load_reference(request.backend).open(request.devices))
 
 

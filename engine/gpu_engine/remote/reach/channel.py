@@ -22,15 +22,6 @@ from typing import IO, TypeVar
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.remote.reach import protocol, reasons, ssh
-from gpu_engine.remote.reach.protocol import (
-    Answer,
-    BadMessage,
-    Failed,
-    Message,
-    Request,
-    SendCheckpoint,
-    SendCode,
-)
 from gpu_engine.remote.reach.records import BadName, Host
 
 OPEN = 30.0
@@ -50,7 +41,7 @@ _AHEAD = 8
 _WAITING = 64
 """Answers to one request that wait to be read before no more is taken from the pipe."""
 
-A = TypeVar("A", bound=Message)
+A = TypeVar("A", bound=protocol.Message)
 T = TypeVar("T")
 
 
@@ -80,10 +71,10 @@ class Stream:
     def __init__(self, channel: Channel, number: int) -> None:
         self.number = number
         self._channel = channel
-        self._answers: queue.Queue[Answer | None] = queue.Queue(_WAITING)
+        self._answers: queue.Queue[protocol.Answer | None] = queue.Queue(_WAITING)
         self._over = threading.Event()
 
-    def next(self, seconds: float | None) -> Answer | None:
+    def next(self, seconds: float | None) -> protocol.Answer | None:
         """The next answer; None where none came within `seconds` (None: however long it takes).
         Raises Unreachable when the channel has ended, Refused for `Failed`."""
         end = None if seconds is None else time.monotonic() + seconds
@@ -99,12 +90,12 @@ class Stream:
                 continue
             if got is None:
                 continue
-            if isinstance(got, Failed):
+            if isinstance(got, protocol.Failed):
                 self.close()
                 raise Refused(self._channel.host.name, got.message)
             return got
 
-    def __iter__(self) -> Iterator[Answer]:
+    def __iter__(self) -> Iterator[protocol.Answer]:
         """Until the channel ends, which raises Unreachable."""
         while True:
             got = self.next(None)
@@ -117,7 +108,7 @@ class Stream:
             self._over.set()
             self._channel._forget(self)
 
-    def put(self, answer: Answer | None) -> None:
+    def put(self, answer: protocol.Answer | None) -> None:
         """Of the channel alone: waits while the reader is far behind."""
         while not self._over.is_set() and self._channel.ended is None:
             try:
@@ -146,7 +137,8 @@ class Channel:
 
     # --- asking --------------------------------------------------------------------------------
 
-    def ask(self, request: Request, kind: type[A] = Message, seconds: float = ASK) -> A:
+    def ask(self, request: protocol.Request, kind: type[A] = protocol.Message,
+            seconds: float = ASK) -> A:
         """The one answer to `request`, which is to be of `kind`. Raises Unreachable, Refused."""
         with contextlib.closing(self.stream(request)) as stream:
             got = stream.next(seconds)
@@ -157,7 +149,17 @@ class Channel:
                                           f"to answer with {kind.__name__}")
         return got
 
-    def stream(self, request: Request) -> Stream:
+    def greet(self, folders: tuple[str, ...]) -> tuple[protocol.Welcome, float, float]:
+        """What the agent says of its machine, where a run would start in the first of `folders`
+        that exists; how many seconds its clock is ahead of ours; and the seconds by which that may
+        be wrong. Raises as `ask`."""
+        self.ask(protocol.Hello(folders))  # looking for an interpreter may take long
+        before = time.time()
+        welcome = self.ask(protocol.Hello(folders), protocol.Welcome)
+        half = (time.time() - before) / 2
+        return welcome, welcome.clock - (before + half), half
+
+    def stream(self, request: protocol.Request) -> Stream:
         """Send `request`; its answers. Raises Unreachable."""
         with self._lock:
             self._number += 1
@@ -165,8 +167,8 @@ class Channel:
         self._send(stream.number, request)
         return stream
 
-    def send_all(self, kind: type[SendCode] | type[SendCheckpoint], key: str, what: str,
-                 pieces: Iterable[bytes]) -> None:
+    def send_all(self, kind: type[protocol.SendCode] | type[protocol.SendCheckpoint], key: str,
+                 what: str, pieces: Iterable[bytes]) -> None:
         """Send what `key` and `what` name piece by piece, several under way at a time. Raises
         Unreachable, and Refused with what the host says."""
         under_way: deque[Stream] = deque()
@@ -276,30 +278,30 @@ class Channel:
                     if line[:1] != b"{":  # a job of the login shell printed something
                         odd += bool(line.strip())
                         if odd > _ODD:
-                            raise BadMessage(f"{_ODD} lines that are none of an agent's")
+                            raise protocol.BadMessage(f"{_ODD} lines that are none of an agent's")
                         continue
                     self._take(*protocol.answer(line))
                 if len(rest) > protocol.LONGEST:
-                    raise BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
+                    raise protocol.BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
                 got = os.read(out.fileno(), 1 << 18)
                 if not got:
                     break
                 self.heard = time.monotonic()
                 rest += got
-        except BadMessage as err:
+        except protocol.BadMessage as err:
             self.close(f"what came from there is none of an agent's: {err}")
             return
         except (OSError, ValueError):  # closed meanwhile
             pass
         self._end(self._why(greeted=True))
 
-    def _take(self, number: int, answer: Answer) -> None:
+    def _take(self, number: int, answer: protocol.Answer) -> None:
         with self._lock:
             stream = self._streams.get(number)
         if stream is not None:
             stream.put(answer)
 
-    def _send(self, number: int, request: Request) -> None:
+    def _send(self, number: int, request: protocol.Request) -> None:
         line = protocol.pack(number, request)
         if len(line) > protocol.LONGEST:
             raise Refused(self.host.name, f"what it is to be told has {len(line):,} bytes; "

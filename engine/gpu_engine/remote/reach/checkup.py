@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -75,24 +76,19 @@ def _check(host: Host) -> Checkup:
 def _ask(channel: Channel, opened: float) -> Checkup:
     """Raises Unreachable, Refused."""
     host = channel.host
-    folders = host.folders(paths.here())
-    welcome = channel.ask(protocol.Hello(folders), Welcome)
+    welcome, clock, doubt = channel.greet(host.folders(paths.here()))
     trips = []
     for _ in range(3):  # the first may still wait for what the agent imports
-        began, at = time.monotonic(), time.time()
+        began = time.monotonic()
         channel.ask(protocol.Ping())
-        trips.append((time.monotonic() - began, at))
-    began, at = time.monotonic(), time.time()
-    again = channel.ask(protocol.Hello(folders), Welcome)
-    took = time.monotonic() - began
-    clock = again.clock - (at + took / 2)
+        trips.append(time.monotonic() - began)
     problems = []
     if welcome.protocol != protocol.VERSION or welcome.version != __version__:
         problems.append(f"gpu-panel there is {welcome.version}, and {__version__} here. "
                         f"{reasons.setup(host)}")
     if welcome.interpreter is None:
         problems.append(welcome.lacking or "no interpreter there has torch, which ranks need")
-    if abs(clock) > CLOCKS + took:
+    if abs(clock) > CLOCKS + 2 * doubt:
         way = "ahead of" if clock > 0 else "behind"
         problems.append(f"its clock is {abs(clock):.0f} s {way} this machine's: set both by NTP")
     inventory = None
@@ -101,18 +97,16 @@ def _ask(channel: Channel, opened: float) -> Checkup:
         inventory = devices.inventory if isinstance(devices, protocol.Devices) else None
         if inventory is not None and inventory.problem:
             problems.append(inventory.problem)
-    return Checkup(host, opened, min(t for t, _ in trips), welcome, inventory, clock,
+    return Checkup(host, opened, min(trips), welcome, inventory, clock,
                    tuple(problems))
 
 
 def _without(host: Host, reason: str) -> Checkup:
     """What can be said of a host that no agent answers on."""
     inventory = None
-    if reason == reasons.not_there(host) or reasons.setup(host) in reason:
-        try:
+    if reasons.lacks_program(host, reason):
+        with suppress(nvidia_smi.NotSeen):
             inventory = nvidia_smi.query(host).inventory
-        except nvidia_smi.NotSeen:
-            inventory = None
     return Checkup(host, inventory=inventory, problems=(reason,))
 
 

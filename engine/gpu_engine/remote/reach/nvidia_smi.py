@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.remote.reach import reasons, shell
-from gpu_engine.remote.reach.records import BadName, Host
+from gpu_engine.remote.reach import shell
+from gpu_engine.remote.reach.channel import Unreachable
+from gpu_engine.remote.reach.records import Host
 
 FIELDS = ("index", "uuid", "name", "driver_version", "utilization.gpu", "memory.used",
           "memory.total", "temperature.gpu", "power.draw", "power.limit")
@@ -47,12 +48,9 @@ def query(host: Host) -> Seen:
     """One look at the GPUs of `host`. Raises NotSeen."""
     word = secrets.token_hex(8)
     try:
-        ran = shell.run(host, script(word), _SECONDS, most=_MOST)
-    except (OSError, BadName) as err:
-        raise NotSeen(str(err)) from None
-    _, mark, out = ran.out.partition(f"{word}\n")
-    if not mark:
-        raise NotSeen(reasons.why(host, ran.err, ran.code, greeted=False))
+        out, ran = shell.answer(host, word, script(word), _SECONDS, most=_MOST)
+    except Unreachable as err:
+        raise NotSeen(err.reason) from None
     if ran.code == 127:
         raise NotSeen(ABSENT)
     if ran.code != 0:

@@ -89,6 +89,11 @@ def not_there(host: Host) -> str:
     return f"gpu-panel was not found there. {setup(host)}"
 
 
+def lacks_program(host: Host, reason: str) -> bool:
+    """Whether the host was reached, and only our program is not there, or another version."""
+    return reason == not_there(host) or setup(host) in reason
+
+
 def setup(host: Host) -> str:
     """What brings our program there."""
     return f"Bring it there (gpu-engine hosts setup {host.name}), or say where it is (python in " \

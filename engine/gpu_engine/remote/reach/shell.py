@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_engine.remote.reach import reasons, ssh
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.channel import Unreachable
+from gpu_engine.remote.reach.records import BadName, Host
 
 _SAID = 16 << 10
 """The end of what comes on standard error, as much as is kept."""
@@ -41,6 +42,20 @@ def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20,
     if reasons.share_ended(ran.err, ran.code):
         ran = _run(ssh.shell(host, shared=False), script, end, most, on_line)
     return ran
+
+
+def answer(host: Host, word: str, script: bytes, seconds: float, *, most: int,
+           on_line: Callable[[str], None] | None = None) -> tuple[str, Ran]:
+    """`run` a script that first prints `word` on a line of its own: what it has printed behind
+    that, and how it ended. Raises Unreachable."""
+    try:
+        ran = run(host, script, seconds, most=most, on_line=on_line)
+    except (OSError, BadName) as err:
+        raise Unreachable(host.name, str(err)) from None
+    _, mark, out = ran.out.partition(f"{word}\n")
+    if not mark:
+        raise Unreachable(host.name, reasons.why(host, ran.err, ran.code, greeted=False))
+    return out, ran
 
 
 def _run(argv: list[str], script: bytes, end: float, most: int,

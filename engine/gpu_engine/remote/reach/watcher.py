@@ -74,7 +74,7 @@ class _Watch:
         while not self.over.is_set():
             heard = self.seen.heard
             reason: str | None = self._follow()
-            if reason is not None and _lacks_program(self._host, reason):
+            if reason is not None and reasons.lacks_program(self._host, reason):
                 reason = self._by_smi(reason)
             if self.over.is_set() or reason is None:
                 continue
@@ -142,8 +142,3 @@ class _Watch:
         self.seen = seen
         if self._on_seen is not None and not self.over.is_set():
             self._on_seen(seen)
-
-
-def _lacks_program(host: Host, reason: str) -> bool:
-    """Whether the host was reached, and only our program is not there, or another version."""
-    return reason == reasons.not_there(host) or reasons.setup(host) in reason

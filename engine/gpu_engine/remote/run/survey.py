@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from gpu_engine.remote.reach.channel import (
     at_once,
     open_channel,
 )
-from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.records import Host, HostDevices
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.spec.schema import RunSpec
@@ -76,10 +74,7 @@ def hosts_of(asked: Sequence[HostDevices]) -> list[Host]:
 def _meet(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
     way = open_channel(host)
     try:
-        way.ask(protocol.Hello(folders))  # looking for an interpreter may take long
-        before = time.time()
-        welcome = way.ask(protocol.Hello(folders), Welcome)
-        took = time.time() - before
+        welcome, skew, doubt = way.greet(folders)
         if welcome.protocol != protocol.VERSION:
             raise Refused(host.name, f"gpu-panel there is {welcome.version}, here it is "
                                      f"{version()}, and the two don't understand each other")
@@ -92,8 +87,7 @@ def _meet(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
     except BaseException:
         way.close()
         raise
-    return Asked(host, welcome, devices.inventory, entry, way,
-                 welcome.clock - (before + took / 2), took / 2)
+    return Asked(host, welcome, devices.inventory, entry, way, skew, doubt)
 
 
 def _unlike(met: Sequence[Asked]) -> list[Problem]:

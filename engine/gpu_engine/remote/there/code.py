@@ -7,40 +7,33 @@ import os
 
 from gpu_engine.code import listing, store
 from gpu_engine.code.listing import BadList, Entry
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import open_file
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.protocol import (
-    HASH,
-    BuildCode,
-    CodeAt,
-    CodeState,
-    CompareCode,
-    SendCode,
-    is_set,
-)
 from gpu_engine.remote.there.wire import Asked
 
 
-def compare(asked: Asked, request: CompareCode) -> None:
+def compare(asked: Asked, request: protocol.CompareCode) -> None:
     """Code of which a run has changed a file is not that code any more."""
     place, there = store.place_of(request.name)
     if there and request.use:
         store.mark_used(place)
-    here = set() if there else {bytes.fromhex(sha)[:HASH] for sha in store.contents()}
-    bits = bytearray((len(request.hashes) // HASH + 7) // 8)
-    for number in range(len(request.hashes) // HASH):
-        if not there and request.hashes[number * HASH:(number + 1) * HASH] not in here:
+    here = set() if there else {bytes.fromhex(sha)[:protocol.HASH] for sha in store.contents()}
+    each = [request.hashes[at:at + protocol.HASH]
+            for at in range(0, len(request.hashes) - protocol.HASH + 1, protocol.HASH)]
+    bits = bytearray((len(each) + 7) // 8)
+    for number, one in enumerate(each):
+        if not there and one not in here:
             bits[number >> 3] |= 1 << (number & 7)
-    asked.say(CodeState(str(place), there, bytes(bits)))
+    asked.say(protocol.CodeState(str(place), there, bytes(bits)))
 
 
-def send(asked: Asked, request: SendCode) -> None:
+def send(asked: Asked, request: protocol.SendCode) -> None:
     data = request.content()
     most = listing.LONGEST_LIST if request.what == "list" else listing.LARGEST
     if not 0 <= request.offset <= most - len(data):
         raise UserError(f"more than the {most:,} bytes that code may have")
-    with store.told():
+    with telling(f"the code can't be written to {store.root()}"):
         store.root().mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(store.sent(request.key, request.what),
                      os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -50,18 +43,18 @@ def send(asked: Asked, request: SendCode) -> None:
     asked.say(protocol.Done())
 
 
-def build(asked: Asked, request: BuildCode) -> None:
+def build(asked: Asked, request: protocol.BuildCode) -> None:
     """Nothing stands under the final name before all of it was verified."""
     listed, entries = _listed(request)
     try:
-        with store.told():
+        with telling(f"the code can't be written to {store.root()}"):
             sent = store.sent(request.key, "contents")
             sent.touch(mode=0o600)  # nothing was missing
             with sent.open("rb") as contents:
                 here = store.contents()
 
                 def content(number: int, entry: Entry) -> bytes:
-                    if is_set(request.bits, number):
+                    if protocol.is_set(request.bits, number):
                         return contents.read(entry.size)
                     copy = here.get(entry.sha256)
                     return store.read(*copy) if copy is not None else b""
@@ -70,10 +63,10 @@ def build(asked: Asked, request: BuildCode) -> None:
     finally:
         for what in ("list", "contents"):
             store.sent(request.key, what).unlink(missing_ok=True)
-    asked.say(CodeAt(str(place)))
+    asked.say(protocol.CodeAt(str(place)))
 
 
-def _listed(request: BuildCode) -> tuple[bytes, tuple[Entry, ...]]:
+def _listed(request: protocol.BuildCode) -> tuple[bytes, tuple[Entry, ...]]:
     """The list that was sent. Raises UserError."""
     path = store.sent(request.key, "list")
     try:

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_engine.common import paths
@@ -30,7 +29,7 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 def offer(asked: Asked, request: OfferCheckpoint) -> None:
     folder = _folder(request.key) / _checked(request.name)
     shared = Run(Path(request.path)).checkpoints / request.name if request.path else None
-    with _told():
+    with telling(f"the checkpoint can't be written to {_root()}"):
         _remove_old()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / checkpoints.MANIFEST).write_bytes(request.manifest)
@@ -49,7 +48,7 @@ def receive(asked: Asked, request: SendCheckpoint) -> None:
     data = request.content()
     folder, _, name = request.what.partition("/")
     place = _folder(request.key) / _checked(folder)
-    with _told():
+    with telling(f"the checkpoint can't be written to {_root()}"):
         size = _entries(place).get(name, {"size": 0})["size"]
         if not 0 <= request.offset <= size - len(data):
             raise UserError(f"{request.what[:80]!r} has not that many bytes")
@@ -64,7 +63,7 @@ def put(key: str, name: str, run: Run) -> None:
     """Move the checkpoint into the folder of `run`, once every file of it is what its manifest
     says. Another of that name there is set aside. Raises UserError."""
     folder = _folder(key) / _checked(name)
-    with _told():
+    with telling(f"the checkpoint can't be written to {_root()}"):
         for short, entry in _entries(folder).items():
             if _hash(folder / short) != entry["sha256"]:
                 raise UserError(f"{short} of {name} was changed on its way here; try again")
@@ -135,10 +134,3 @@ def _checked(name: str) -> str:
     if not files.of_checkpoint(f"{name}/{checkpoints.MANIFEST}"):
         raise UserError(f"{name[:80]!r} is no name of a checkpoint")
     return name
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """A disk that is full, said as a person reads it."""
-    with telling(f"the checkpoint can't be written to {_root()}"):
-        yield

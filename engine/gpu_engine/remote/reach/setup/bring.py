@@ -13,9 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.remote.reach import reasons, shell, ssh
-from gpu_engine.remote.reach.channel import Unreachable
-from gpu_engine.remote.reach.records import BadName
+from gpu_engine.remote.reach import shell, ssh
 from gpu_engine.remote.reach.setup.decide import OLDEST, OLDEST_TORCH, Plan
 
 _SECONDS = 1800.0
@@ -32,16 +30,10 @@ def bring(plan: Plan, requirements: Sequence[str], on_step: Callable[[str], None
         if line.startswith(_SAYS):
             on_step(clean(line.removeprefix(_SAYS), 200))
 
-    try:
-        ran = shell.run(plan.host, script(plan, requirements, word), _SECONDS, most=_MOST,
-                        on_line=heard)
-    except (OSError, BadName) as err:
-        raise Unreachable(plan.host.name, str(err)) from None
-    if f"{word} done" in ran.out:
+    out, ran = shell.answer(plan.host, word, script(plan, requirements, word), _SECONDS,
+                            most=_MOST, on_line=heard)
+    if f"{word} done" in out:
         return
-    if word not in ran.out:
-        raise Unreachable(plan.host.name, reasons.why(plan.host, ran.err, ran.code,
-                                                      greeted=False))
     said = [clean(line, 400) for line in ran.err.splitlines() if line.strip()]
     raise UserError(f"{plan.host.name}: it could not be set up: "
                     f"{said[-1] if said else f'it ended with {ran.code}'}")

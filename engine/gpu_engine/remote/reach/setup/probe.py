@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from gpu_engine.common.clean import clean
 from gpu_engine.remote.reach import reasons, shell, ssh
 from gpu_engine.remote.reach.channel import Unreachable
-from gpu_engine.remote.reach.records import BadName, Host
+from gpu_engine.remote.reach.records import Host
 
 _SECONDS = 60.0
 _MOST = 256 << 10
@@ -78,13 +78,9 @@ def inspect(host: Host, python: str | None = None) -> Found:
     """Look around on `host`; `python` names an interpreter to be looked at first. Raises
     Unreachable."""
     word = secrets.token_hex(8)
-    try:
-        ran = shell.run(host, script(word, python), _SECONDS, most=_MOST)
-    except (OSError, BadName) as err:
-        raise Unreachable(host.name, str(err)) from None
-    _, mark, out = ran.out.partition(f"{word}\n")
-    if not mark or f"{word} end" not in out:
-        raise Unreachable(host.name, reasons.why(host, ran.err, ran.code, greeted=bool(mark)))
+    out, ran = shell.answer(host, word, script(word, python), _SECONDS, most=_MOST)
+    if f"{word} end" not in out:
+        raise Unreachable(host.name, reasons.why(host, ran.err, ran.code, greeted=True))
     return read(out)
 
 
