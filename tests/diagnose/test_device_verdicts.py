@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gpu_engine.diagnose import device_times, device_verdicts, verdicts
@@ -9,8 +11,11 @@ from gpu_engine.diagnose.device_times import DeviceFiles, DeviceTimes
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES, HOSTS
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.report import story
 
 from .. import event_lines
+from ..command_line import called
+from ..export.kit import T0, Written
 
 GIB = 1 << 30
 HEALTHY = {"utilization": 0.98, "temperature": 70.0, "clock": 0.95, "throttle": "", "others": 0.0}
@@ -184,3 +189,20 @@ def test_figures_that_cannot_be_true_say_nothing():
     for odd in (float("nan"), float("inf"), -1.0):
         assert codes([rank(**BY_PYTHON)], device(others=odd, utilization=odd, clock=odd)) == []
     assert device_verdicts.FULL < 1
+
+
+def test_a_run_shows_what_its_devices_did_and_so_does_its_report(home):
+    with Written() as run:
+        run.start()
+        run.steps(0, 3, [1.0, 2.0, 3.0], t=1.0)
+        for at in range(40):
+            line = {"ids": ["0"], "utilization": [1.0], "throttle": ["too hot (hardware)"],
+                    "clock": [0.4]}
+            event_lines.append(run.path / DEVICES,
+                               event_lines.line("devices", line, t=T0 - 80 + 5 * at))
+    [text] = story.read(run.run).verdicts
+    assert text.startswith("throttling: the clock of GPU 0 is held down for 100% of the time ")
+    assert text in called("show", run.run.id).stdout
+    told = json.loads(called("show", "--json", run.run.id).stdout)["diagnosis"]["verdicts"]
+    assert [(one["code"], one["figures"]) for one in told] == [
+        ("throttling", {"share": 1.0, "clock": 0.4})]

@@ -83,6 +83,7 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
 @pytest.mark.parametrize(("fault", "parts"), [
     ("left", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 20")),
     ("caught", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
+    ("aborted", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("size", ("rank 0 was in a collective operation of another size than the others",
               "if rank ==")),
     ("unused", ("parameters that were not used in producing loss",))])

@@ -346,6 +346,13 @@ def test_a_peer_that_could_not_go_on_never_leads_whatever_it_quotes():
     assert (cause.rank, cause.type) == (1, "AcceleratorError")
 
 
+def test_a_process_that_is_aborted_after_its_end_leads_only_where_nothing_else_failed():
+    aborted = Failure(1, -6, 9.0, after_end=True)
+    own = Failure(0, 1, 10.0, err("KeyError", "'x'", 9.5))
+    assert first_cause([aborted, own]).type == "KeyError"
+    assert "SIGABRT" in first_cause([aborted]).message
+
+
 def test_a_type_error_is_an_error_of_its_own():
     """Although "TypeError" has the letters of "peer" in it."""
     log = "Traceback (most recent call last):\n  File \"a.py\"\nTypeError: unexpected keyword 'x'\n"

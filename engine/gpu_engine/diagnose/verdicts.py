@@ -48,11 +48,11 @@ class RankTimes:
 def of(views: Sequence[RankView], devices: Sequence[DeviceTimes] = ()) -> list[Verdict]:
     """The verdicts on a run whose ranks have these views, and on its devices."""
     ranks = _long_enough(views)
-    found = [rule(ranks) for rule in RULES] if ranks else []
+    found = [device_verdicts.of_memory(views), device_verdicts.throttled(devices),
+             device_verdicts.another_process(devices)]
     if ranks:
+        found += [rule(ranks) for rule in RULES]
         found.append(device_verdicts.not_kept_busy([r.whole for r in ranks], devices))
-    found += (device_verdicts.of_memory(views), device_verdicts.throttled(devices),
-              device_verdicts.another_process(devices), *slow_devices(views))
     return [verdict for verdict in found if verdict is not None]
 
 

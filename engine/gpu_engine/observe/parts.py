@@ -39,7 +39,7 @@ _ITERATIONS = 1000
 class ScriptParts(StepParts):
     """Sums up the parts of a script's steps."""
 
-    free = (BATCH, STEP)
+    free = (STEP,)  # after a batch, `batch.to(device)` waits, unless it is asked not to
 
     def __init__(self) -> None:
         super().__init__(known=("backward", "optimizer"))

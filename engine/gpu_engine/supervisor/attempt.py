@@ -106,6 +106,14 @@ class Attempt:
         """Whether a task's rank has exited with 0 but without an end event."""
         return any(self.events[r].view.outcome is None for r in child.ranks)
 
+    def after_end(self, child: Child) -> bool:
+        """Whether a signal ended a process whose script had ended by itself: mostly native code
+        that is too late for the interpreter's end, as gloo's threads may be. No other rank suffers
+        from that, or it does because this one has left."""
+        views = [self.events[r].view for r in child.ranks]
+        return (child.status or 0) < 0 and all(
+            v.ended and v.outcome is None and v.error is None for v in views)
+
     def judge(self, run: Run, plan: LaunchPlan, *, is_task: bool, stop_asked: bool,
               oom_kills: int | None) -> Verdict:
         """How the attempt ended: (outcome, one line for people, the cause if it failed). Called
@@ -115,7 +123,7 @@ class Attempt:
         failures = [
             Failure(rank, child.status or 0, child.ended or time.time(),
                     self.events[rank].view.error, logs.tail(self._log(run, plan, child, rank)),
-                    child.role == "launcher")
+                    child.role == "launcher", self.after_end(child))
             for child in self.children if not child.killed for rank in child.ranks
             if child.status != 0 or (is_task and self.too_early(child))
             or (is_task and self.events[rank].view.error is not None)

@@ -45,6 +45,8 @@ class Failure:
     """The end of its log, for a process that writes no events."""
     launcher: bool = False
     """Whether the process is not the rank itself but its launcher."""
+    after_end: bool = False
+    """Whether its script had ended by itself before a signal ended the process."""
 
     @property
     def when(self) -> float:
@@ -61,7 +63,9 @@ class Failure:
 
     @property
     def in_wake(self) -> bool:
-        """Whether this looks like a consequence of another rank's failure."""
+        """Whether this looks like a consequence of another rank's failure, or has none."""
+        if self.after_end:
+            return True
         if self.error is not None:
             kind, message = self.error.type, self.error.message
             if kind != "PeerLost" and own_fault(message):

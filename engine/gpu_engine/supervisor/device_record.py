@@ -121,8 +121,9 @@ def _clock(sample: Sample) -> float | None:
 
 def _others(sample: Sample) -> float | None:
     """The share of its time that a device spends on processes which are not below this one; None
-    where it is not known of any of them, or whose they are."""
-    if sample.processes is None or not all(p.visible for p in sample.processes):
+    where it is not known of any of them, or whose they are: the server of MPS works for others."""
+    if sample.processes is None or any(
+            p.kind == "mps" or not p.visible for p in sample.processes):
         return None
     others = [p.utilization for p in sample.processes if not _is_ours(p.pid)]
     known = [share for share in others if share is not None]

@@ -340,7 +340,8 @@ class Supervisor:
         self._read(attempt)
         self.state = replace(self.state, processes=attempt.processes())
         if attempt.running_children and attempt.stopping is None:
-            bad = any(c.status != 0 or (self.is_task and attempt.too_early(c)) for c in ended)
+            bad = any((c.status != 0 and not attempt.after_end(c))
+                      or (self.is_task and attempt.too_early(c)) for c in ended)
             self._limit(attempt, _WAKE_GRACE if bad else LINGER if self.is_task else None)
             if bad:
                 attempt.bad = True

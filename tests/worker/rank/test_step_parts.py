@@ -272,6 +272,12 @@ def test_who_waits_for_whom_on_a_gpu(clock, of, own, reads, caught_up, waited):
     assert event.waited % 9 <= 1
 
 
+def test_a_scripts_copy_of_its_batch_is_no_loss_that_is_read(clock):
+    step = ((ASKS, 0.001, 0.001), (BATCH, 0.02, ALL), (BACKWARD, 0.04, 0.001),
+            (OPTIMIZER, 0.01, 0.001), (STEP, 0.0, 0.001))
+    assert driven(clock, step, ScriptParts()).waited == 0
+
+
 def test_on_a_processor_nobody_knows_who_waits(clock):
     event = told(StepParts(), clock, ("forward", 1), (STEP, 0))
     assert (event.caught_up, event.waited) == (None, None)
