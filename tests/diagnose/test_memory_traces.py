@@ -239,3 +239,25 @@ def test_a_run_that_is_out_of_memory_names_the_lines_that_held_most(home, asked)
     assert ("memory.py:19 in hold_much" in cause.line) == asked
     traces = run.path / "traces"
     assert sorted(p.suffix for p in traces.glob("*")) == [".json", ".pickle"] * asked
+
+
+def test_a_task_does_so_too(home, tmp_path):
+    (tmp_path / "full.py").write_text("""
+import torch
+from gpu_engine.tasks.digits import Digits
+
+class Full(Digits):
+    def loss(self, model, batch):
+        frames = [{"filename": __file__, "line": 8, "name": "loss"}]
+        torch.cuda.memory._snapshot = lambda: {"segments": [], "device_traces": [
+            [{"action": "alloc", "addr": 0, "size": 1 << 30, "frames": frames},
+             {"action": "oom", "size": 1, "frames": frames}]]}
+        raise torch.OutOfMemoryError("CUDA out of memory")
+""")
+    done = CliRunner().invoke(cli, [
+        "run", *ONE, "--set", f"task.use={tmp_path}/full.py:Full", "--set", "train.steps=3",
+        "--set", "train.workers=0", "--set", "run.oom_snapshot=true"])
+    assert done.exit_code == 1, done.output
+    cause = runs.find("last").state().cause
+    assert "held most: 1.0 GiB by " in cause.line
+    assert "full.py:8 in loss; " in cause.line  # and what would fit
