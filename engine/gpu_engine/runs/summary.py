@@ -34,6 +34,8 @@ class Digest:
     epochs: int | None = None
     best: str | None = None
     """train.best, of a task."""
+    debugged: bool = False
+    """Whether a rank of it has a terminal: its reason then says how to get there."""
     sweep: Member | None = None
     """Its place in a sweep; None: it is in none."""
 
@@ -70,6 +72,7 @@ def read(run: Run, before: Digest | None = None, state: State | None = None) -> 
                   _whole(plan.get("world_size")), _whole(train.get("steps")) if ours else None,
                   _whole(train.get("epochs")) if ours else None,
                   best if ours and isinstance(best, str) else None,
+                  _whole(_table(spec.get("run")).get("debug_rank")) is not None,
                   sweep.read(run.path))
 
 
