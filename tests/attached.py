@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import signal
@@ -25,7 +26,7 @@ class Attached:
         self.ours, self.theirs = os.openpty()
         termios.tcsetwinsize(self.ours, size)
         self.before = termios.tcgetattr(self.theirs)
-        self.shown = ""
+        self.shown, self._decode = "", codecs.getincrementaldecoder("utf-8")("replace").decode
         self.process = subprocess.Popen(
             [*(argv or (sys.executable, "-m", "gpu_engine", "attach", run.id)), *more],
             stdin=self.theirs, stdout=self.theirs, stderr=self.theirs, start_new_session=True)
@@ -41,16 +42,21 @@ class Attached:
 
     def sees(self, text: str) -> str:
         """Wait until this is shown. Returns what was shown up to there, and forgets it."""
-        end = time.monotonic() + PATIENCE
         while text not in self.shown:
-            over = self.process.poll() is not None
-            ready, _, _ = select.select([self.ours], [], [], 0 if over else 0.5)
-            assert ready or not (over or time.monotonic() > end), \
-                f"{text!r} was not shown: {self.shown!r}"
-            if ready:
-                self.shown += os.read(self.ours, 65536).decode()
+            self.shown += self.reads(text)
         seen, _, self.shown = self.shown.partition(text)
         return seen + text
+
+    def reads(self, wanted: str) -> str:
+        """What comes next."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            over = self.process.poll() is not None
+            ready, _, _ = select.select([self.ours], [], [], 0 if over else 0.5)
+            if ready:
+                return self._decode(os.read(self.ours, 65536))
+            assert not over, f"{wanted!r} was not shown: {self.shown!r}"
+            assert time.monotonic() < end, f"{wanted!r} was not shown: {self.shown!r}"
 
     def types(self, text: str) -> None:
         os.write(self.ours, text.encode())

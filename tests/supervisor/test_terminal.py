@@ -239,6 +239,16 @@ def test_a_link_to_another_socket_is_none(go, tmp_path: Path):
             theirs.accept()
 
 
+def test_who_does_not_read_holds_up_nobody(go):
+    run = go(f"input()\nfor _ in range(400): print('x' * 9999)\n{ENDS}")
+    wait_for(lambda: run.state().state == "running")  # it listens
+    with socket.socket(socket.AF_UNIX) as deaf, terminal.inside(run.path) as (_, name):
+        deaf.connect(name)
+        deaf.sendall(terminal.HEAD.pack(terminal.TYPED, 1) + b"\r")
+        assert ended(run).state == "completed"
+    assert run.log(1).stat().st_size > 400 * 9999
+
+
 def test_the_socket_is_this_users_alone(go):
     run = go("input()\n")
     wait_for((run.path / terminal.SOCKET).exists)

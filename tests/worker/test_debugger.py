@@ -62,8 +62,8 @@ def read(run: runs.Run) -> Follower:
 def test_a_breakpoint_in_the_loop_changes_no_loss(home: Path, made, step: str):
     plain = go(made(), debug_rank=None)
     assert ended(plain).state == "completed"
-    # The others wait for longer than this limit, which counts only for those who really hang.
-    run = go(made("break"), train={"hang_timeout": 1.0})
+    # The others wait for longer than these limits: that of the script's group, and that of a hang.
+    run = go(made("break", *(["short"] if made is of_script else [])), train={"hang_timeout": 1.0})
     with Attached(run) as one:
         one.sees("(Pdb) ")
         assert "3\r\n" in one.says(f"p {step}", "(Pdb) ")

@@ -86,30 +86,32 @@ def is_mine(line: socket.socket) -> bool:
 
 @contextmanager
 def _connected(run: Run) -> Iterator[socket.socket]:
+    """A connection to the supervisor, as soon as that listens."""
     end = time.monotonic() + _PATIENCE
     with inside(run.path) as (held, name), socket.socket(socket.AF_UNIX) as line:
         while True:
-            state = run.state()
             try:
                 found = os.stat(SOCKET, dir_fd=held, follow_symlinks=False)
+                if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+                    raise UserError(f"{run.path / SOCKET} is no socket of yours")
+                line.connect(name)
                 break
-            except FileNotFoundError:
-                if not state.live:
-                    raise UserError(f"run {run.id} is not running: it is {state.state}") from None
+            except (FileNotFoundError, ConnectionRefusedError) as err:
                 if not run.supervised() or time.monotonic() > end:
-                    raise UserError(f"the rank of run {run.id} has not started yet: it is "
-                                    f"{state.state}") from None
+                    raise UserError(_why_not(run, err)) from None
             time.sleep(0.05)
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-            raise UserError(f"{run.path / SOCKET} is no socket of yours")
-        try:
-            line.connect(name)
-        except ConnectionRefusedError:
-            raise UserError(f"the supervisor of run {run.id} is gone, and the terminal with it"
-                            ) from None
         if not is_mine(line):
             raise UserError(f"another user listens on {run.path / SOCKET}")
         yield line
+
+
+def _why_not(run: Run, err: OSError) -> str:
+    state = run.state()
+    if isinstance(err, ConnectionRefusedError):
+        return f"the supervisor of run {run.id} is gone, and the terminal with it"
+    if not state.live:
+        return f"run {run.id} is not running: it is {state.state}"
+    return f"the rank of run {run.id} has not started yet: it is {state.state}"
 
 
 @contextmanager

@@ -112,8 +112,8 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
     lines: list[str] = []
     still = why_still(store, now)
     if still is not None and still.debugger:
-        return [clean(still.text, 500),
-                f"  D goes there, as gpu-engine attach {clean(state.id)} does"], "warning"
+        there = f"  D on its screen goes there, as gpu-engine attach {clean(state.id)} does"
+        return [clean(still.text, 500), there], "warning"
     failing = store.view.first_error()
     if failing is not None:
         lines.append(f"{glyph('failed')} {_failed_first(failing)}")
@@ -133,7 +133,7 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
                 + ("it started" if begun else "the launch"), *lines, *notes], \
             "warning" if lines or notes else "plain"
     if store.plan is not None and store.plan.spec.run.debug_rank is not None and state.reason:
-        notes.insert(0, f"{clean(state.reason, 300)}, or D")
+        notes.insert(0, f"{clean(state.reason, 300)}, or D on its screen")
     if still is not None:
         stopped = next(iter(store.suspended.items()), None)
         if stopped is None and store.unheard and still.silent:
