@@ -269,10 +269,11 @@ class RunScreen(PaneScreen):
     # --- the run itself -------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey out stop and trace for a run that has ended, and resume for one that is live."""
+        """Leave out stop and trace for a run that has ended, and resume for one that is live."""
         over = not self._was_live and (action == "trace" or (action == "stop" and not self._left))
-        if over or (action == "resume" and self._was_live) \
-                or (action == "again" and self._again is None):
+        if over or (action == "resume" and self._was_live):
+            return False
+        if action == "again" and self._again is None:
             return None
         return super().check_action(action, parameters)
 
