@@ -15,6 +15,7 @@ from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs.folder import Run
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import harmless
 from gpu_panel.common.errors import record, sentence
@@ -105,6 +106,11 @@ class ResumeDialog(ModalScreen[bool]):
         except Exception as err:  # noqa: BLE001  shown with a pointer to the traceback
             self._say(sentence(err, record(err)))
         else:
+            words = [*(["--like", str(like)] if like is not None else []),
+                     *(["--from", start] if start != "newest" else []),
+                     *(word for one in sets for word in ("--set", one))]
+            same.done(self.app, f"Run {self._run.id} goes on",
+                      [["resume", self._run.id, *words]])
             self.dismiss(True)
         finally:
             self._starting = False

@@ -23,6 +23,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.launching.lookup import stop as stop_run
 from gpu_engine.runs import chart_annotations, job
 from gpu_engine.runs.folder import Run
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
@@ -383,7 +384,8 @@ class RunScreen(PaneScreen):
         """Have each rank trace its next steps, and show what the traces say."""
         from gpu_panel.run.traces import ask_for_traces
 
-        self.notify("Tracing the next 3 steps of each rank")
+        same.done(self.app, "Tracing the next 3 steps of each rank",
+                  [["trace", self.run_folder.id]])
         with guard(self.app):
             sheet = await in_thread(lambda: ask_for_traces(self.run_folder), name="panel-trace")
             self.app.push_screen(sheet)
@@ -409,15 +411,16 @@ class RunScreen(PaneScreen):
             self.notify(str(err), severity="warning", markup=False)
             return
         if left:
-            self.notify("Ended the remaining processes")
+            same.done(self.app, "Ended the remaining processes", [["stop", run.id]])
             return
         if queued:
-            self.notify("Removed from the queue")
+            same.done(self.app, "Removed from the queue", [["stop", run.id]])
             await self.store.look_now()
             self.paint()
             return
         self._asked_to_stop = True
-        self.notify("Ending the ranks" if now else "Asked the ranks to stop")
+        same.done(self.app, "Ending the ranks" if now else "Asked the ranks to stop",
+                  [["stop", run.id, *(["--now"] if now else [])]])
 
     @work(group="resume", exclusive=True, exit_on_error=False)
     async def action_resume(self) -> None:

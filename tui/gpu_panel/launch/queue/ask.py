@@ -11,6 +11,7 @@ from textual.binding import Binding
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.queue import submit
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.draft import Draft
@@ -58,7 +59,7 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,
         spec, inventory, draft.base, first, live, vary=vary))
     if found is not None:
         whose = found.sweep[0].upper() + found.sweep[1:] if found.sweep else f"Run {found.run.id}"
-        app.notify(f"{whose} waits in the queue for {found.devices}", markup=False)
+        same.done(app, f"{whose} waits in the queue for {found.devices}", [found.words])
         if found.doubt is not None:
             app.notify(found.doubt, title=f"Run {found.run.id}", severity="warning", markup=False,
                        timeout=12)

@@ -19,6 +19,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.units import GIB
 from gpu_engine.devices.records import Inventory
+from gpu_engine.plan.command_line import arguments
 from gpu_engine.queue import submit
 from gpu_engine.queue.order import Wants
 from gpu_engine.runs.folder import Run
@@ -49,6 +50,8 @@ class Queued:
     """"sweep s0ec2 of 4 runs", of which `run` is the first; None: it is a single run."""
     doubt: str | None
     """Why its code is not kept as it is; None: it is kept, or there is none to keep."""
+    words: list[str]
+    """The words of gpu-engine that do the same."""
 
 
 class QueueDialog(ModalScreen[Queued | None]):
@@ -229,7 +232,8 @@ class QueueDialog(ModalScreen[Queued | None]):
         devices = self._ticked if not asked.any else Wants(
             count=chosen.pick or 1, free=None if free is None else int(free * GIB),
             cpu=self._inventory.is_cpu).text
-        return Queued(run, devices, name, doubt)
+        return Queued(run, devices, name, doubt,
+                      ["run", *arguments(spec, self._base), *asked.words()])
 
     def _wish(self) -> Wish:
         def text(field: str) -> str:
