@@ -47,7 +47,10 @@ def test_no_loss_and_no_count_are_dashes() -> None:
 
 
 def test_steps_stand_in_where_examples_are_not_known() -> None:
-    assert units.pace(12_400, 3) == "12.4k/s"
+    assert units.pace(12_400, 3) == "12.4k examples/s"
+    assert units.pace_cell(12_400, 3) == "12.4k"
+    assert units.pace_cell(None, 21.3) == "21.3 steps/s"
+    assert units.pace_cell(None, None) == "–"
     assert units.pace(None, 21.3) == "21.3 steps/s"
     assert units.pace(None, None) == units.pace(math.nan, math.nan) == "–"
 

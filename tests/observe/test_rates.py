@@ -16,7 +16,7 @@ from .kit import observe
 
 def test_rates_are_in_steps_as_examples_are_unknown():
     assert units.pace(None, 21.34) == "21.3 steps/s"
-    assert units.pace(1234.0, 21.34) == "1.2k/s"
+    assert units.pace(1234.0, 21.34) == "1.2k examples/s"
     assert units.pace(None, None) == units.UNKNOWN
     view = RunView()
     for i in range(4):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,8 @@ def test_a_removed_run_comes_back_as_it_was(home: Path):
     out = called("runs", "rm", run.id)
     assert out.returncode == 0
     assert f"{run.id} is in the bin for a week" in out.stdout
+    assert re.search(r"its [\d.]+ KiB are free after that, or now by gpu-engine runs empty",
+                     out.stdout)
     assert not run.path.exists()
     with pytest.raises(UserError):
         find(run.id)
@@ -148,3 +151,12 @@ def test_what_else_lies_in_the_bin_is_left_alone(home: Path, tmp_path: Path):
     cli.main(["runs", "empty"], standalone_mode=False)
     assert len(list((home / "removed").iterdir())) == 3
     assert paths.home() == home
+
+
+@pytest.mark.parametrize(("words", "when"), [
+    ((), ", free in a week, or now by gpu-engine runs empty"),
+    (("--dry-run",), "; with --for-good they are free at once"), (("--for-good",), "")])
+def test_pruning_says_when_the_room_is_free(home: Path, words: tuple[str, ...], when: str):
+    ended()
+    said = called("runs", "prune", "--keep", "0", *words).stderr
+    assert re.fullmatch(rf"[\d.]+ KiB in all{when}\n", said), said

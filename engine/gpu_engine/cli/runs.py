@@ -220,8 +220,8 @@ def _removed(run: str, outcome: Outcome) -> bool:
              "removes it here all the same", err=True)
         return False
     if outcome.binned:
-        echo(f"{run} is in the bin for a week, with its {units.size(outcome.here)}; "
-             f"gpu-engine runs restore {run} brings it back, --for-good frees the room")
+        echo(f"{run} is in the bin for a week: gpu-engine runs restore {run} brings it back; its "
+             f"{units.size(outcome.here)} are free after that, or now by gpu-engine runs empty")
         return True
     echo(f"{run} removed, {units.size(outcome.here)} freed")
     return True
@@ -256,4 +256,6 @@ def prune(keep: int, dry_run: bool, for_good: bool) -> None:
                     echo(f"{one.id}: {err}", err=True)
                     continue
             total += size
-    echo(f"{units.size(total)} in all", err=True)
+    when = "" if for_good or not total else "; with --for-good they are free at once" if dry_run \
+        else ", free in a week, or now by gpu-engine runs empty"
+    echo(f"{units.size(total)} in all{when}", err=True)

@@ -212,7 +212,7 @@ def _table(follower: Follower) -> Table:
     for one in follower.state.warnings if follower.state.live else ():
         title += f"\nwarning: {clean(one.message)}"
     table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in ("rank", "doing", "", "step", "loss", "per s", "host GiB"):
+    for name in ("rank", "doing", "", "step", "loss", "examples/s", "host GiB"):
         table.add_column(name, justify="left" if name in ("rank", "doing", "") else "right",
                          no_wrap=True)
     for view in follower.ranks.values():
@@ -220,7 +220,7 @@ def _table(follower: Follower) -> Table:
         step = units.count(view.step) + (f"/{view.total_steps:,}" if view.total_steps else "")
         table.add_row(str(view.rank), Text(clean(view.outcome or view.busy or "waiting")), bar,
                       step, units.loss(view.loss),
-                      units.pace(view.samples_per_s, view.steps_per_s).removesuffix("/s"),
+                      units.pace_cell(view.samples_per_s, view.steps_per_s),
                       units.gib(view.rss))
     return table
 

@@ -54,11 +54,17 @@ def rate(per_s: float | None) -> str:
 
 
 def pace(samples_per_s: float | None, steps_per_s: float | None) -> str:
-    """Examples per second: "12.4k/s". If they are not known, as with a person's own script, steps
-    per second: "21.3 steps/s"."""
-    if _known(samples_per_s) or not _known(steps_per_s):
-        return rate(samples_per_s)
-    return f"{short(steps_per_s)} steps/s"
+    """Examples per second: "12.4k examples/s". If they are not known, as with a person's own
+    script, steps per second: "21.3 steps/s"."""
+    return f"{short(samples_per_s)} examples/s" if _known(samples_per_s) \
+        else pace_cell(None, steps_per_s)
+
+
+def pace_cell(samples_per_s: float | None, steps_per_s: float | None) -> str:
+    """The same in a column under "examples/s": "12.4k", "21.3 steps/s"."""
+    if _known(samples_per_s):
+        return short(samples_per_s)
+    return f"{short(steps_per_s)} steps/s" if _known(steps_per_s) else UNKNOWN
 
 
 def short(value: float) -> str:

@@ -13,6 +13,7 @@ from gpu_engine.launching import launcher as launch
 from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Message
+from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.run.sheets import AboutRun
@@ -211,11 +212,12 @@ async def test_what_runs_is_not_resumed(tmp_path: Path, asked) -> None:
         await pilot.press("u")
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
-        assert app.screen.check_action("resume", ()) is None
+        assert app.screen.check_action("resume", ()) is False
         run.state("stopped", ended=T0 + 60)
         await settled(pilot, lambda s: not s.state.live)
         assert app.screen.check_action("resume", ()) is True
-        assert app.screen.check_action("stop", ()) is None
+        assert app.screen.check_action("stop", ()) is False
+        assert "stop" not in [key.label for key in app.screen.query_one(KeyBar).shown]
 
 
 async def test_a_spec_that_is_gone_is_said(tmp_path: Path, asked) -> None:

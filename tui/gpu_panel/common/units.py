@@ -8,6 +8,7 @@ from gpu_engine.common.units import (
            gib,
            loss,
            pace,
+           pace_cell,
            rate,
            share,
            short,
@@ -15,5 +16,5 @@ from gpu_engine.common.units import (
            time_of_day,
 )
 
-__all__ = ["UNKNOWN", "ago", "clock", "count", "gib", "loss", "pace", "rate", "share", "short",
-           "size", "time_of_day"]
+__all__ = ["UNKNOWN", "ago", "clock", "count", "gib", "loss", "pace", "pace_cell", "rate", "share",
+           "short", "size", "time_of_day"]

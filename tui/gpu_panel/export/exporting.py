@@ -18,6 +18,7 @@ from textual.widgets.option_list import Option
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded
 from gpu_engine.common.own_programs import own_environment, own_program
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import harmless
 
@@ -125,7 +126,7 @@ async def export(app: App, runs: Sequence[str]) -> None:
     said = (done.stdout if done.returncode == 0 else done.stderr).strip()
     if done.returncode != 0:
         raise UserError(said or f"the export ended with {done.returncode}")
-    app.notify(f"Written: {harmless(said).plain}" if said else "Written", markup=False)
+    same.done(app, f"Written: {harmless(said).plain}" if said else "Written", [words])
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -126,10 +126,10 @@ class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverr
     KEYS = keys.of("ranks")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Every rank: where it runs, what it does now, its figures, and the time since its last
-heartbeat. "time" is what a step's time goes into, a letter a tenth: d data, f forward, b backward,
-w waiting for others, o optimizer, s saving, e evaluation, · the rest. Enter shows the log of the
-rank under the cursor. o or a click on a heading sorts; ranks that failed or stalled come first in
-any order."""
+heartbeat. "per s" are examples, or steps where it says so. "time" is what a step's time goes into,
+a letter a tenth: d data, f forward, b backward, w waiting for others, o optimizer, s saving,
+e evaluation, · the rest. Enter shows the log of the rank under the cursor. o or a click on a
+heading sorts; ranks that failed or stalled come first in any order."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -266,7 +266,7 @@ any order."""
         bad = view.loss is not None and view.loss - view.loss != 0
         beat = since_heard(view, now) if self._live else units.UNKNOWN
         many = max(len(where), len(view.gpu_allocated), 1)
-        pace = units.UNKNOWN if still else units.pace(view.samples_per_s, view.steps_per_s)
+        pace = units.UNKNOWN if still else units.pace_cell(view.samples_per_s, view.steps_per_s)
         wait = None if still else view.data_wait
         keys = self._device_keys.get(view.rank, [])
         rows: list[list[Part]] = []

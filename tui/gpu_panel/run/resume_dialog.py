@@ -9,6 +9,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Input, Static
 
 from gpu_engine.runs.folder import Run
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import harmless
 from gpu_panel.common.submit import SubmitDialog
@@ -67,4 +68,8 @@ class ResumeDialog(SubmitDialog):
         self.say("starting …", "-plain")
         await in_thread(lambda: launch.resume(self._run, sets, like=like, start=start),
                         name="panel-resume")
+        words = [*(["--like", str(like)] if like is not None else []),
+                 *(["--from", start] if start != "newest" else []),
+                 *(word for one in sets for word in ("--set", one))]
+        same.done(self.app, f"Run {self._run.id} goes on", [["resume", self._run.id, *words]])
         self.dismiss(True)

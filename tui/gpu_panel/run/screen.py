@@ -19,6 +19,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.launching.lookup import stop as stop_run
 from gpu_engine.runs import chart_annotations, job
 from gpu_engine.runs.folder import Run
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
@@ -220,12 +221,13 @@ class RunScreen(StoreScreen):
     # --- the run itself -------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey out stop and trace for a run that has ended, and resume for one that is live."""
+        """Leave out stop and trace for a run that has ended, and resume for one that is live."""
         over = not self._was_live and (
             action in ("trace", "attach") or (action == "stop" and not self._left))
         if over or (action == "resume" and self._was_live) \
-                or (action == "attach" and self._debug_rank is None) \
-                or (action == "again" and self._again is None):
+                or (action == "attach" and self._debug_rank is None):
+            return False
+        if action == "again" and self._again is None:
             return None
         return super().check_action(action, parameters)
 
@@ -329,7 +331,8 @@ class RunScreen(StoreScreen):
     async def action_trace(self) -> None:
         from gpu_panel.run.sheets import ask_for_traces
 
-        self.notify("Tracing the next 3 steps of each rank")
+        same.done(self.app, "Tracing the next 3 steps of each rank",
+                  [["trace", self.run_folder.id]])
         with guard(self.app):
             sheet = await in_thread(lambda: ask_for_traces(self.run_folder), name="panel-trace")
             self.app.push_screen(sheet)
@@ -370,15 +373,16 @@ class RunScreen(StoreScreen):
             self.notify(str(err), severity="warning", markup=False)
             return
         if left:
-            self.notify("Ended the remaining processes")
+            same.done(self.app, "Ended the remaining processes", [["stop", run.id]])
             return
         if queued:
-            self.notify("Removed from the queue")
+            same.done(self.app, "Removed from the queue", [["stop", run.id]])
             await self.store.look_now()
             self.paint()
             return
         self._asked_to_stop = True
-        self.notify("Ending the ranks" if now else "Asked the ranks to stop")
+        same.done(self.app, "Ending the ranks" if now else "Asked the ranks to stop",
+                  [["stop", run.id, *(["--now"] if now else [])]])
 
     @work(group="resume", exclusive=True, exit_on_error=False)
     async def action_resume(self) -> None:

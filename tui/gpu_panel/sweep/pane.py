@@ -14,6 +14,7 @@ from gpu_engine.sweep import words
 from gpu_engine.sweep.group import Group
 from gpu_engine.sweep.table import FAILED, By, One, Point, names, points
 from gpu_panel import keys
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.dialogs import Confirm
@@ -258,7 +259,8 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
 
             done = await in_thread(lambda: again.stop(group), name="panel-stop")
             self.look_at_once()
-            self._say(f"{len(done.runs)} runs were asked to stop", done.trouble)
+            same.done(self.app, f"{len(done.runs)} runs were asked to stop",
+                      [["sweep", "stop", group.id]], trouble=done.trouble)
 
     @work(exit_on_error=False, group="do", exclusive=True)
     async def action_retry(self) -> None:
@@ -275,8 +277,5 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
 
             done = await in_thread(lambda: again.retry(group, When()), name="panel-retry")
             self.look_at_once()
-            self._say(f"{len(done.runs)} runs wait for another attempt", done.trouble)
-
-    def _say(self, text: str, trouble: Sequence[str]) -> None:
-        self.notify("\n".join([text, *trouble]), markup=False,
-                    severity="warning" if trouble else "information")
+            same.done(self.app, f"{len(done.runs)} runs wait for another attempt",
+                      [["sweep", "retry", group.id]], trouble=done.trouble)

@@ -18,12 +18,14 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.units import GIB
 from gpu_engine.devices.records import Inventory
+from gpu_engine.plan.command_line import arguments
 from gpu_engine.queue import submit
 from gpu_engine.queue.order import Wants
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import submit as sweep
 from gpu_engine.sweep.grid import Member
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Confirm, harmless
@@ -48,6 +50,8 @@ class Queued:
     """"sweep s0ec2 of 4 runs", of which `run` is the first; None: it is a single run."""
     doubt: str | None
     """Why its code is not kept as it is; None: it is kept, or there is none to keep."""
+    words: list[str]
+    """The words of gpu-engine that do the same."""
 
 
 class QueueDialog(SubmitDialog):
@@ -205,7 +209,8 @@ class QueueDialog(SubmitDialog):
         devices = self._ticked if not asked.any else Wants(
             count=chosen.pick or 1, free=None if free is None else int(free * GIB),
             cpu=self._inventory.is_cpu).text
-        return Queued(run, devices, name, doubt)
+        return Queued(run, devices, name, doubt,
+                      ["run", *arguments(spec, self._base), *asked.words()])
 
     def _wish(self) -> Wish:
         def text(field: str) -> str:
@@ -274,7 +279,7 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,
         spec, inventory, draft.base, first, live, vary=vary))
     if found is not None:
         whose = found.sweep[0].upper() + found.sweep[1:] if found.sweep else f"Run {found.run.id}"
-        app.notify(f"{whose} waits in the queue for {found.devices}", markup=False)
+        same.done(app, f"{whose} waits in the queue for {found.devices}", [found.words])
         if found.doubt is not None:
             app.notify(found.doubt, title=f"Run {found.run.id}", severity="warning", markup=False,
                        timeout=12)

@@ -66,6 +66,14 @@ class Wish:
         return When(self.after or None, begin, _whole(PRIORITY, self.priority, "0"),
                     _number(FREE_FOR, self.free_for, "0"))
 
+    def words(self) -> list[str]:
+        """The options of `gpu-engine run` that ask for the same, apart from the devices."""
+        given = (("--after", self.after), ("--begin", self.begin), ("--priority", self.priority),
+                 ("--free-for", self.free_for), ("--repeat", self.repeat),
+                 *(("--grid", text) for text in self.vary.split()))
+        return ["--queue", *(word for name, text in given if text.strip()
+                             for word in (name, text.strip()))]
+
     def members(self, spec: RunSpec) -> list[Member]:
         """The runs of the sweep; none if there is just one run. Raises Wrong."""
         repeat = _whole(REPEAT, self.repeat, "1")

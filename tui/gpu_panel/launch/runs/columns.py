@@ -96,7 +96,7 @@ def _loss(line: RunLine, width: int) -> str:
 
 def _speed(line: RunLine, width: int) -> str:
     known = line.samples_per_s is not None or line.steps_per_s is not None
-    return units.pace(line.samples_per_s, line.steps_per_s) if known else ""
+    return units.pace_cell(line.samples_per_s, line.steps_per_s) if known else ""
 
 
 def _begun(line: RunLine, width: int) -> str:
@@ -131,7 +131,7 @@ COLUMNS: dict[str, Column] = {c.name: c for c in (
            lambda r: _finite(r.loss), width=8, right=True),
     Column("curve", "curve", "the shape of its loss", lambda r, w: sparkline(r.history, w),
            width=10, tone="accent"),
-    Column("speed", "per second", "samples or steps per second, at the end of a finished run",
+    Column("speed", "examples/s", "examples or steps per second, at the end of a finished run",
            _speed, lambda r: _finite(r.samples_per_s), falls=True, width=12, right=True),
     Column("time", "took", "how long its attempts took, without the time between them",
            lambda r, w: units.clock(r.seconds) if r.seconds is not None else "",

@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from gpu_panel import keys, readonly
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
@@ -246,7 +247,7 @@ compares them. Esc clears the marks, then the filter."""
             known = await in_thread(lambda: notes.read(line.run.path), name="panel-notes")
             change = await self.app.push_screen_wait(NoteDialog(line.id, line.preset, known))
             if change is not None:
-                await several.write_on([line], change)
+                await several.write_on(self.app, [line], change)
                 self._list_anew()
 
     @work(exit_on_error=False, group="run", exclusive=True)
@@ -262,7 +263,7 @@ compares them. Esc clears the marks, then the filter."""
                 [line.id for line in targets], targets[0].tags if len(targets) == 1 else None,
                 used))
             if change is not None:
-                await several.write_on(targets, change)
+                await several.write_on(self.app, targets, change)
                 self._list_anew()
 
     @work(exit_on_error=False, group="run", exclusive=True)
@@ -288,6 +289,7 @@ compares them. Esc clears the marks, then the filter."""
 
             async with self._moves:
                 await in_thread(lambda: change.move(line.run, to), name="panel-move")
+            same.done(self.app, f"Run {line.id} was moved", [["queue", "move", line.id, to]])
             self.look_at_once()
 
     @work(exit_on_error=False, group="run", exclusive=True)

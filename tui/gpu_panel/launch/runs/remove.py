@@ -9,6 +9,7 @@ from textual.app import App
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder
+from gpu_panel.commands import same
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, ask_count
@@ -27,11 +28,11 @@ async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
     from a worker. Raises UserError if it can't be moved."""
     size = await in_thread(run.size, name="panel-size")
     if not await app.push_screen_wait(Confirm(
-            f"Remove run {run.id}", f"{name}: {units.size(size)} of logs and checkpoints go into "
-            f"the bin. Within a week, gpu-engine runs restore {run.id} brings it back.",
+            f"Remove run {run.id}", f"{name}: {into_bin(size, run.id)}",
             yes="Remove it")):
         return False
     await in_thread(lambda: remove_all([run]), name="panel-remove")
+    same.done(app, f"Run {run.id} is in the bin", [["runs", "rm", run.id]])
     return True
 
 
@@ -53,17 +54,26 @@ async def ask_and_prune(app: App[Any]) -> bool:
     if not going:
         app.notify("Nothing to remove: all finished runs are kept")
         return False
-    size = units.size(sum(size for _, size in going))
+    size = sum(size for _, size in going)
     names = ", ".join(run.id for run, _ in going[:_NAMED])
     names += f" and {len(going) - _NAMED} more" if len(going) > _NAMED else ""
     if not await app.push_screen_wait(Confirm(
             f"Remove {len(going)} run{'s' * (len(going) > 1)}",
-            f"{size} of logs and checkpoints go into the bin for a week: {names}. gpu-engine runs "
-            "restore brings them back, gpu-engine runs empty frees the room.",
+            f"{names}: {into_bin(size, 'ID')}",
             yes="Remove them")):
         return False
     await in_thread(lambda: remove_all(run for run, _ in going), name="panel-prune")
+    same.done(app, f"{len(going)} runs are in the bin", [["runs", "prune", "--keep", str(keep)]])
     return True
+
+
+def into_bin(size: int, run: str) -> str:
+    """What becomes of so many bytes, and when the disk has them again. `run`: whose id brings it
+    back."""
+    room = units.size(size)
+    return f"{room} of logs and checkpoints go into the bin. Within a week, gpu-engine runs " \
+           f"restore {run} brings them back; after that the disk has its {room} again, or now " \
+           "by gpu-engine runs empty."
 
 
 def _ended() -> list[tuple[Run, int]]:

@@ -10,10 +10,10 @@ from textual.app import App
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import notes
-from gpu_panel.common import units
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.runs.remove import remove_all
+from gpu_panel.launch.runs.remove import into_bin, remove_all
 from gpu_panel.run.questions import ask_to_cancel, ask_to_leave
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
     from gpu_engine.launching.lookup import stop
 
     await in_thread(lambda: _each(live, lambda line: stop(line.run)), name="panel-stop")
-    app.notify(f"Run {live[0].id} was removed from the queue" if len(live) == len(queue) == 1
-               else f"Run {live[0].id} was asked to stop" if len(live) == 1
-               else f"{len(live)} runs were asked to stop", markup=False)
+    same.done(app, f"Run {live[0].id} was removed from the queue" if len(live) == len(queue) == 1
+              else f"Run {live[0].id} was asked to stop" if len(live) == 1
+              else f"{len(live)} runs were asked to stop", [["stop", line.id] for line in live])
 
 
 async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
@@ -78,8 +78,7 @@ async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
         app.notify("None of the marked runs has ended: s stops them", severity="warning")
         return False
     sizes = await in_thread(lambda: sum(line.run.size() for line in going), name="panel-size")
-    text = f"{named(going)}: {units.size(sizes)} of logs and checkpoints go into the bin. " \
-           "Within a week, gpu-engine runs restore brings them back."
+    text = f"{named(going)}: {into_bin(sizes, 'ID')}"
     if len(going) < len(lines):
         text += f" {len(lines) - len(going)} of the {len(lines)} marked runs stay: they still " \
                 "run or can't be read."
@@ -87,6 +86,8 @@ async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
                                               yes="Remove them")):
         return False
     await in_thread(lambda: remove_all(line.run for line in going), name="panel-remove")
+    same.done(app, f"{len(going)} runs are in the bin",
+              [["runs", "rm", *(line.id for line in going)]])
     return True
 
 
@@ -102,8 +103,16 @@ def _each(lines: Sequence[RunLine], work: Callable[[RunLine], object]) -> None:
         raise UserError("\n".join(trouble))
 
 
-async def write_on(lines: Sequence[RunLine], change: Callable[[Notes], Notes]) -> None:
+async def write_on(app: App[Any], lines: Sequence[RunLine], change: Callable[[Notes], Notes]
+                   ) -> None:
     """Change what is written on these runs. Raises UserError, naming every run on which that
     failed."""
-    await in_thread(lambda: _each(lines, lambda line: notes.change(line.run.path, change)),
-                    name="panel-notes")
+    changed: list[list[str]] = []
+
+    def write(line: RunLine) -> None:
+        before = notes.read(line.run.path)
+        changed.append(same.note(line.id, before, notes.change(line.run.path, change)))
+
+    await in_thread(lambda: _each(lines, write), name="panel-notes")
+    same.done(app, f"Written on run {lines[0].id}" if len(lines) == 1
+              else f"Written on {len(lines)} runs", [one for one in changed if len(one) > 2])

@@ -17,6 +17,7 @@ from textual.widgets import Input
 
 from gpu_engine.runs import stacks
 from gpu_panel import keys
+from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
@@ -228,7 +229,8 @@ launchers, and the supervisor's log."""
         self._view.action_last()
         self.come_forward()
         also = f", and {name_ranks(others)}" if others else ""
-        self.notify(f"Asked rank {rank} for its stacks{also}; they appear in its log", markup=False)
+        same.done(self.app, f"Asked rank {rank} for its stacks{also}; they appear in its log",
+                  [["stacks", store.run.id, "--rank", str(r)] for r in (rank, *others)])
 
     # --- find, filter, go to ------------------------------------------------------------------
 

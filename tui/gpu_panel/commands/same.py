@@ -1,0 +1,37 @@
+"""What is said after an action: what was done, and the command of gpu-engine that does the same."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpu_engine.common.clean import clean
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from gpu_engine.runs.notes import Notes
+
+_MOST, _LONGEST = 3, 160
+"""Commands that are shown, and characters of one: what was cut would do something else."""
+
+
+def done(app: App[Any], what: str, commands: Sequence[Sequence[str]], *,
+         trouble: Sequence[str] = ()) -> None:
+    """Say what was done. `commands`: the words after gpu-engine, for each that does a part of it.
+    `trouble`: what went wrong in some parts."""
+    lines = [shlex.join(["gpu-engine", *words]) for words in commands]
+    short = [f"$ {line}" for line in lines[:_MOST] if len(line) <= _LONGEST and line == clean(line)]
+    more = [f"and {len(lines) - _MOST} more such commands"] if len(lines) > _MOST and short else []
+    app.notify("\n".join([what, *trouble, *short, *more]), markup=False,
+               severity="warning" if trouble else "information")
+
+
+def note(run: str, before: Notes, after: Notes) -> list[str]:
+    """The words of the command that changes what is written on a run."""
+    words = [word for tag in after.tags if tag not in before.tags for word in ("--tag", tag)]
+    words += [word for tag in before.tags if tag not in after.tags for word in ("--untag", tag)]
+    if after.name != before.name:
+        words += ["--name", after.name or ""]
+    return ["note", run, *words, *(["--", after.note] if after.note != before.note else [])]
