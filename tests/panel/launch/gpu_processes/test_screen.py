@@ -9,7 +9,6 @@ import sys
 import time
 
 import pytest
-from gpu_panel.launch.gpu_processes.pane import GpuProcessesPane
 
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
