@@ -110,7 +110,7 @@ class AskLine(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = harmless(self._title)
-            box.border_subtitle = f"enter {self._does} · esc cancel"
+            box.border_subtitle = harmless(f"enter {self._does} · esc cancel")
             yield Static(harmless(self._note), classes="dialog-note")
             yield Input(self._value, compact=True, id="name", max_length=self._longest)
             yield from self.more()
