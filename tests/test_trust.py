@@ -90,7 +90,7 @@ WRITING = {
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """
-        cli/page.py: write_atomic in _write
+        cli/page.py: write_atomic in command
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
         export/atomic_output.py: open in __init__

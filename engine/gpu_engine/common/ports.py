@@ -12,18 +12,24 @@ def port_taken(port: int) -> str | None:
     The store binds all addresses, so that is what is tried, without SO_REUSEADDR's blindness to
     a listener; connections of an earlier run in TIME_WAIT do not count as taken.
     """
-    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as sock:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind((address, port))
-                sock.listen(1)
-        except OSError as err:
-            if err.errno == errno.EADDRINUSE:
-                return f"the port is taken on this machine; {free_port()} is free"
-            if family == socket.AF_INET:
-                return f"can't listen on it: {err.strerror}"
+    try:
+        listener(port).close()
+    except OSError as err:
+        if err.errno == errno.EADDRINUSE:
+            return f"the port is taken on this machine; {free_port()} is free"
+        return f"can't listen on it: {err.strerror}"
     return None
+
+
+def listener(port: int) -> socket.socket:
+    """A socket that listens on all addresses of this machine, as a rendezvous would. Raises
+    OSError."""
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    except (OSError, ValueError) as err:
+        if getattr(err, "errno", None) == errno.EADDRINUSE:
+            raise
+        return socket.create_server(("", port))  # there is no IPv6 here
 
 
 def free_port() -> int:

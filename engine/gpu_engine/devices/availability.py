@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.leases import Holder, key
@@ -90,7 +91,7 @@ def judge(samples: Sequence[Sample], lease: str | None = None, *, looks: int = L
     if last.processes:
         return Availability("busy", _who(last.processes, now))
     if last.memory_used is not None and last.memory_used >= MEMORY:
-        return Availability("busy", f"{_size(last.memory_used)} of its memory are used")
+        return Availability("busy", f"{units.size(last.memory_used)} of its memory are used")
     newest = [s for s in samples[-looks:] if s.utilization is not None]
     most = max((s.utilization or 0.0 for s in newest), default=None)
     if most is not None and most >= UTILIZATION:
@@ -126,7 +127,7 @@ def in_the_way(sample: Sample, *, now: float | None = None) -> str | None:
     named = [p.memory for p in processes]
     unnamed = (sample.memory_used or 0) - sum(m or 0 for m in named)
     if None not in named and unnamed >= MEMORY:
-        return f"{_size(unnamed)} of its memory are used, and the driver does not say by what"
+        return f"{units.size(unnamed)} of its memory are used, and the driver does not say by what"
     return None
 
 
@@ -282,8 +283,8 @@ def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Availability
     why = [f"{s.device.label}: {states[s.device.id].reason}" for s in newest
            if not states[s.device.id].free]
     if least is not None:
-        text = f"{n} with {_size(least)} of free memory are needed"
-        why += [f"{s.device.label}: {_size(free_memory(s) or 0)} of it are free"
+        text = f"{n} with {units.size(least)} of free memory are needed"
+        why += [f"{s.device.label}: {units.size(free_memory(s) or 0)} of it are free"
                 for s in newest if states[s.device.id].free and (free_memory(s) or 0) < least]
     return "; ".join([text, *why])
 
@@ -299,15 +300,11 @@ def _who(processes: Sequence[DeviceProcess], now: float | None) -> str:
         if first.command:
             parts.append(first.command if len(first.command) <= 60 else first.command[:59] + "…")
     if first.memory is not None:
-        parts.append(_size(first.memory))
+        parts.append(units.size(first.memory))
     if first.started is not None:
         parts.append(_duration((now if now is not None else time.time()) - first.started))
     text = " · ".join(parts)
     return f"{text} and {len(processes) - 1} more" if len(processes) > 1 else text
-
-
-def _size(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count >> 20} MiB"
 
 
 def _duration(seconds: float) -> str:

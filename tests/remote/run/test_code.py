@@ -139,7 +139,7 @@ def test_a_submodule_and_a_part_of_a_repository(project, home, tmp_path):
 
 
 def test_what_cannot_be_sent_is_named(project, home, tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot, "LARGEST", 5000)
+    monkeypatch.setattr(snapshot.listing, "LARGEST", 5000)
     (project / "train.csv").write_bytes(bytes(4000))
     (project / "other.csv").write_bytes(bytes(3000))
     with pytest.raises(SpecError, match=r"largest: train.csv \(3.9 KiB\), other.csv"):

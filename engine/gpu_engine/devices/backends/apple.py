@@ -43,10 +43,6 @@ class Apple(Backend):
         """One reader."""
         return [_AppleReader(devices)]
 
-    def environment(self, devices: Sequence[Device]) -> dict[str, str]:
-        """None: a process uses it or does not."""
-        return {}
-
 
 class _AppleReader(Reader):
     def read(self) -> tuple[Sample, ...]:

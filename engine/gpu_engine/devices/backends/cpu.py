@@ -38,12 +38,8 @@ class Cpu(Backend):
         return replace(self.nothing(environ), devices=slots(cores, memory, host.cgroup_cpus()))
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
-        """One reader for all slots."""
+        """One reader for all slots. CPU affinity (`Device.cores`) keeps a process on its slots."""
         return [CpuReader(devices)]
-
-    def environment(self, devices: Sequence[Device]) -> dict[str, str]:
-        """No variables: CPU affinity (`Device.cores`) keeps a process on its slots."""
-        return {}
 
 
 def slots(cores: list[int], memory_total: int | None = None, quota: float | None = None

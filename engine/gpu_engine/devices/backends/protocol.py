@@ -79,11 +79,11 @@ class Backend(ABC):
         """Open a reader for each physical device among `devices`, which `discover` has found,
         perhaps in another process. Raises `DriverLost`."""
 
-    @abstractmethod
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
         """The variables with which a process sees these devices, in this order, and no others of
         this vendor. For no devices: the variables that hide all of them. `discover`, given these
-        variables, finds exactly `devices`."""
+        variables, finds exactly `devices`. None of a backend that has no such variables."""
+        return {}
 
     def hides_all(self, environ: Mapping[str, str]) -> bool:
         """Whether the values of `variables` in `environ` hide all devices."""

@@ -9,6 +9,7 @@ import time
 
 from gpu_engine.common.errors import telling
 from gpu_engine.common.files import reason
+from gpu_engine.common.ports import listener
 from gpu_engine.remote.reach.protocol import Attempted, Listen, Listening, Reach, Reached
 from gpu_engine.remote.there.wire import Asked
 
@@ -21,7 +22,7 @@ GREETING = b"gpu-panel\n"
 
 def listen(asked: Asked, request: Listen) -> None:
     with telling(f"port {request.port} can't be listened on"):
-        sock = _listener(request.port)
+        sock = listener(request.port)
     with sock:
         asked.say(Listening(sock.getsockname()[1]))
         sock.settimeout(0.1)
@@ -52,24 +53,6 @@ def reach(asked: Asked, request: Reach) -> None:
                                      args=(address, request.port, left, tried, answered)).start()
             answered.wait_for(lambda: len(tried) == len(addresses), min(left, _NEXT_AFTER))
         asked.say(Reached(tuple(Attempted(a, tried.get(a, _NO_ANSWER)) for a in addresses)))
-
-
-def _listener(port: int) -> socket.socket:
-    """On all addresses, as a rendezvous would."""
-    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            sock.bind((address, port))
-            sock.listen(16)
-            return sock
-        except OSError:
-            sock.close()
-            if family == socket.AF_INET:
-                raise
-    raise AssertionError
 
 
 def _try(address: str, port: int, seconds: float, tried: dict[str, str | None],
