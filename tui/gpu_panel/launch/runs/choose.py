@@ -23,7 +23,7 @@ _MOST = 20
 class _Columns(Rows):
     """All columns that match what is typed, the chosen ones ticked."""
 
-    DEFAULT_CSS = "_Columns { height: auto; max-height: 18; }"
+    DEFAULT_CSS = "_Columns { height: auto; max-height: 16; }"
 
     def __init__(self, chosen: Sequence[str], more: Mapping[str, Sequence[str]]) -> None:
         super().__init__(id="columns")
