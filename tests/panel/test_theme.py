@@ -159,7 +159,7 @@ async def test_a_runs_screen_can_be_read(tmp_path: Path) -> None:
     run.write(1, ("warning", 50, {"message": "slow"}))
     app = Mini(run.run, at=50.5)
     async with app.run_test(size=(160, 48)) as pilot:
-        await run_settled(pilot, lambda s: s.caught_up and s.warnings())
+        await run_settled(pilot, lambda s: s.caught_up and s.view.warnings())
         await read(pilot, "a run that trains")
         await pilot.press("b", "m", "left", "4")
         app.run_screen.query_one(LogView).search("says")
