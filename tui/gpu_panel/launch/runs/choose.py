@@ -62,7 +62,8 @@ class _Columns(Rows):
         elif name in COLUMNS or sum(one not in COLUMNS for one in self.chosen) < _MOST:
             self.chosen[name] = None
         else:
-            self.notify(f"At most {_MOST} columns beside the usual ones", severity="warning")
+            self.notify(f"At most {_MOST} columns beside the usual ones", severity="warning",
+                        markup=False)
         self.repaint()
 
 
