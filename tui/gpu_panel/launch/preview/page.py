@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from textual.containers import Vertical
@@ -17,7 +16,7 @@ from gpu_panel.launch.stores import Stores
 SOON = 0.05
 """Seconds for which a page waits for its first figures; what was shown stays until then."""
 AGAIN, CATCHING_UP = 0.5, 0.1
-"""Seconds between two looks: at what changes by itself, and at whether anything was read."""
+"""Seconds between two looks at what was read: usually, and while old events are being read."""
 
 
 class Page(Vertical):
@@ -64,11 +63,8 @@ class Page(Vertical):
                     self.paint()
                 elif store.caught_up:
                     return
-                until = time.monotonic() + (AGAIN if store.caught_up else CATCHING_UP)
-                while (store.version, store.caught_up) == now and time.monotonic() < until:
-                    await asyncio.wait({reading}, timeout=CATCHING_UP)
-                    if reading.done():
-                        break
+                await asyncio.wait({reading},
+                                   timeout=AGAIN if store.caught_up else CATCHING_UP)
                 if reading.done():
                     reading.result()
         finally:
