@@ -49,7 +49,7 @@ def of(views: Sequence[RankView], devices: Sequence[DeviceTimes] = ()) -> list[V
     """The verdicts on a run whose ranks have these views, and on its devices."""
     ranks = _long_enough(views)
     found = [device_verdicts.of_memory(views), device_verdicts.throttled(devices),
-             device_verdicts.another_process(devices)]
+             device_verdicts.another_process(devices), *slow_devices(views)]
     if ranks:
         found += [rule(ranks) for rule in RULES]
         found.append(device_verdicts.not_kept_busy([r.whole for r in ranks], devices))
