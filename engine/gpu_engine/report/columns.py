@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.spec.schema import SECTIONS
 
 if TYPE_CHECKING:
     from gpu_engine.sweep.track import Extent
@@ -27,6 +26,8 @@ Order = tuple[bool, float, str]
 
 def known(name: str) -> bool:
     """Whether this can be the name of such a column."""
+    from gpu_engine.spec.schema import SECTIONS  # after the panel's first frame
+
     section, dot, key = name.partition(".")
     return _recorded(name) is not None or bool(section in SECTIONS and dot and key)
 

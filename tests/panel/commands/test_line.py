@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpu_panel.run.about import AboutRun
 from textual.widgets import Input, Log
 
 from gpu_engine.common import only_look, paths
@@ -15,6 +14,7 @@ from gpu_panel.commands import line
 from gpu_panel.commands.line import CommandLine, meaning
 from gpu_panel.commands.output import OutputScreen
 from gpu_panel.run.screen import RunScreen
+from gpu_panel.run.sheets import AboutRun
 
 from ... import odd_runs
 from ...command_line import called

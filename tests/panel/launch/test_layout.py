@@ -134,7 +134,7 @@ async def test_devices_and_form_have_the_rows_they_need():
         assert "A100-SXM4-80GB · " in str(screen.devices.border_subtitle)
         assert screen.runs.region.height >= 6
 
-        await pilot.resize_terminal(120, 52)
+        await pilot.resize_terminal(120, 56)
         await screen.query_one(More).open()
         await settled(pilot, screen)
         fields = screen.query_one("#fields")

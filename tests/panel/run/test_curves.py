@@ -7,7 +7,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from gpu_panel.run.loss import LossPane
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import Input
@@ -19,7 +18,7 @@ from gpu_engine.plan.records import DeviceUse, RankPlan
 from gpu_engine.runs import chart_annotations
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.run import recorded, subjects
-from gpu_panel.run.chart import ChartPane
+from gpu_panel.run.chart import ChartPane, LossPane
 from gpu_panel.run.pane import Moment
 from gpu_panel.run.recorded import Recorded
 from gpu_panel.run.store import RunStore

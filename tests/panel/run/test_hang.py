@@ -31,7 +31,7 @@ async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) 
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
         assert "has stalled" not in terminal(app)
-        assert "12.4k/s" in terminal(app)
+        assert "12.4k examples/s" in terminal(app)
         assert "left" in terminal(app).splitlines()[0]
         app.at = 171
         await shown(pilot)

@@ -40,7 +40,7 @@ async def test_what_is_there_is_shown(tmp_path: Path) -> None:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         text = flat(terminal(app))
         for part in ("run 3f2a bytes-gpt · DDP×2 · 256 global · bf16", "● running 00:50 · 25 %",
-                     "02:30 left", "step 99 of 400", "epoch 1 of 2", "12.4k/s",
+                     "02:30 left", "step 99 of 400", "epoch 1 of 2", "12.4k examples/s",
                      "saved step 99 just now", "eval loss 1.910, accuracy 0.412 at 99",
                      "loss ─ mean 2.440, ranks 2.430 to 2.450", "memory ─ 28.0 GiB, peak 34.0",
                      "! 1 warning", "the last batch is dropped",

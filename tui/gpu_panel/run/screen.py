@@ -224,10 +224,10 @@ class RunScreen(StoreScreen):
         """Leave out stop and trace for a run that has ended, and resume for one that is live."""
         over = not self._was_live and (
             action in ("trace", "attach") or (action == "stop" and not self._left))
-        if over or (action == "resume" and self._was_live) \
-                or (action == "attach" and self._debug_rank is None):
+        if over or (action == "resume" and self._was_live):
             return False
-        if action == "again" and self._again is None:
+        if (action == "again" and self._again is None) \
+                or (action == "attach" and self._debug_rank is None):
             return None
         return super().check_action(action, parameters)
 

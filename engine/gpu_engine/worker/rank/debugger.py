@@ -19,7 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ...common.errors import UserError
 from ...events import schema
 from ...events.writer import append
 from .standing import line_of
@@ -72,8 +71,9 @@ def install(events: Path) -> None:
 def post_mortem(err: BaseException | None) -> None:
     """Open the debugger where `err` was raised, if this rank has a terminal. A mistake that is told
     as such, and the end of a debugger, open none."""
-    if _State.installed and isinstance(err, Exception) and not isinstance(err, UserError) \
-            and type(err).__name__ != "BdbQuit":
+    # By name: a script's rank has none of the engine, which UserError is of.
+    if _State.installed and isinstance(err, Exception) and not any(
+            kind.__name__ in ("UserError", "BdbQuit") for kind in type(err).__mro__):
         import pdb
 
         # As pdb prints: what goes to stderr here torch's own hook shows afterwards.
