@@ -22,6 +22,7 @@ RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
     ("-diverges", False), ("note:2k mode:ddp preset:digits task:tasks.digits", True),
     ("state:", True), ("-", True), ("state:failed tag:old", False),
     ("train.lr=0.1", True), ("train.lr=0", False), ("-train.lr=0.1", False), ("train.lr=", True),
+    ("train.lr=1e-1", True), ("train.lr=.2", False), ("-train.lr=.10", False),
     ("batch.size=8", False), ("task.params.Width=wide", True)])
 def test_words_that_a_run_matches(text, found):
     assert parse(text).matches(RUN) is found

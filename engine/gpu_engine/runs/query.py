@@ -43,7 +43,7 @@ class _Term:
 
     def holds(self, asked: Asked) -> bool:
         if self.key is not None:
-            found = asked.settings.get(self.key, "").lower() == self.text
+            found = _same(asked.settings.get(self.key, "").lower(), self.text)
         elif self.field is None:
             found = any(self.text in value for values in asked.texts.values() for value in values)
         elif self.field in _BEGINS:
@@ -51,6 +51,14 @@ class _Term:
         else:
             found = any(self.text in value for value in asked.texts[self.field])
         return found != self.out
+
+
+def _same(value: str, text: str) -> bool:
+    """Whether they are the same text or the same number, as 0.002 and 2e-3."""
+    try:
+        return value == text or float(value) == float(text)
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

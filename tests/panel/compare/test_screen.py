@@ -146,6 +146,16 @@ async def test_the_curves_have_the_rows_that_the_tables_do_not_need(size):
         assert curves.outer_size.height > size[1] / 2
 
 
+async def test_tables_that_were_behind_tabs_have_their_rows_once_there_is_room():
+    runs = [written("digits-a"), written("digits-b", lr=0.1, ranks=1)]
+    async with Mini(runs).run_test(size=(80, 24)) as pilot:
+        screen = await read(pilot)
+        await pilot.resize_terminal(160, 48)
+        for table in (screen.query_one(FiguresPane), screen.query_one(DifferencesPane)):
+            await until(pilot, lambda table=table: table.rows_wanted > 3)
+            await until(pilot, lambda table=table: table.outer_size.height == table.rows_wanted)
+
+
 async def test_over_steps_time_and_examples_and_another_value():
     wide, narrow = runs = [written("digits-a"), written("digits-b", ranks=1)]
     async with Mini(runs).run_test(size=(120, 36)) as pilot:

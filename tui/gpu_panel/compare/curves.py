@@ -41,7 +41,7 @@ class CurvesPane(CurveView, ComparePane):
 table is on top. x draws them over steps, over the time since each run began (without the time
 between its attempts), or over the examples seen. c chooses another value: evaluations, what a
 script logs, learning rate, speed, gradient norm. ▲ and ▼ mark where values far outside are cut off;
-v shows them."""
+a shows them."""
     DEFAULT_CSS = "CurvesPane { height: 1fr; min-height: 8; }"
 
     def __init__(self, *, id: str | None = None) -> None:
