@@ -31,6 +31,8 @@ def test_a_word_that_may_be_a_mistake():
     assert parse("sate:failed").doubt.startswith("'sate' is no field; there are id, name")
     assert parse("state:failed digits:Digits x.y:z").doubt.startswith("'digits' is no field")
     assert parse("state:failed 12:30").doubt is None
+    assert "did you mean train.lr?" in parse("train.lrr=0.1").doubt
+    assert parse("train.lr=0.1 task.params.width=8 run.env.HOME=/x").doubt is None
 
 
 @given(st.text(max_size=40))
