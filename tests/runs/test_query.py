@@ -11,7 +11,8 @@ from gpu_engine.runs.query import Asked, parse
 RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
                task="gpu_engine.tasks.digits:Digits", mode="ddp", state="failed",
                tags=("lr", "base-2"), note="diverges after 2k",
-               settings={"train.lr": "0.1", "task.params.Width": "Wide"})
+               settings={"train.lr": "0.1", "task.params.Width": "Wide",
+                         "run.env.OMP_NUM_THREADS": "1", "task.params.n-2": "two words"})
 
 
 @pytest.mark.parametrize(("text", "found"), [
@@ -22,7 +23,10 @@ RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
     ("-diverges", False), ("note:2k mode:ddp preset:digits task:tasks.digits", True),
     ("state:", True), ("-", True), ("state:failed tag:old", False),
     ("train.lr=0.1", True), ("train.lr=0", False), ("-train.lr=0.1", False), ("train.lr=", True),
-    ("batch.size=8", False), ("task.params.Width=wide", True)])
+    ("batch.size=8", False), ("task.params.Width=wide", True),
+    ("run.env.OMP_NUM_THREADS=1", True), ("run.env.OMP_NUM_THREADS=2", False),
+    ("run.env.omp_num_threads=1", False), ('task.params.n-2="two words"', True),
+    ("task.params.n-2=two", False)])
 def test_words_that_a_run_matches(text, found):
     assert parse(text).matches(RUN) is found
 
