@@ -24,11 +24,11 @@ def test_a_value_that_was_never_finite_is_told_and_not_sorted():
 
 
 def test_what_differs_among_the_runs_is_offered_first():
-    settings = [{"train.lr": str(at), "train.steps": "9", "batch.size": str(at % 2), "x.y": "1"}
+    settings = [{"train.steps": "9", "train.lr": str(at), "batch.size": str(at % 2), "x.y": "1"}
                 for at in range(9)]
-    assert columns.names(settings, [{"norm": Extent(0, 1, 1)}, {}]) == {
-        "train.lr": ["0", "1", "2", "3"], "batch.size": ["0", "1"], "train.steps": ["9"],
-        "last:norm": [], "min:norm": [], "max:norm": []}
+    assert list(columns.names(settings, [{"norm": Extent(0, 1, 1)}, {}]).items()) == [
+        ("train.lr", ["0", "1", "2", "3"]), ("batch.size", ["0", "1"]), ("train.steps", ["9"]),
+        ("last:norm", []), ("min:norm", []), ("max:norm", [])]
 
 
 @pytest.mark.parametrize(("name", "known"), [
