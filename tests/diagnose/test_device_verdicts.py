@@ -30,6 +30,15 @@ def readings(*each: dict) -> list[DeviceTimes]:
     return found.devices()
 
 
+def two(one: dict, other: dict) -> list[DeviceTimes]:
+    """Two GPUs, each with the same readings all the time."""
+    found = device_times.Readings()
+    for _ in range(20):
+        found.add(None, schema.Devices(("0", "1"), **{
+            name: ((HEALTHY | one)[name], (HEALTHY | other)[name]) for name in HEALTHY}))
+    return found.devices()
+
+
 def device(**values) -> list[DeviceTimes]:
     return readings(*[values] * 20)
 
@@ -67,6 +76,7 @@ def test_a_processor_has_none():
     ([77 * GIB], [80 * GIB], [], True), ([70 * GIB], [80 * GIB], [], False),
     ([79 * GIB], [], [], False), ([79 * GIB], [None], [], False), ([], [80 * GIB], [], False),
     ([9 * GIB, 79 * GIB], [80 * GIB, 80 * GIB], [], True),
+    ([9 * GIB, 60 * GIB], [80 * GIB, 80 * GIB], [0, 12], True),
     ([60 * GIB], [80 * GIB], [12], True), ([60 * GIB], [80 * GIB], [3], False)])
 def test_memory_near_its_end(peak, total, retries, there):
     view = RankView(0, gpu_peak=peak, gpu_total=total, gpu_retries=retries, at_step=500)
@@ -115,6 +125,31 @@ def test_throttling_has_its_reason_and_figures_beside_it():
     assert found.cost == pytest.approx(0.6)
 
 
+def test_only_the_readings_in_which_it_is_held_down_are_told():
+    held = [{"throttle": "too hot (hardware)", "clock": 0.4, "temperature": 81.0 + at}
+            for at in range(12)]
+    (found,) = verdicts.of([], readings(*[{"temperature": 40.0}] * 4, *held))
+    assert found.figures == {"share": 0.75, "temperature": 86.5, "clock": 0.4}
+    assert found.cost == pytest.approx(0.75 * 0.6)
+
+
+def test_the_device_that_is_worst_is_named():
+    hot = {"throttle": "too hot (hardware)", "clock": 0.4}
+    half = {"throttle": "power limit", "clock": 0.5}
+    found = device_times.Readings()
+    for at in range(20):
+        one = HEALTHY | (half if at % 4 else {})
+        found.add(None, schema.Devices(("0", "1"), **{
+            name: (one[name], (HEALTHY | hot)[name]) for name in HEALTHY}))
+    (verdict,) = verdicts.of([], found.devices())
+    assert "GPU 1 is held down for 100%" in verdict.text
+    for devices, name in ((two({"others": 0.2}, {"others": 0.4}), "GPU 1"),
+                          (two({"others": 0.4}, {"others": 0.0}), "GPU 0")):
+        (verdict,) = verdicts.of([], devices)
+        assert (verdict.figures, verdict.cost) == ({"share": 0.4}, 0.4)
+        assert f"time of {name}:" in verdict.text
+
+
 def test_a_short_one_and_few_readings_carry_nothing():
     hot = {"throttle": "too hot (hardware)"}
     assert codes([], readings(*[{}] * 40, *[hot] * 15)) == []
@@ -151,9 +186,27 @@ def test_what_keeps_a_gpu_from_being_busy(values, utilization, code):
     assert codes([rank(**values)], device(utilization=utilization)) == [code] * (code is not None)
 
 
-def test_one_rank_that_is_otherwise_leaves_it_unsaid():
-    views = [rank(0, **BY_PYTHON, wait=0.01), rank(1, wait=0.01)]
+@pytest.mark.parametrize("values", [BY_PYTHON, WAITS])
+def test_one_rank_that_is_otherwise_leaves_it_unsaid(values):
+    views = [rank(0, **values, wait=0.01), rank(1, wait=0.01)]
     assert codes(views, device(utilization=0.4)) == []
+
+
+@pytest.mark.parametrize("values", [BY_PYTHON, WAITS])
+def test_one_device_that_is_busy_leaves_it_unsaid(values):
+    """The other may be one that the run has and its script does not use."""
+    views = [rank(0, **values, wait=0.01), rank(1, **values, wait=0.01)]
+    assert codes(views, two({"utilization": 0.4}, {"utilization": 0.4})) != []
+    assert codes(views, two({"utilization": 0.4}, {})) == []
+
+
+@pytest.mark.parametrize("place", ["train.py:12 in main", None])
+def test_nothing_is_said_once_a_person_was_in_a_ranks_debugger(place):
+    """All ranks have waited for that person."""
+    views = [rank(number, data=0.5, forward=0.1, backward=0.2) for number in (0, 1)]
+    assert codes(views) == ["input-bound"]
+    views[1].debugger = schema.Debugger(place)
+    assert codes(views) == []
 
 
 def test_a_gpu_that_waits_for_data_waits_for_that():

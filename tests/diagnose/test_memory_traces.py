@@ -41,6 +41,14 @@ def test_who_holds_what_when_most_is_held():
     assert held([]).bytes == 0
 
 
+def test_what_is_held_is_counted_once_and_in_full():
+    # It is there at the end without its place, and yet it is known who allocated it.
+    assert held([(3, 4, "a")], {3: (4, None)}) == ([("a", 4, 1)], 4, 0)
+    many = held([(at, 1 + at, f"line {at}") for at in range(30)])
+    assert len(many.places) == 20
+    assert many.bytes == sum(range(31))  # also of the places that are not told
+
+
 # --- a GPU: snapshots in the form of torch.cuda.memory._snapshot's docstring ----------------------
 
 NET = {"filename": "/home/me/net.py", "line": 12, "name": "forward"}
@@ -94,6 +102,33 @@ def test_what_was_held_as_memory_ran_out_and_not_as_the_error_arrived():
     assert [p["bytes"] for p in told["places"]] == [700, 100]
     assert told["places"][1]["place"] == "linear.py:125 in forward"  # where no line is one's own
     assert (told["device"], told["requested"]) == (0, 5000)
+
+
+def test_the_last_time_that_memory_ran_out_counts():
+    """A script may catch the first error, and go on with a smaller batch."""
+    oom = [{"action": "oom", "size": size, "frames": []} for size in (5000, 300)]
+    trace = [alloc(1, 700, NET), oom[0], *free(1, 700), alloc(2, 800, LINEAR, NET), oom[1]]
+    told = gpu_memory.summary({"segments": [segment(2, block(800, LINEAR, NET))],
+                               "device_traces": [trace]}, out_of_memory=True)
+    assert (told["requested"], told["bytes"]) == (300, 800)
+
+
+def test_what_another_stream_still_uses_is_held():
+    """It is freed, and yet nothing else can have it."""
+    pending = {"state": "active_pending_free"}
+    told = gpu_memory.summary({
+        "segments": [segment(0, block(64) | pending), segment(1000, block(700, NET) | pending),
+                     segment(2000, block(100, LINEAR))],
+        "device_traces": [[alloc(1000, 700, NET), free(1000, 700)[0], alloc(2000, 100, LINEAR)]]})
+    assert [p["bytes"] for p in told["places"]] == [700, 100]
+    assert (told["bytes"], told["early"]) == (864, 64)
+
+
+def test_a_block_without_an_address_lies_behind_the_one_before():
+    """As an older torch tells them."""
+    told = gpu_memory.summary({"segments": [segment(1000, block(64), block(700, NET))],
+                               "device_traces": [[alloc(1064, 700, NET)]]})
+    assert (told["bytes"], told["early"]) == (764, 64)
 
 
 @pytest.mark.parametrize("snapshot", [
@@ -204,6 +239,20 @@ def test_the_operator_and_the_function_of_a_processor(tmp_path):
     assert [(p.bytes, p.blocks, p.place) for p in told.places] == [
         (5120, 2, "aten::linear in forward, net.py:9")]
     assert (told.bytes, told.early, told.device) == (5120, 0, None)
+
+
+@pytest.mark.parametrize(("function", "own"), [
+    ("train.py(40): main", True), ("gpu_engine/tasks/digits.py(31): loss", True),
+    ("gpu_engine/training/loop.py(9): run", False), ("torch/nn/functional.py(3): relu", False),
+    ("threading.py(9): run", False), ("<built-in method relu>", False),
+    ("nn.Module: Linear_0", False)])
+def test_a_task_of_this_package_is_a_persons_own_function(function, own):
+    events = [memory_traces._Entry("X", "python_function", function, 1, 0, 100),
+              memory_traces._Entry("X", "cpu_op", "aten::relu", 1, 10, 80),
+              memory_traces._Entry("i", None, "[memory]", 1, 20,
+                                   args=memory_traces._Of(1, 64, 0))]
+    (place,) = memory_traces.of_processor(events).places
+    assert (" in " in place.place) == own
 
 
 def test_a_live_run_on_a_processor_says_which_function_holds_most(home):

@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from gpu_engine.diagnose import verdicts
+from gpu_engine.diagnose.verdict import Verdict
+from gpu_engine.events.paths import DEVICES
 from gpu_engine.notify import messages, watch
 from gpu_engine.notify.watch import RunWatch
 from gpu_engine.runs.state import AttemptRecord, Cause
@@ -155,6 +158,47 @@ def test_what_costs_little_is_not_told_and_memory_that_runs_out_is(made, monkeyp
                            why=told.why, now=time.time())
     assert said.title == "digits is short of memory"
     assert looks(seen, 6) == []
+
+
+@pytest.fixture
+def judged(made, monkeypatch):
+    """The verdicts that each next look finds; the last ones go on."""
+    each: list[list[Verdict]] = [[]]
+    monkeypatch.setattr(watch, "_SLOW_EVERY", 0.0)
+    monkeypatch.setattr(verdicts, "of",
+                        lambda *about: each.pop(0) if len(each) > 1 else each[0])
+    return each
+
+
+A, B = Verdict("input-bound", "data", cost=0.5), Verdict("another-process", "others", cost=0.4)
+
+
+def test_a_reason_that_comes_and_goes_is_not_told(made, judged):
+    judged[:] = [[A], [A], [], [A], [A], []]
+    seen = RunWatch(made.run)
+    assert looks(seen, 9) == []
+    judged[:] = [[A], [A], [A], []]
+    assert len(looks(seen, 9)) == 1
+
+
+def test_each_of_two_reasons_is_told_once(made, judged):
+    judged[:] = [[A, B]]
+    told = [one.why for one in looks(RunWatch(made.run), 9)]
+    assert told == ["input-bound: data", "another-process: others"]
+
+
+def test_a_run_that_is_being_stopped_is_not_said_to_be_slow(made, judged):
+    judged[:] = [[A]]
+    made.set("stopping")
+    assert looks(RunWatch(made.run), 9) == []
+
+
+def test_who_else_is_on_its_devices_is_told(made, monkeypatch):
+    monkeypatch.setattr(watch, "_SLOW_EVERY", 0.0)
+    event_lines.append(made.run.path / DEVICES, *(
+        event_lines.line("devices", {"ids": ["0"], "others": [0.5]}) for _ in range(20)))
+    [told] = looks(RunWatch(made.run), 6)
+    assert told.why.startswith("another-process: processes that are not this run's take 50% ")
 
 
 def test_two_standstills_within_minutes_are_told_as_one(made, monkeypatch):

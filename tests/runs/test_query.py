@@ -11,7 +11,8 @@ from gpu_engine.runs.query import Asked, parse
 RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
                task="gpu_engine.tasks.digits:Digits", mode="ddp", state="failed",
                tags=("lr", "base-2"), note="diverges after 2k",
-               settings={"train.lr": "0.1", "task.params.Width": "Wide"})
+               settings={"train.lr": "0.1", "task.params.Width": "Wide",
+                         "run.env.OMP_NUM_THREADS": "1", "task.params.n-2": "two words"})
 
 
 @pytest.mark.parametrize(("text", "found"), [
@@ -23,7 +24,10 @@ RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
     ("state:", True), ("-", True), ("state:failed tag:old", False),
     ("train.lr=0.1", True), ("train.lr=0", False), ("-train.lr=0.1", False), ("train.lr=", True),
     ("train.lr=1e-1", True), ("train.lr=.2", False), ("-train.lr=.10", False),
-    ("batch.size=8", False), ("task.params.Width=wide", True)])
+    ("batch.size=8", False), ("task.params.Width=wide", True),
+    ("run.env.OMP_NUM_THREADS=1", True), ("run.env.OMP_NUM_THREADS=2", False),
+    ("run.env.omp_num_threads=1", False), ('task.params.n-2="two words"', True),
+    ("task.params.n-2=two", False)])
 def test_words_that_a_run_matches(text, found):
     assert parse(text).matches(RUN) is found
 
@@ -32,6 +36,8 @@ def test_a_word_that_may_be_a_mistake():
     assert parse("sate:failed").doubt.startswith("'sate' is no field; there are id, name")
     assert parse("state:failed digits:Digits x.y:z").doubt.startswith("'digits' is no field")
     assert parse("state:failed 12:30").doubt is None
+    assert "did you mean train.lr?" in parse("train.lrr=0.1").doubt
+    assert parse("train.lr=0.1 task.params.width=8 run.env.HOME=/x").doubt is None
 
 
 @given(st.text(max_size=40))

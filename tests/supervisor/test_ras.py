@@ -89,6 +89,15 @@ def test_nothing_wrong_is_nothing_told():
         assert words(ras.Question(address)) == ""
 
 
+def test_what_stands_below_another_heading_is_not_wrong():
+    """NCCL may tell its tables after what is wrong."""
+    tables, heading, wrong = ANSWER.partition(b"Warnings\n")
+    tables = tables[tables.index(b"Job summary"):]
+    with nccl(heading + wrong + b"\n" + tables) as (address, _):
+        found = words(ras.Question(address))
+    assert found.splitlines() == [line.rstrip() for line in wrong.decode().splitlines()[2:]]
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "127.0.0.1:99999999999", ""])
 def test_nobody_there_is_no_wait(address):
     assert words(ras.Question(address)) == ""

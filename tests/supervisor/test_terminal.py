@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,6 +10,9 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
+import tty
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from gpu_engine.launching.launcher import launch, prepare
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import terminal
 from gpu_engine.spec.read import from_dict
+from gpu_engine.supervisor.terminal import Terminal
 
 from ..attached import Attached
 from ..conftest import PATIENCE, slots, wait_for
@@ -303,3 +308,162 @@ def test_a_shell_has_it_too(home: Path, tmp_path: Path):
         one.says("word", "got word")
         one.sees("/dev/pts/")
     assert ended(run).state == "completed"
+
+
+# --- the two ends, without a run ------------------------------------------------------------------
+
+
+class Line:
+    """A terminal whose rank is the test; and those who attach to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "ranks" / "00001.log"
+        self.terminal = Terminal(folder, self.log)
+        self.folder = folder
+        self.rank = os.dup(self.terminal.theirs)
+        self.terminal.started()
+        tty.setraw(self.rank)  # what is written is what comes out
+        os.set_blocking(self.rank, False)
+        self.all: list[socket.socket] = []
+
+    def attach(self) -> socket.socket:
+        one = socket.socket(socket.AF_UNIX)
+        with terminal.inside(self.folder) as (_, name):
+            one.connect(name)
+        one.setblocking(False)
+        self.all.append(one)
+        self.terminal.pump(0)
+        return one
+
+    def prints(self, data: bytes) -> None:
+        """The rank prints this, and it is passed on."""
+        end, before = data[-64:], bytes(self.terminal._recent)
+        while data:
+            try:
+                data = data[os.write(self.rank, data):]
+            except BlockingIOError:
+                self.terminal.pump(0)
+        wait_for(lambda: (self.terminal.pump(0), self.terminal._recent != before
+                          and self.terminal._recent.endswith(end))[1])
+
+    def gets(self, one: socket.socket, many: int) -> bytes:
+        """So many bytes, or all until the line ends."""
+        found = b""
+        while len(found) < many:
+            self.terminal.pump(0)
+            try:
+                data = one.recv(1 << 16)
+            except BlockingIOError:
+                continue
+            if not data:
+                break
+            found += data
+        return found
+
+    def typed(self, many: int) -> bytes:
+        """So many bytes that the rank reads."""
+        found = b""
+        while len(found) < many:
+            self.terminal.pump(0)
+            try:
+                found += os.read(self.rank, 100)
+            except BlockingIOError:
+                continue
+        return found
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    found = Line(tmp_path)
+    yield found
+    for one in found.all:
+        one.close()
+    os.close(found.rank)
+    found.terminal.close()
+
+
+def test_who_attaches_late_sees_the_last_that_was_printed(line: Line):
+    line.prints(b"".join(b"line %05d\n" % at for at in range(4000)) + b"(Pdb) ")
+    seen = line.gets(line.attach(), 8192)
+    assert seen.endswith(b"line 03999\n(Pdb) ")
+    assert len(seen) == 8192
+
+
+def test_an_end_of_a_line_that_comes_in_two_parts_is_one_in_the_log(line: Line):
+    for part in (b"one\r", b"\ntwo\r", b"three\r\n", b"four\r"):
+        line.prints(part)
+    os.close(line.rank)
+    line.terminal.close()
+    assert line.log.read_bytes() == b"one\ntwo\rthree\nfour\r"
+    line.rank, line.terminal = os.open(os.devnull, os.O_RDONLY), Terminal(line.folder, line.log)
+
+
+def test_a_frame_that_comes_in_parts_is_typed_once_it_is_there(line: Line):
+    one = line.attach()
+    for text in (b"x = 7\r", b"c\r"):
+        for byte in terminal.HEAD.pack(terminal.TYPED, len(text)) + text:
+            one.send(bytes([byte]))
+            line.terminal.pump(0)
+    assert line.typed(8) == b"x = 7\rc\r"
+
+
+def test_what_is_typed_faster_than_the_rank_reads_is_not_lost(line: Line):
+    one = line.attach()
+    text = b"".join(b"%07d\r" % at for at in range(7000))
+    frames = b"".join(terminal.HEAD.pack(terminal.TYPED, 1000) + text[at:at + 1000]
+                      for at in range(0, len(text), 1000))
+    one.setblocking(True)
+    sends = threading.Thread(target=one.sendall, args=(frames,))
+    sends.start()
+    assert line.typed(len(text)) == text
+    sends.join()
+
+
+def test_who_reads_slowly_misses_nothing_and_who_reads_nothing_is_left(line: Line):
+    slow, deaf = line.attach(), line.attach()
+    line.gets(deaf, len("--- another terminal is attached, too: both see and type ---\r\n"))
+    text = b"".join(b"%07d\n" % at for at in range(100_000))  # more than a socket takes
+    line.prints(text)
+    assert line.gets(slow, len(text)) == text
+    line.prints(text + b"end")
+    assert line.gets(slow, len(text) + 3) == text + b"end"
+    assert len(line.gets(deaf, 2 * len(text))) < 2 * len(text)  # its line has ended
+
+
+def passed_on(*typed: bytes, printed: bytes = b"", ends: bool = False) -> tuple[bool, bytes, bytes]:
+    """What is said of the rank, what reached it, and what was shown, of somebody whose terminal
+    has these keys waiting, at once."""
+    ours, theirs = os.openpty()
+    there, here = socket.socketpair()
+    try:
+        tty.setraw(theirs)
+        os.write(ours, b"".join(typed))
+        there.sendall(printed)
+        if ends:
+            there.shutdown(socket.SHUT_WR)
+        goes_on = terminal._pass_on(here, theirs, theirs)
+        here.close()
+        got = b"".join(iter(lambda: there.recv(1 << 16), b""))
+    finally:
+        os.close(theirs)
+        there.close()
+    shown = b""
+    with contextlib.suppress(OSError):  # that is the end
+        while True:
+            shown += os.read(ours, 1 << 16)
+    os.close(ours)
+    return goes_on, got, shown
+
+
+def test_keys_before_the_one_that_detaches_reach_the_rank_and_those_after_it_do_not():
+    goes_on, got, shown = passed_on(b"c\r", terminal.DETACH, b"ls\r")
+    assert goes_on
+    assert got.endswith(terminal.HEAD.pack(terminal.TYPED, 2) + b"c\r")
+    assert b"\x1b[?2004l" in shown  # what a line editor has begun is ended
+
+
+def test_the_last_that_a_rank_prints_is_shown():
+    goes_on, _, shown = passed_on(printed=b"over", ends=True)
+    assert not goes_on
+    assert shown.startswith(b"over")
+    assert b"\x1b[?25h" in shown

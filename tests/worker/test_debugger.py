@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import bdb
+import pdb
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import hangs, verdicts
 from gpu_engine.launching.launcher import launch
+from gpu_engine.observe import patience
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 from gpu_engine.spec.read import from_dict
+from gpu_engine.worker.rank import debugger
 
 from .. import event_lines
 from ..attached import Attached
@@ -139,3 +146,73 @@ def test_an_exception_of_another_rank_ends_the_run_as_ever(home: Path):
     state = ended(run)
     assert state.cause is not None
     assert state.cause.rank == 1
+
+
+# --- without a run --------------------------------------------------------------------------------
+
+
+def raised(err: BaseException) -> BaseException:
+    """The error, as it was raised some calls deep."""
+    def inner() -> None:
+        raise err
+
+    try:
+        inner()
+    except BaseException as caught:  # noqa: BLE001
+        return caught
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("err", "opens"), [
+    (ValueError("x"), True), (UserError("x"), False), (bdb.BdbQuit(), False),
+    (KeyboardInterrupt(), False), (SystemExit(1), False), (None, False)])
+def test_an_error_opens_the_debugger_and_an_end_that_a_person_wants_does_not(
+        monkeypatch, capsys, err, opens):
+    opened: list[object] = []
+    monkeypatch.setattr(pdb, "post_mortem", opened.append)
+    monkeypatch.setattr(debugger._State, "installed", True)
+    debugger.post_mortem(raised(err) if err is not None else None)
+    assert bool(opened) is opens
+    monkeypatch.setattr(debugger._State, "installed", False)  # a rank without a terminal
+    debugger.post_mortem(raised(ValueError("x")))
+    assert len(opened) == opens
+
+
+def test_the_line_that_is_told_is_the_one_that_raised():
+    err = raised(ValueError("x"))
+    frame = sys._getframe()
+    for found in (debugger._place(frame, err), debugger._place(frame, err.__traceback__),
+                  debugger._place(None, err)):
+        assert found.endswith(" in inner")
+    assert debugger._place(frame, None).endswith(" in test_the_line_that_is_told_is_the_one_that_"
+                                                 "raised")
+    assert debugger._place() == "an unknown line"
+
+
+def test_the_line_is_the_scripts_where_torch_opens_the_debugger_for_it():
+    of_torch = {"__name__": "torch.distributed", "sys": sys}
+    exec("def breakpoint():\n    return sys._getframe()", of_torch)  # noqa: S102
+    found = debugger._place(of_torch["breakpoint"]())
+    assert found.endswith(" in test_the_line_is_the_scripts_where_torch_opens_the_debugger_for_it")
+
+
+@pytest.mark.parametrize("module", [dist, dist.distributed_c10d])
+@pytest.mark.parametrize("name", ["init_process_group", "new_group"])
+def test_every_group_of_a_script_waits_for_a_person(monkeypatch, module, name):
+    made: list[tuple[object, ...]] = []
+
+    def make(first=None, timeout=None, last="none", **more):
+        made.append((first, timeout, last, more))
+
+    for at in (dist, dist.distributed_c10d):
+        for each in ("init_process_group", "new_group"):
+            monkeypatch.setattr(at, each, make)
+    monkeypatch.setenv("GPU_PANEL_TIMEOUT", "86400")
+    patience.wait_longer()
+    day, short = timedelta(days=1), timedelta(seconds=3)
+    group = getattr(module, name)
+    group()
+    group("gloo", short, "one")
+    group(timeout=short, last="two", other=1)
+    assert made == [(None, day, "none", {}), ("gloo", day, "one", {}),
+                    (None, day, "two", {"other": 1})]

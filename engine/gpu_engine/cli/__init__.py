@@ -42,7 +42,7 @@ class _Lazy(Commands):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            ctx.fail(f"no such command {args[0]!r}; {meant(args[0], _VERBS, 'there are')}")
+            ctx.fail(f"no such command {args[0]!r}; {meant(args[0], _VERBS)}")
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -49,7 +49,6 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
         results.append(_tried(trial, one, keep))
     said, good = mode_trials.verdicts(results, spec.amp.dtype != "off")
     if as_json:
-
         echo(in_json({
             "global_batch": trials[0].spec.batch.size, "steps": steps, "left_out": left_out,
             "same": good, "modes": [asdict(r) | {

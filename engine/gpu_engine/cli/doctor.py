@@ -49,7 +49,6 @@ _LOOKS = {"ok": ("ok     ", "green"), "note": ("note   ", "yellow"), "problem": 
 
 
 def _show(one: Examined) -> None:
-
     for number, finding in enumerate(one.findings):
         word, colour = _LOOKS[finding.level]
         name = one.name if number == 0 else ""

@@ -140,7 +140,6 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
 
 
 def _say(done: Exported) -> None:
-
     upto = f", up to step {units.count(done.last_step)}" if done.last_step is not None else ""
     state = "" if not done.state.live else f"; the run is {done.state.state}"
     if done.rows:

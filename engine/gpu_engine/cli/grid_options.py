@@ -44,8 +44,8 @@ def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> Non
     plans = submit.plans(members, base=choice.base)
     if as_json:
         echo(in_json([{"index": m.index, "name": m.spec.name, "values": m.values,
-                           "seed": m.spec.train.seed, "plan": p.to_dict()}
-                          for m, p in zip(members, plans, strict=True)]))
+                       "seed": m.spec.train.seed, "plan": p.to_dict()}
+                      for m, p in zip(members, plans, strict=True)]))
         return
     keys = list(members[0].values)
     repeats = any(m.repeat is not None for m in members)

@@ -36,7 +36,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         from dataclasses import asdict
 
         echo(in_json({"hosts": [asdict(h) for h in hosts.values()], "ssh_config": others,
-                          "file": str(file.path())}))
+                      "file": str(file.path())}))
         return
     width = max((len(name) for name in hosts), default=0)
     for host in hosts.values():

@@ -126,6 +126,5 @@ def _list(entries: list[To], as_json: bool) -> None:
 
 
 def _when(to: To) -> str:
-
     text = ", ".join(to.on) or "never"
     return text + (f"; of runs above {units.clock(to.min_seconds)}" if to.min_seconds else "")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gpu_engine.sweep.figures import Figures
 
 
-
 class _Columns(click.ParamType):
     """Columns by their names."""
 
@@ -31,10 +30,14 @@ class _Columns(click.ParamType):
 
     def convert(self, value: object, param: object, ctx: object) -> tuple[str, ...]:
         from gpu_engine.report import columns, listing
+        from gpu_engine.spec import read, schema
 
         names = tuple(filter(None, (one.strip() for one in str(value).split(","))))
         for one in names:
             if one not in listing.NAMES and not columns.known(one):
+                if "." in one:
+                    self.fail(f"{one}: "
+                              + read.unknown_key(one, schema.known_keys()).message)
                 self.fail(f"{one!r} is no column; there are {', '.join(listing.NAMES)}, keys of "
                           "the spec such as train.lr, and last:, min: or max: before the name of "
                           "a value that runs record, as in max:eval:accuracy")
@@ -150,8 +153,8 @@ def _list_removed(as_json: bool) -> None:
     now, found = time.time(), bin.listed()
     if as_json:
         echo(in_json([{"id": one.id, "path": str(one.run.path), "removed": one.removed,
-                            "name": one.run.state().name, "size": one.run.size()}
-                           for one in found]))
+                       "name": one.run.state().name, "size": one.run.size()}
+                      for one in found]))
         return
     lines = [[one.id, one.run.state().state, one.run.state().name, units.size(one.run.size()),
               units.ago(now - one.removed), _left(one.removed + bin.KEPT - now)] for one in found]

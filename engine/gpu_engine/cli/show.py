@@ -48,11 +48,11 @@ def command(run: str, as_json: bool) -> None:
     if as_json:
         ranks = [view.to_dict() for view in follower.ranks.values()]
         echo(in_json({"state": state.to_dict(), "path": str(found.path),
-                           "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
-                           "notes": asdict(notes.read(found.path)),
-                           "diagnosis": told.to_dict(follower.ranks.values(), devices),
-                           "hang": None if hang is None else asdict(hang),
-                           "plan": plan.to_dict() if plan is not None else {}}))
+                      "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
+                      "notes": asdict(notes.read(found.path)),
+                      "diagnosis": told.to_dict(follower.ranks.values(), devices),
+                      "hang": None if hang is None else asdict(hang),
+                      "plan": plan.to_dict() if plan is not None else {}}))
         return
     echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
          f"{found.path}")

@@ -52,8 +52,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     members = [group.without_figures(g) for g in groups]
     if as_json:
         echo(in_json([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
-                           "members": g.of, "counts": count(m)}
-                          for g, m in zip(groups, members, strict=True)]))
+                       "members": g.of, "counts": count(m)}
+                      for g, m in zip(groups, members, strict=True)]))
         return
     now = time.time()
     for g, m in zip(groups, members, strict=True):

@@ -45,7 +45,7 @@ def command(run: str, steps: int, ranks: tuple[int, ...], wait: float, memory: b
             echo(clean(line))
     if as_json:
         echo(in_json([{"rank": rank, "path": None if path is None else str(path),
-                     "summary": whole and asdict(whole), "problem": None if whole else text[0]}
-                    for rank, path, whole, text in out]))
+                       "summary": whole and asdict(whole), "problem": None if whole else text[0]}
+                      for rank, path, whole, text in out]))
     if any(whole is None for _, _, whole, _ in out):
         sys.exit(1)

@@ -59,10 +59,10 @@ def found(views: Iterable[RankView], now: float, *, at_least: float = SOON,
     all go on. Those that nothing is heard of (`unheard`) are left out. `now`: Unix seconds."""
     views = [v for v in views if v.rank not in unheard]
     for view in views:
-        if view.debugger is not None and view.debugger.place is not None:
-            since = units.clock(max(now - view.debugger.t, 0.0))
-            return Hang(f"rank {view.rank} waits in the debugger since {since}, at "
-                        f"{view.debugger.place}", view.rank, True, debugger=True)
+        if (at := view.debugger) is not None and view.debugged:
+            since = units.clock(max(now - at.t, 0.0))
+            return Hang(f"rank {view.rank} waits in the debugger since {since}, at {at.place}",
+                        view.rank, True, debugger=True)
     still = hang.stalled(views, now, at_least=at_least)
     if not any(s.still > _LONG or s.is_silent or _of(views, s.rank).stands is not None
                for s in still):

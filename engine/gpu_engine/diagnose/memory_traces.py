@@ -9,26 +9,27 @@ function of Python.
 
 from __future__ import annotations
 
-import gzip
 import sys
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside, read_inside, reason
+from gpu_engine.common.files import read_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.held_memory import Action, held
+from gpu_engine.diagnose import trace_files
 from gpu_engine.events.paths import SNAPSHOT
 
-_MOST, _MOST_TOLD = 512 << 20, 1 << 20
-"""Bytes of JSON that are read at most: of a trace, and of what a rank has worked out."""
+_MOST_TOLD = 1 << 20
+"""Bytes that are read at most of what a rank has worked out."""
 _TOLD = 10
 _NOT_OWN = ("<", "nn.Module: ", "torch/")
+_Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 
 
 @frozen(slots=True)
@@ -36,8 +37,8 @@ class Place:
     """What one line of code, or one function and operator, holds."""
 
     place: str
-    bytes: int
-    blocks: int
+    bytes: _Int
+    blocks: _Int
     """How many pieces of memory."""
 
 
@@ -47,23 +48,23 @@ class Summary:
 
     places: list[Place]
     """Those that hold most."""
-    bytes: int
-    early: int = 0
+    bytes: _Int
+    early: _Int = 0
     """Of these, what was allocated before anybody noted by whom."""
-    device: int | None = None
+    device: _Int | None = None
     """The index of the GPU; None: the processor."""
-    reserved: int | None = None
+    reserved: _Int | None = None
     """Taken from the device, at the end of the steps."""
-    allocated: int | None = None
-    fragmented: int | None = None
+    allocated: _Int | None = None
+    fragmented: _Int | None = None
     """Of what is reserved: free, but in pieces beside what is in use."""
-    requested: int | None = None
+    requested: _Int | None = None
     """What could not be allocated."""
 
 
 class _Of(msgspec.Struct):
     addr: int | None = msgspec.field(default=None, name="Addr")
-    size: int | None = msgspec.field(default=None, name="Bytes")
+    size: _Int | None = msgspec.field(default=None, name="Bytes")
     device: int | None = msgspec.field(default=None, name="Device Type")
 
 
@@ -83,19 +84,12 @@ class _File(msgspec.Struct):
 
 def read(run: Path, name: str) -> Summary:
     """What the trace or snapshot `name` in the run folder `run` says. Raises UserError."""
-    try:
+    with trace_files.readable(name):
         if name.endswith(SNAPSHOT):
             told = read_inside(run, name[:-len(SNAPSHOT)] + ".json", _MOST_TOLD)
             return msgspec.json.decode(told, type=Summary)
-        with file_inside(run, name) as file, gzip.open(file) as plain:
-            data = plain.read(_MOST + 1)
-        if len(data) > _MOST:
-            raise UserError(f"{name}: larger than {_MOST >> 20} MiB; trace fewer steps")
+        data = trace_files.unpacked(run, name)
         return of_processor(msgspec.json.decode(data, type=_File).traceEvents)
-    except OSError as err:
-        raise UserError(f"{name}: {reason(err)}") from None
-    except (ValueError, EOFError, zlib.error, msgspec.MsgspecError) as err:
-        raise UserError(f"{name}: no trace of memory: {err}") from None
 
 
 def of_processor(events: Iterable[_Entry]) -> Summary:

@@ -8,8 +8,6 @@ microseconds. Where there are kernels of a GPU, these are looked at, else the pr
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -21,14 +19,11 @@ from statistics import median
 import msgspec
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside, reason
 from gpu_engine.common.frozen import frozen
-from gpu_engine.diagnose import memory_traces
+from gpu_engine.diagnose import memory_traces, trace_files
 from gpu_engine.events.schema import Trace
 from gpu_engine.runs.folder import Run
 
-_MOST = 512 << 20
-"""Bytes of JSON that are read at most."""
 _ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LOADER = "enumerate(DataLoader)"
 Spans = list[tuple[float, float]]
@@ -94,16 +89,8 @@ class Summary:
 
 def read(run: Path, name: str) -> Summary:
     """The trace `name` in the run folder `run`. Raises UserError if it is none."""
-    try:
-        with file_inside(run, name) as file, gzip.open(file) as plain:
-            data = plain.read(_MOST + 1)
-        if len(data) > _MOST:
-            raise UserError(f"{name}: larger than {_MOST >> 20} MiB; open it in Perfetto")
-        return summary(msgspec.json.decode(data, type=_File).traceEvents)
-    except OSError as err:
-        raise UserError(f"{name}: {reason(err)}") from None
-    except (ValueError, EOFError, zlib.error, msgspec.MsgspecError) as err:
-        raise UserError(f"{name}: no trace: {err}") from None
+    with trace_files.readable(name):
+        return summary(msgspec.json.decode(trace_files.unpacked(run, name), type=_File).traceEvents)
 
 
 def summary(events: Iterable[_Range]) -> Summary:

@@ -12,16 +12,24 @@ from gpu_engine.common.errors import Problem
 from gpu_engine.plan.wrappers import is_python, module_or_script, name_of, program
 from gpu_engine.spec.schema import RunSpec, keys, known_keys
 
-PLACEHOLDERS = {"batch.per_gpu": "examples in one replica's forward pass",
-                "batch.global": "examples in one step over all replicas",
-                "batch.size": "the batch size as typed",
-                "batch.accumulate": "backward passes a step", "lr": "the learning rate, scaled",
-                "world_size": "processes over all nodes",
-                "replicas": "copies of the model over all nodes", "nodes": "machines",
-                "node_rank": "which machine this is", "amp": "off, bf16 or fp16",
-                "epochs": "train.epochs", "steps": "train.steps", "seed": "train.seed",
-                "workers": "DataLoader workers a rank", "run.dir": "this run's folder",
-                "run.name": "this run's name"}
+PLACEHOLDERS = {
+    "batch.per_gpu": "examples in one replica's forward pass",
+    "batch.global": "examples in one step over all replicas",
+    "batch.size": "the batch size as typed",
+    "batch.accumulate": "backward passes a step",
+    "lr": "the learning rate, scaled",
+    "world_size": "processes over all nodes",
+    "replicas": "copies of the model over all nodes",
+    "nodes": "machines",
+    "node_rank": "which machine this is",
+    "amp": "off, bf16 or fp16",
+    "epochs": "train.epochs",
+    "steps": "train.steps",
+    "seed": "train.seed",
+    "workers": "DataLoader workers a rank",
+    "run.dir": "this run's folder",
+    "run.name": "this run's name",
+}
 
 _BATCH = ("batch.per_gpu", "batch.global")
 TOLD_BY = {"batch.size": (*_BATCH, "batch.size"), "batch.meaning": _BATCH,

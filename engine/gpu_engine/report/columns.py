@@ -26,10 +26,9 @@ Order = tuple[bool, float, str]
 
 def known(name: str) -> bool:
     """Whether this can be the name of such a column."""
-    from gpu_engine.spec.schema import SECTIONS  # after the panel's first frame
+    from gpu_engine.spec import schema  # after the panel's first frame
 
-    section, dot, key = name.partition(".")
-    return _recorded(name) is not None or bool(section in SECTIONS and dot and key)
+    return _recorded(name) is not None or ("." in name and schema.is_key(name))
 
 
 def greatest_first(name: str) -> bool:

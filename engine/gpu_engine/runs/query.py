@@ -79,8 +79,12 @@ class Query:
     @property
     def doubt(self) -> str | None:
         """What may be wrong with it: a word before a colon that is no field, and so is looked for
-        as text. None: nothing."""
+        as text, or one before an equals sign that is no key. None: nothing."""
+        from gpu_engine.spec import read, schema  # late: a list that is not filtered needs none
+
         for term in self.terms:
+            if term.key is not None and not schema.is_key(term.key):
+                return f"{term.key}: {read.unknown_key(term.key, schema.known_keys()).message}"
             word, colon, _ = term.text.partition(":")
             if term.field is None and colon and word.isalpha() and not term.quoted:
                 return f"{word!r} is no field; there are {', '.join(FIELDS)}"

@@ -61,8 +61,7 @@ class Digest:
         """What it can be found by."""
         return Asked.of(id=self.run.id, name=self.name, preset=self.state.name, task=self.task,
                         mode=self.mode, state=self.state.state, tags=self.notes.tags,
-                        note=self.notes.note,
-                        settings=self.settings)
+                        note=self.notes.note, settings=self.settings)
 
 
 def read(run: Run, before: Digest | None = None, state: State | None = None) -> Digest:

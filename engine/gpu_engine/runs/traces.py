@@ -43,7 +43,7 @@ def made(run: Run) -> list[Path]:
 def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0,
           memory: bool = False) -> dict[int, Trace | None]:
     """Have `ranks` (none: all) trace their next steps, and wait for at most `wait` seconds.
-    `memory`: what is allocated and freed in them, for `diagnose.memory`.
+    `memory`: what is allocated and freed in them, for `diagnose.memory_traces`.
 
     Returns what each rank has answered; None: nothing, as it makes no steps or has ended. Raises
     UserError and OSError.

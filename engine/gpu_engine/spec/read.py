@@ -148,7 +148,7 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
         return
     key = keys().get(dotted)
     if key is None:
-        raise SpecError([_unknown(dotted, [*known_keys(), "name"], value=text, typed=True)])
+        raise SpecError([unknown_key(dotted, [*known_keys(), "name"], value=text, typed=True)])
     for pair in ONE_OF:
         if dotted in pair:
             other = pair[1] if dotted == pair[0] else pair[0]
@@ -171,7 +171,7 @@ def _read(data: Mapping[str, Any]) -> tuple[RunSpec, list[Problem]]:
         if name == "name":
             parts["name"] = _name(value, problems)
         elif name not in SECTIONS:
-            problems.append(_unknown(name, ["name", *SECTIONS]))
+            problems.append(unknown_key(name, ["name", *SECTIONS]))
         elif not isinstance(value, dict):
             problems.append(Problem(name, value,
                                     f"expected a section: write [{name}] and its keys"))
@@ -187,7 +187,7 @@ def _section(section: str, given: Mapping[str, Any], problems: list[Problem]) ->
         key = keys().get(f"{section}.{name}")
         if key is None:
             near = [k for k in known_keys() if k.startswith(section + ".")]
-            problems.append(_unknown(f"{section}.{name}", near, value=value))
+            problems.append(unknown_key(f"{section}.{name}", near, value=value))
             continue
         try:
             fitting[name] = _value(key, value)
@@ -250,8 +250,9 @@ def _variables(text: str) -> object:
     return {name: value for name, _, value in pairs} if all(eq for _, eq, _ in pairs) else text
 
 
-def _unknown(key: str, known: list[str], *, value: Any = None, typed: bool = False) -> Problem:
-    """typed: it was given as `key=value`, and the value is its text."""
+def unknown_key(key: str, known: list[str], *, value: Any = None, typed: bool = False) -> Problem:
+    """What is wrong with a key that is none of `known`, and which may be meant. `typed`: it was
+    given as `key=value`, and the value is its text."""
     import difflib
 
     section, _, last = key.rpartition(".")

@@ -197,7 +197,6 @@ class ProcessSpec:
     oom_snapshot: bool = False
     """When a GPU's memory is used up: write what held it, and name the lines that held most. What
     is allocated is noted from the start, about 2 µs each time by torch's own figure."""
-
     sniff: Whole = 0
     """After every so many steps, have each device multiply matrices for a twentieth of a second, to
     name one that has become slower than the others; 0: never."""
@@ -267,6 +266,11 @@ def _keys(mode_names: tuple[str, ...]) -> Mapping[str, Key]:
             dotted = f"{section}.{f.name}"
             found[dotted] = Key(dotted, kind_of(hints[f.name]), getattr(empty, f.name))
     return MappingProxyType(found)
+
+
+def is_key(dotted: str) -> bool:
+    """Whether a spec can have a value under this name, also a task's own parameter."""
+    return dotted in keys() or dotted.startswith(("task.params.", "run.env."))
 
 
 def known_keys() -> list[str]:

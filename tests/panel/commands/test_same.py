@@ -43,9 +43,11 @@ class Told:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.severity: object = None
 
     def notify(self, message: str, **more: object) -> None:
         self.said.append(message)
+        self.severity = more["severity"]
 
 
 @pytest.mark.parametrize(("before", "after"), [
@@ -83,7 +85,17 @@ def test_at_most_three_are_shown_and_none_that_is_cut_or_would_draw():
                         "and 2 more such commands"]
     same.done(app, "Done", [["note", "3f2a", "x" * 200]])
     same.done(app, "Done", [["note", "3f2a", "a\x1b[2Jb"], ["note", "3f2a", "a\nb"]])
-    assert app.said[1:] == ["Done", "Done"]
+    same.done(app, "Done", [["note", str(n), "x" * 200] for n in range(5)])
+    assert app.said[1:] == ["Done"] * 3
+
+
+def test_what_went_wrong_stands_before_the_commands():
+    app = Told()
+    same.done(app, "1 run stopped", [["stop", "3f2a"]])
+    assert app.severity == "information"
+    same.done(app, "1 run stopped", [["stop", "3f2a"]], trouble=["run 4b3c is gone"])
+    assert app.said[-1] == "1 run stopped\nrun 4b3c is gone\n$ gpu-engine stop 3f2a"
+    assert app.severity == "warning"
 
 
 async def test_actions_say_theirs(home: Path):

@@ -7,11 +7,11 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpu_panel import themed
 from gpu_panel.common.background import in_thread
+from gpu_panel.common.errors import record
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.terminal.notice import notice
 
@@ -66,9 +66,14 @@ class Teller:
         self._lines = tuple(lines)
 
     async def _follow(self) -> None:
+        told = ""
         while True:
-            with suppress(Exception):  # a folder that can't be read now may be readable later
+            try:
                 await self.look()
+            except Exception as err:  # noqa: BLE001  a folder may be readable again later
+                if told != repr(err):
+                    told = repr(err)
+                    record(err)
             await asyncio.sleep(EVERY)
 
     async def look(self) -> None:

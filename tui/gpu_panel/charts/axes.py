@@ -215,6 +215,7 @@ class Axes:
     unit: str = ""
     """The name of that unit, which stands at the axis."""
     zero: bool = False
+    """Whether the y axis starts at 0."""
     x_text: Callable[[int], str] = "{:,}".format
     x_name: str = "step"
     """The word before an x at the crosshair."""

@@ -21,6 +21,7 @@ class Mark:
 
     x: int
     kind: str
+    """One of the characters above."""
     text: str = ""
     """What is said about it at the crosshair."""
 

@@ -28,6 +28,7 @@ class Pane(Widget):
     DEFAULT_CLASSES = "pane"
     """The frame, which is the same everywhere."""
     NAME: ClassVar[str]
+    """Also its widget's id."""
     TITLE: ClassVar[str]
     """Its title in the tab and in the help."""
     CALLED: ClassVar[str] = ""

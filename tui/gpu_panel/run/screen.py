@@ -302,16 +302,14 @@ class RunScreen(StoreScreen):
     async def action_note(self) -> None:
         """Let the person write a note at the reading line, or at the present step; a note that is
         there already is changed."""
-        from gpu_panel.run.questions import ask_for_note, place_of
-
         pane = next((p for p in self._panes() if isinstance(p, ChartPane) and p.has_focus), None)
-        place = place_of(self.store, self._clock(), pane)
+        place = questions.place_of(self.store, self._clock(), pane)
         if place is None:
             self.notify("No step to write a note at yet",
                         severity="warning")
             return
         with guard(self.app):
-            found = await self.app.push_screen_wait(ask_for_note(place))
+            found = await self.app.push_screen_wait(questions.ask_for_note(place))
             if found is not None:
                 note = replace(place, text=found)
                 await in_thread(lambda: chart_annotations.write(self.run_folder.path, note),

@@ -48,7 +48,9 @@ class Pace:
     delay: float | None = None
     """Seconds between a small frame and its answer; None: not known."""
     answers: bool = field(init=False, default=False)
+    """Whether the terminal has ever answered."""
     _last: float = field(init=False, default=0.0)
+    """When the last piece was sent."""
     _budget: float = field(init=False, default=QUIET * BURST)
     _filled: float | None = field(init=False, default=None)
     _urgent_until: float = field(init=False, default=0.0)

@@ -155,6 +155,31 @@ async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
         os.close(lock)
 
 
+async def test_the_choice_of_columns_has_its_bounds_and_a_way_back():
+    more = {f"train.k{at:02}": ["1"] for at in range(25)}
+    got: list[object] = []
+    async with panel(slots(1)) as (pilot, _):
+        async def choose(*keys: str, chosen: tuple[str, ...] = ("run", "loss")) -> object:
+            """What these keys choose; ... if the dialog is still open."""
+            got.clear()
+            pilot.app.push_screen(ChooseColumns(chosen, more), got.append)
+            await until(pilot, lambda: isinstance(pilot.app.screen, ChooseColumns))
+            await pilot.press(*keys)
+            return got[0] if got else ...
+
+        assert await choose("d", "enter", chosen=("run", "note", "train.k01")) == DEFAULT
+        assert await choose("slash", *"train.k", "enter", *(["space", "down"] * 25), "enter") == (
+            "run", "loss", *list(more)[:20])
+        # One that no run has at the moment stays, and can be taken away.
+        assert await choose("enter", chosen=("run", "min:norm")) == ("run", "min:norm")
+        assert await choose("slash", *"min:norm", "enter", "space", "enter",
+                            chosen=("run", "min:norm")) == ("run",)
+        assert await choose("home", "down", "space", "enter") == ("run", "loss")  # the run's id
+        assert await choose("slash", "x", "escape") is ...
+        await pilot.press("escape")
+        assert got == [None]
+
+
 async def test_one_key_shows_the_best_run_from_anywhere():
     ended("early", loss=0.5, age=100.0)
     best = ended("best", loss=0.25, age=50.0)
@@ -294,6 +319,22 @@ def test_a_completed_run_of_which_something_is_told_is_amber():
     assert not any("!" in text for text in tones[0])
     failed = replace(told, state="failed", reason="rank 0: boom")
     assert not any("!" in text for text, _ in run_line(failed, shape))  # its reason comes first
+
+
+def test_of_columns_that_have_no_room_the_first_stay():
+    names = tuple(f"train.key_{at}" for at in range(9))
+    lines = [replace(LINE, settings=dict.fromkeys(names, "0.125"))]
+    shape = layout(lines, 90, ("run", *names))
+    shown_ones = [column.name for column, _ in shape.columns]
+    assert 2 < len(shown_ones) < 10
+    assert shown_ones == ["run", *names[:len(shown_ones) - 1]]
+
+
+def test_a_recorded_value_that_is_not_read_yet_is_said_to_come():
+    asked = ("run", "train.lr", "max:norm")
+    unread, read_ = replace(LINE, read=False), replace(LINE, read=True)
+    assert [text.strip() for text, _ in run_line(unread, layout([unread], 90, asked))][2:3] == ["…"]
+    assert "max:norm" not in [c.name for c, _ in layout([read_], 90, asked).columns]
 
 
 def test_runs_without_a_value_come_last_in_any_order():
