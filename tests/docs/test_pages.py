@@ -33,8 +33,7 @@ def exists(dotted: str) -> bool:
 
 def walks() -> dict[str, list[str]]:
     """Title of each walk → the functions on its way."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    text = text.partition("## Four walks\n")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "walks.md").read_text()
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("**"):
