@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 def take_once(inventory: Inventory, timeout: float = 20.0) -> Snapshot:
     """One snapshot with rates, which needs two readings a quarter of a second apart."""
-    return sampler.take_several(inventory, looks=1, timeout=timeout)[-1]
+    return sampler.take_several(inventory, readings=1, timeout=timeout)[-1]
 
 
 class Machine(ABC):

@@ -107,7 +107,7 @@ def test_one_look_is_not_enough():
     assert judge([]).state == "unknown"
     assert judge([IDLE]).state == "unknown"
     assert "1 of the 3" in judge([IDLE]).reason
-    assert judge([IDLE], looks=1).state == "free"
+    assert judge([IDLE], readings=1).state == "free"
 
 
 def test_a_pause_between_two_steps_is_not_free():
@@ -152,7 +152,7 @@ def test_a_cpu_slot_is_not_called_busy_after_one_look():
     assert judge([full, full]).state == "free"
     assert judge([full, Sample(slot), full]).state == "free"  # one of them is not known
     assert judge([full, full, full]).state == "busy"
-    assert judge([full], looks=1).state == "busy"
+    assert judge([full], readings=1).state == "busy"
 
 
 maybe = st.none() | st.floats(0, 1)

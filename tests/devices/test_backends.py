@@ -253,7 +253,7 @@ def test_the_look_right_before_a_start(machine, monkeypatch):
     assert "not loaded" in blocked(machine.name, devices)
     machine.uninstall()
     with pytest.raises(recheck.NoAnswer, match=own.missing):
-        next(recheck.looks(machine.name, devices, 10.0))
+        next(recheck.readings(machine.name, devices, 10.0))
 
 
 # --- a vendor is one backend and its name in one list -------------------------------------------
@@ -343,7 +343,7 @@ def test_the_driver_of_another_vendor_is_not_asked(toy, as_this_machine, monkeyp
 
 def test_devices_of_a_vendor_that_this_version_does_not_know():
     with pytest.raises(recheck.NoAnswer, match=r"no device backend 'abacus'; .* nvml, .*cpu"):
-        next(recheck.looks("abacus", (), 1.0))
+        next(recheck.readings("abacus", (), 1.0))
 
 
 def test_the_name_of_a_slice_is_its_vendors():

@@ -277,7 +277,7 @@ def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob
 
 
 def test_slots_of_the_processor_are_not_looked_at(monkeypatch):
-    monkeypatch.setattr(recheck, "looks", None)
+    monkeypatch.setattr(recheck, "readings", None)
     assert blocked(replace(plan_of(), device_type="cpu")) is None
 
 

@@ -337,7 +337,7 @@ def test_cpu_slots_are_sampled_alike():
 
 def test_some_looks_for_a_program_without_a_screen(as_this_machine):
     as_this_machine("count 2", "gpu 0 util 5")
-    looks = sampler.take_several(discover(), looks=3, apart=0.05)
+    looks = sampler.take_several(discover(), readings=3, apart=0.05)
     assert len(looks) == 3
     assert looks[-1].host.cpu is not None
     assert all(s.of("0").utilization == 0.05 for s in looks)

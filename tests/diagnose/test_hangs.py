@@ -40,7 +40,7 @@ def told(run: runs.Run) -> hangs.Hang | None:
     views = follower.ranks.values()
     if not all(v.step_times and v.stands is not None for v in views):
         return None
-    return hangs.found(views, time.time(), at_least=8.0)
+    return hangs.find_hang(views, time.time(), at_least=8.0)
 
 
 SLEEPS = "tests/scripts/hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
@@ -126,14 +126,14 @@ WAITS, DONE = ("0", 8, "all_reduce", "9 float", False), ("0", 7, "all_reduce", "
 
 
 def test_ranks_that_have_all_come_blame_none_of_them():
-    hang = hangs.found([rank(0, WAITS), rank(1, WAITS)], NOW)
+    hang = hangs.find_hang([rank(0, WAITS), rank(1, WAITS)], NOW)
     assert "all have come" in hang.text
     assert not hang.works
 
 
 def test_the_one_who_did_not_come_is_told_among_many():
     views = [rank(r, WAITS) for r in range(63)] + [rank(63, DONE, works=True)]
-    hang = hangs.found(views, NOW)
+    hang = hangs.find_hang(views, NOW)
     assert (hang.rank, hang.works) == (63, True)
     assert hang.text.startswith("63 ranks wait for rank 63 in all_reduce #8 (9 float) at ")
 
@@ -145,36 +145,36 @@ def test_the_one_who_did_not_come_is_told_among_many():
     (rank(1, stands=False, still=2), "rank 1 has got to step 30", True),
     (rank(1, DONE, error=schema.Error("E", "m", None, None, None)), "rank 1 has failed", False)])
 def test_what_became_of_who_did_not_come(other, text, works):
-    hang = hangs.found([rank(0, WAITS), other], NOW)
+    hang = hangs.find_hang([rank(0, WAITS), other], NOW)
     assert hang.text.endswith(text) or f"{text} at" in hang.text, hang.text
     assert hang.works is works
 
 
 def test_of_those_who_did_not_come_one_of_those_that_stand_still_is_an_alarm():
-    hang = hangs.found([rank(0, WAITS), rank(1, DONE, works=True), rank(2, DONE)], NOW)
+    hang = hangs.find_hang([rank(0, WAITS), rank(1, DONE, works=True), rank(2, DONE)], NOW)
     assert (hang.rank, hang.works) == (2, False)
 
 
 def test_nothing_is_told_of_unheard_ranks():
     views = [rank(0, DONE, still=1), rank(1, WAITS)]
-    assert hangs.found(views, NOW) is not None
-    assert hangs.found(views, NOW, unheard={1}) is None
+    assert hangs.find_hang(views, NOW) is not None
+    assert hangs.find_hang(views, NOW, unheard={1}) is None
 
 
 def test_a_rank_that_is_in_no_group_with_them_is_not_missed():
     group = ("3", 5, "all_reduce", "9 float", False)
     views = [rank(0, group), rank(1, ("3", 4, "all_reduce", "9 float", True)),
              rank(2, DONE, works=True)]
-    assert "for rank 1 in all_reduce #5 of group 3" in hangs.found(views, NOW).text
+    assert "for rank 1 in all_reduce #5 of group 3" in hangs.find_hang(views, NOW).text
 
 
 def test_the_roots_other_size_is_no_difference():
     views = [rank(0, ("0", 8, "gather", "9 float", False)),
              rank(1, ("0", 8, "gather", "", False))]
-    assert "different operations" not in hangs.found(views, NOW).text
+    assert "different operations" not in hangs.find_hang(views, NOW).text
     views = [rank(0, ("0", 8, "all_reduce", "9 float", False)),
              rank(1, ("0", 8, "all_reduce", "1 int", False))]
-    assert "different operations" in hangs.found(views, NOW).text
+    assert "different operations" in hangs.find_hang(views, NOW).text
 
 
 @pytest.mark.parametrize("views", [
@@ -183,29 +183,29 @@ def test_the_roots_other_size_is_no_difference():
     [rank(0, stands=False, still=25), rank(1, stands=False, still=25)],
     [RankView(0, phase="init", beat=NOW), RankView(1, phase="init", beat=NOW)]])
 def test_nothing_is_told_of_ranks_that_go_on(views):
-    assert hangs.found(views, NOW) is None
+    assert hangs.find_hang(views, NOW) is None
 
 
 def test_slow_steps_are_no_standstill():
     views = [rank(0, WAITS), rank(1, DONE, works=True)]
     for view in views:  # a step a minute
         view.step_times = [(t - (30 - n) * 60, n) for t, n in view.step_times]
-    assert hangs.found(views, NOW) is None
+    assert hangs.find_hang(views, NOW) is None
 
 
 def test_who_waits_before_the_first_step_is_told_but_only_in_an_operation():
     views = [rank(0, WAITS), rank(1, works=True)]
     for view in views:
         view.step_times = []
-    assert hangs.found(views, NOW).works
-    assert hangs.found(views[1:], NOW) is None
+    assert hangs.find_hang(views, NOW).works
+    assert hangs.find_hang(views[1:], NOW) is None
 
 
 def test_without_operations_the_lines_are_told():
-    hang = hangs.found([rank(0), rank(1, place="load.py:3 in read")], NOW)
+    hang = hangs.find_hang([rank(0), rank(1, place="load.py:3 in read")], NOW)
     assert hang.text == ("no step for 01:00: rank 0 stands still at train.py:7 in main; "
                          "rank 1 stands still at load.py:3 in read")
-    hang = hangs.found([rank(0, works=True), rank(1, works=True)], NOW)
+    hang = hangs.find_hang([rank(0, works=True), rank(1, works=True)], NOW)
     assert hang.text == "no step for 01:00: ranks 0, 1 works at train.py:7 in main"
     assert hang.works
 
@@ -216,18 +216,18 @@ def test_time_in_the_debugger_is_nobodys_standstill():
         view = RankView(rank, phase="backward", phase_since=10.0, beat=1000.0, step=9)
         view.step_times = [(9.0, 8), (10.0, 9)]
         views.append(view)
-    assert hangs.found(views, 1000.0) is not None
+    assert hangs.find_hang(views, 1000.0) is not None
     views[1].debugger = schema.Debugger("train.py:31 in main")
     object.__setattr__(views[1].debugger, "t", 940.0)
-    found = hangs.found(views, 1000.0)
+    found = hangs.find_hang(views, 1000.0)
     assert found is not None
     assert (found.text, found.rank, found.works, found.debugger) == (
         "rank 1 waits in the debugger since 01:00, at train.py:31 in main", 1, True, True)
     views[1].debugger = schema.Debugger(None)
     object.__setattr__(views[1].debugger, "t", 995.0)
-    assert hangs.found(views, 1000.0) is None
+    assert hangs.find_hang(views, 1000.0) is None
     for view in views:
         view.beat = 1100.0
-    again = hangs.found(views, 1100.0)
+    again = hangs.find_hang(views, 1100.0)
     assert again is not None
     assert not again.debugger

@@ -88,7 +88,7 @@ def test_the_seed_is_that_of_the_attempt_that_trained_the_step(home):
         run.steps(0, 10, [9.0] * 10, t=1.0)
         spec = run.path / "spec.toml"
         text = spec.read_text().replace("seed = 3", "seed = 4")
-        attempts.keep(run.run, 1, text)
+        attempts.save(run.run, 1, text)
         spec.write_text(text)
         run.state = replace(run.state, attempt=2, attempts=(
             replace(run.state.attempts[0], ended=T0 + 1.5, outcome="stopped"),

@@ -199,7 +199,7 @@ def test_a_process_on_the_gpu_keeps_a_run_away(home, gpu):
                              env=env)
     try:
         assert other.stdout.readline() == "held\n"
-        sample = sampler.take_several(gpu, looks=1)[-1].samples[0]
+        sample = sampler.take_several(gpu, readings=1)[-1].samples[0]
         assert sample.memory_used > 1 << 30
         assert any((p.memory or 0) > 1 << 30 for p in sample.processes)
         argv = [sys.executable, "-m", "gpu_engine", "run", "--devices", gpu.devices[0].id, "--",

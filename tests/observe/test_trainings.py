@@ -14,7 +14,7 @@ def told(order, *, fresh=None, seconds=0.0):
     one for the curve, with "|" before each training, and one for the steps beside it."""
     trainings, curve, beside, out = Trainings(), "", "", []
     for at, index in enumerate(order):
-        out += trainings.take(OptimizerStep(index, at, (fresh or {}).get(at)), at * seconds)
+        out += trainings.add(OptimizerStep(index, at, (fresh or {}).get(at)), at * seconds)
         out += trainings.wait(at * seconds)
     out += trainings.end(len(order) * seconds)
     for one in out:
@@ -43,8 +43,8 @@ def test_layer_by_layer_each_layer_is_a_training():
 def test_slow_trainings_are_told_apart_before_fifty_steps():
     trainings = Trainings()
     for at in range(4):
-        list(trainings.take(OptimizerStep(0, at), at * 6.0))
-    out = [one for at in range(4, 8) for one in trainings.take(OptimizerStep(1, at), at * 6.0)]
+        list(trainings.add(OptimizerStep(0, at), at * 6.0))
+    out = [one for at in range(4, 8) for one in trainings.add(OptimizerStep(1, at), at * 6.0)]
     assert not out
     assert [one.begins_training for one in trainings.wait(7 * 6.0)] == [True, False, False, False]
 
@@ -85,7 +85,7 @@ def test_no_step_is_lost_or_given_twice_and_their_order_stays(turns, news, secon
     trainings, out = Trainings(), []
     for at, index in enumerate(order):
         alive = frozenset(order[:at]) - {index} if at in news else None
-        out += trainings.take(OptimizerStep(index, at, alive), at * seconds)
+        out += trainings.add(OptimizerStep(index, at, alive), at * seconds)
         out += trainings.wait(at * seconds)
         assert len(trainings.kept) < 800
     out += trainings.end(len(order) * seconds)

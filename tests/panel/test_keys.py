@@ -142,7 +142,7 @@ async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):
         assert screen.query_one("#loss").border_subtitle == "log"
         run.state("completed", ended=T0 + 100)
         run.release()
-        await screen.store.look_now()
+        await screen.store.poll_now()
         screen.paint()
         await pilot.pause()
         assert "resume (u)" in offered()

@@ -180,7 +180,7 @@ async def test_a_runs_screen_can_be_read(tmp_path: Path) -> None:
         await read(pilot, "about it")
         await pilot.press("escape")
         run.state("completed", ended=T0 + 101)
-        await app.run_screen.store.look_now()
+        await app.run_screen.store.poll_now()
         await shown(pilot)
         await read(pilot, "a run that is completed")
 

@@ -86,7 +86,7 @@ def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, ver
              "export": ["export", run.id, str(tmp_path / "w.pt")]}.get(verb, [verb, run.id])
     called(*words)
     assert not marker.exists()
-    assert not reattach.take_up(run)
+    assert not reattach.reattach(run)
 
 
 def test_a_host_is_what_hosts_toml_says_now(home):

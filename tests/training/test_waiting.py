@@ -13,7 +13,7 @@ from gpu_engine.training import checkpoint
 from gpu_engine.worker.rank import patient_barrier
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.heartbeat import Heartbeat
-from gpu_engine.worker.rank.patient_barrier import Meetings
+from gpu_engine.worker.rank.patient_barrier import PatientBarrier
 
 from . import ranks
 from .test_saving import names, phase, step
@@ -108,11 +108,11 @@ class Clock:
 
 
 @pytest.fixture
-def pair(monkeypatch) -> tuple[Meetings, Meetings, Heartbeat, Clock]:
+def pair(monkeypatch) -> tuple[PatientBarrier, PatientBarrier, Heartbeat, Clock]:
     """Two ranks' meetings on one store, in one process, with that clock."""
     store, clock = dist.HashStore(), Clock()
     monkeypatch.setattr(patient_barrier, "time", clock)
-    first, second = (Meetings(r, 2, store, 10.0, lambda: None) for r in range(2))
+    first, second = (PatientBarrier(r, 2, store, 10.0, lambda: None) for r in range(2))
     return first, second, Heartbeat(1, store), clock
 
 
@@ -130,7 +130,7 @@ def test_a_rank_waits_only_as_long_as_heartbeats_come(pair) -> None:
 
     first.report_wait = say
     with pytest.raises(PeerLost, match=r"rank 1 .* 10 s .* last reading its data"):
-        first.meet()
+        first.barrier()
     assert 60 * patient_barrier._LOOK + 10 < clock.now < 60 * patient_barrier._LOOK + 13
     assert said[1] == "waiting for rank 1: reading its data"
     assert said[-1] == ""
@@ -151,24 +151,24 @@ def test_a_rank_that_is_ahead_leaves_what_others_still_look_for(monkeypatch) -> 
     """Rank 0 passes a meeting, tells a text without waiting, and comes to the next meeting before
     rank 1 has looked whether the first is complete."""
     store = dist.HashStore()
-    first, second = (Meetings(r, 2, store, 10.0, lambda: None) for r in range(2))
-    wait = Meetings.wait_for
-    # `meet` without its wait: where a rank is that has come but not looked.
-    monkeypatch.setattr(Meetings, "wait_for", lambda self, keys: None)
+    first, second = (PatientBarrier(r, 2, store, 10.0, lambda: None) for r in range(2))
+    wait = PatientBarrier.wait_for
+    # `wait` without its wait: where a rank is that has come but not looked.
+    monkeypatch.setattr(PatientBarrier, "wait_for", lambda self, keys: None)
     keys = [f"gpu-panel/met/1/{rank}" for rank in range(2)]
-    second.meet()
-    first.meet()
+    second.barrier()
+    first.barrier()
     assert store.check(keys)
     first.broadcast("text")
-    first.meet()
+    first.barrier()
     assert store.check(keys)  # rank 1 can still leave the first meeting
-    monkeypatch.setattr(Meetings, "wait_for", wait)
+    monkeypatch.setattr(PatientBarrier, "wait_for", wait)
     assert second.broadcast("") == "text"
-    second.meet()
-    monkeypatch.setattr(Meetings, "wait_for", lambda self, keys: None)
+    second.barrier()
+    monkeypatch.setattr(PatientBarrier, "wait_for", lambda self, keys: None)
     for number in range(4, 8):  # nothing is left behind in the long run
-        first.meet()
-        second.meet()
+        first.barrier()
+        second.barrier()
         assert store.check([f"gpu-panel/met/{n}/{r}" for n in (number - 1, number)
                             for r in range(2)])
         assert not any(store.check([f"gpu-panel/met/{n}/{r}"])

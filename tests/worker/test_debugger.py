@@ -75,11 +75,11 @@ def test_a_breakpoint_in_the_loop_changes_no_loss(home: Path, made, step: str):
         one.sees("(Pdb) ")
         assert "3\r\n" in one.says(f"p {step}", "(Pdb) ")
         follower = wait_for(lambda: (f := read(run)).ranks[1].debugged and f)
-        found = hangs.found(follower.ranks.values(), time.time())
+        found = hangs.find_hang(follower.ranks.values(), time.time())
         assert found is not None
         assert found.debugger
         assert f"{SCRIPT.name if made is of_script else TASK.name}:" in found.text
-        wait_for(lambda: hangs.found(follower.ranks.values(), time.time()).text.count("00:04"))
+        wait_for(lambda: hangs.find_hang(follower.ranks.values(), time.time()).text.count("00:04"))
         assert run.state().reason == f"rank 1 waits in the debugger: gpu-engine attach {run.id}"
         assert run.state().state == "running"
         one.leaves()
@@ -191,7 +191,7 @@ def test_the_line_that_is_told_is_the_one_that_raised():
 
 def test_the_line_is_the_scripts_where_torch_opens_the_debugger_for_it():
     of_torch = {"__name__": "torch.distributed", "sys": sys}
-    exec("def breakpoint():\n    return sys._getframe()", of_torch)  # noqa: S102
+    exec("def breakpoint():\n    return sys._getframe()", of_torch)
     found = debugger._place(of_torch["breakpoint"]())
     assert found.endswith(" in test_the_line_is_the_scripts_where_torch_opens_the_debugger_for_it")
 

@@ -205,7 +205,7 @@ class PanelApp(ThemedApp):
             found = lines.meaning(line, known)
             if isinstance(found, str):
                 raise UserError(found)
-            await in_thread(lambda: lines.keep(line), name="panel-line")
+            await in_thread(lambda: lines.remember(line), name="panel-line")
             name, words = found
             await (self.run_action(*known[name]) if name
                    else self.run_action(("app", "gpu_engine", (line, words))))

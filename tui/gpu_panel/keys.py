@@ -395,7 +395,7 @@ def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]
         for other in found:
             both = set(key.keys.split(",")) & set(other.keys.split(","))
             both -= before[key.id] & before[other.id]  # as it ships: the focus decides
-            if other is not key and both and _meet(key, other) \
+            if other is not key and both and _clash(key, other) \
                     and (other.id not in wanted or other.id > key.id):
                 problems.append(
                     f"keys.{key.id} = \"{wanted[key.id]}\": {display(min(both))} is the key of "
@@ -445,7 +445,7 @@ _TAKEN = frozenset({*"123456789jk", *(f"f{n}" for n in range(2, 8)), "tab", "shi
 """Keys that no action of the table has everywhere, and that no command can have."""
 
 
-def _meet(one: Key, other: Key) -> bool:
+def _clash(one: Key, other: Key) -> bool:
     """Whether both can be meant by one key: in one pane, or on one screen if one of them works on
     all of it."""
     if one.scope == other.scope or "app" in (one.scope, other.scope):

@@ -67,7 +67,7 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
         if not settings and not markdown:
             echo("no setting differs")
         if change is not None and limit is not None:
-            echo(change.told(limit))
+            echo(change.text(limit))
     if worse:
         sys.exit(1)
 

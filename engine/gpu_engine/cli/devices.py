@@ -43,9 +43,9 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
     from gpu_engine.devices.leases.shared import why_not
 
     inventory = discover()
-    looks = sampler.take_several(inventory)
-    snapshot = looks[-1]
-    states = availability.judge_all(looks, leases.holders(paths.leases_folder()))
+    snapshots = sampler.take_several(inventory)
+    snapshot = snapshots[-1]
+    states = availability.judge_all(snapshots, leases.holders(paths.leases_folder()))
     if as_json:
         out: dict[str, object] = {"devices": [
             asdict(s.device) | {k: v for k, v in asdict(s).items() if k != "device"}
@@ -93,17 +93,17 @@ def _wait_free(count: int, free: int | None, as_json: bool) -> None:
             holders = leases.holders(paths.leases_folder())
             freedom = availability.judge_all(recent, holders)
             able = steady.update(freedom)
-            looks = [replace(shot, samples=tuple(s for s in shot.samples if s.device.id in able))
-                     for shot in recent[-availability.LOOKS:]]
+            newest = [replace(shot, samples=tuple(s for s in shot.samples if s.device.id in able))
+                      for shot in recent[-availability.READINGS:]]
             try:
-                chosen = availability.freest(count, looks, holders, free=free)
+                chosen = availability.freest(count, newest, holders, free=free)
                 break
             except UserError:
                 now = frozenset(key for key, found in freedom.items() if found.free)
-                if now != told and len(recent) >= availability.LOOKS:
+                if now != told and len(recent) >= availability.READINGS:
                     told = now
                     echo(clean(f"waiting for {count}; free now: "
-                                     + (", ".join(sorted(now)) or "none")), err=True)
+                               + (", ".join(sorted(now)) or "none")), err=True)
     ids = [device.id for device in chosen]
     echo(in_json({"ids": ids}) if as_json else ",".join(ids))
 

@@ -132,14 +132,14 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
             sys.exit(1)
         told.append(done)
         if not as_json:
-            _say(done)
+            _print(done)
     if as_json:
         echo(in_json([
             asdict(one) | {"state": one.state.state} for one in told]))
     return not any(one.interrupted for one in told)
 
 
-def _say(done: Exported) -> None:
+def _print(done: Exported) -> None:
     upto = f", up to step {units.count(done.last_step)}" if done.last_step is not None else ""
     state = "" if not done.state.live else f"; the run is {done.state.state}"
     if done.rows:

@@ -112,12 +112,12 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
     else:
         width = max(len(one.host.name) for one in found)
         for one in found:
-            for number, line in enumerate(_said(one)):
+            for number, line in enumerate(_lines(one)):
                 echo(clean(f"{one.host.name if number == 0 else '':<{width}}  {line}"))
     sys.exit(0 if all(one.ok for one in found) else 1)
 
 
-def _said(one: Checkup) -> list[str]:
+def _lines(one: Checkup) -> list[str]:
     """What a checkup found, in lines."""
     lines = []
     if one.welcome is not None:
@@ -179,6 +179,6 @@ def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
     host = replace(host, python=None)
     file.add(host)
     found, = checkup.check([host])
-    for line in _said(found):
+    for line in _lines(found):
         echo(clean(line))
     sys.exit(0 if found.welcome is not None else 1)

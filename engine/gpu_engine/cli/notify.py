@@ -89,11 +89,11 @@ def _send(entries: list[To], message: Message, as_json: bool) -> None:
                         + ("it has no entries" if config.exists() else "there is no such file; "
                            "gpu-engine notify --init writes one to start from"))
 
-    def say(to: To, result: str | None) -> None:
+    def report(to: To, result: str | None) -> None:
         if not as_json:
             echo(f"{to.name} ({to.kind}): {result or 'sent'}")
 
-    results = send.deliver_all(entries, message, say)
+    results = send.deliver_all(entries, message, report)
     if as_json:
         echo(in_json([{"name": to.name, "kind": to.kind, "sent": result is None,
                                   "problem": result} for to, result in results]))

@@ -88,14 +88,14 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     if removed:
         _list_removed(as_json)
         return
-    from gpu_engine.launching.reattach import take_up_all
+    from gpu_engine.launching.reattach import reattach_all
     from gpu_engine.report import listing
     from gpu_engine.runs import query
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
 
     count = count or file.read().runs.listed
-    take_up_all()
+    reattach_all()
     _go_on_with_the_queue()
     watch.refresh()
     now = time.time()
@@ -237,12 +237,12 @@ def _removed(run: str, outcome: Outcome) -> bool:
 @click.option("--for-good", is_flag=True, help="Delete them, with all that their hosts have.")
 def prune(keep: int, dry_run: bool, for_good: bool) -> None:
     """Remove all but the newest of the runs that have ended. They are kept in a bin for a week."""
-    from gpu_engine.launching.reattach import take_up_all
+    from gpu_engine.launching.reattach import reattach_all
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
     from gpu_engine.slurm import watch
 
-    take_up_all()
+    reattach_all()
     watch.refresh()
     ended = [r for r in folder.all_runs() if r.state().state in folder.FINAL]
     total = 0

@@ -28,7 +28,7 @@ _METRICS = 30
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""
     from gpu_engine.cli import watch
-    from gpu_engine.diagnose import device_times, hangs, steps, told, verdicts
+    from gpu_engine.diagnose import device_times, hangs, render, steps, verdicts
     from gpu_engine.launching.lookup import find
     from gpu_engine.notify import journal
     from gpu_engine.runs import disk_room, job, leftovers, notes
@@ -41,7 +41,7 @@ def command(run: str, as_json: bool) -> None:
     state, p = follower.state, follower.progress()
     plan = found.plan()
     devices = device_times.DeviceFiles(found.path, state.began).read()
-    hang = hangs.found(follower.ranks.values(), time.time(), unheard=state.unheard) \
+    hang = hangs.find_hang(follower.ranks.values(), time.time(), unheard=state.unheard) \
         if state.live else None
     if hang is not None and hang.silent and (unheard := disk_room.silence(found.path)):
         hang = replace(hang, text=unheard, where=())
@@ -50,7 +50,7 @@ def command(run: str, as_json: bool) -> None:
         echo(in_json({"state": state.to_dict(), "path": str(found.path),
                       "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
                       "notes": asdict(notes.read(found.path)),
-                      "diagnosis": told.to_dict(follower.ranks.values(), devices),
+                      "diagnosis": render.to_dict(follower.ranks.values(), devices),
                       "hang": None if hang is None else asdict(hang),
                       "plan": plan.to_dict() if plan is not None else {}}))
         return
@@ -59,7 +59,7 @@ def command(run: str, as_json: bool) -> None:
     for text in notes.lines(notes.read(found.path)):
         echo(clean(text))
     watch.explain(state)
-    watch.tell_notices(state)
+    watch.print_notices(state)
     slurm = job.read(found.path)
     if slurm is not None and state.reason != (said := slurm.sentence()):
         # Of a job that has ended the ranks have said more.
@@ -99,7 +99,7 @@ def command(run: str, as_json: bool) -> None:
              f"host {units.gib(view.rss)} GiB"
              + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if (parts := steps.of_last(view)) is not None:
-            echo(f"  {told.line(parts)}")
+            echo(f"  {render.line(parts)}")
         if view.flops_per_s:
             echo(f"  matrix product {view.flops_per_s[-1] / 1e12:.3g} TFLOP/s")
         if view.error is not None and state.cause is None:  # the run ended well nevertheless

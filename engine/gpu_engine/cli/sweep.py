@@ -104,7 +104,7 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
         return
     while wait and any(run.state().live for run in done.runs):
         time.sleep(0.1)
-    _say(done, "stopped" if wait else "asked to stop")
+    _print(done, "stopped" if wait else "asked to stop")
 
 
 @command.command()
@@ -117,10 +117,10 @@ def retry(sweep: str, priority: int) -> None:
     from gpu_engine.queue.submit import When
     from gpu_engine.sweep import again, group
 
-    _say(again.retry(group.find(sweep), When(priority=priority)), "will be tried again")
+    _print(again.retry(group.find(sweep), When(priority=priority)), "will be tried again")
 
 
-def _say(done: Done, what: str) -> None:
+def _print(done: Done, what: str) -> None:
     if done.runs:
         echo(f"{len(done.runs)} run{'s' * (len(done.runs) > 1)} {what}: "
              + ", ".join(run.id for run in done.runs))

@@ -24,7 +24,7 @@ def command(wanted: bool) -> None:
     from gpu_engine.devices.discover import discover
     from gpu_engine.interpreters import choose, own_torch
 
-    found = choose.found()
+    found = choose.current()
     if found.seen is not None:
         seen = found.seen
         echo(clean(f"{seen.path}: {seen.sentence()} ({found.sentence()})"))
@@ -43,4 +43,4 @@ def command(wanted: bool) -> None:
             said = progress.line
             echo(f"{progress.written / 1e9:5.1f} GB  {said}", err=True)
             sys.stderr.flush()
-    echo(choose.found().sentence() if found.seen is None else clean(str(offer.folder)))
+    echo(choose.current().sentence() if found.seen is None else clean(str(offer.folder)))

@@ -38,7 +38,8 @@ def command(run: str, steps: int, ranks: tuple[int, ...], wait: float, memory: b
 
     found = find(run)
     answers = trace(found, steps=steps, ranks=ranks, wait=wait, memory=memory)
-    out = [(rank, *traces.told(found, answer, memory=memory)) for rank, answer in answers.items()]
+    out = [(rank, *traces.describe(found, answer, memory=memory))
+           for rank, answer in answers.items()]
     for rank, path, _, text in () if as_json else out:
         echo(f"--- rank {rank} ---")
         for line in [*([str(path)] if path is not None else []), *text]:

@@ -27,7 +27,7 @@ def _torch() -> str:
     from gpu_engine.interpreters import choose
     from gpu_engine.launching import interpreter
 
-    taken = choose.found()
+    taken = choose.current()
     told = interpreter.record(taken)
     return clean(told.sentence() if told is not None else
                  taken.problem.message if taken.problem is not None else "no torch")

@@ -46,7 +46,7 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool
     follower = Follower(run)
     if as_json:
         told = _Json(follower, plan)
-        state = watch(follower, quiet=True, each=told.tell)
+        state = watch(follower, quiet=True, each=told.print_new)
         told.end(state)
         return EXIT_CODES[state.state]
     if not quiet:
@@ -72,27 +72,27 @@ class _Json:
         self._run = follower.run
         self._tails: dict[int, Tail] = {}
         self._state: str | None = None
-        self._say("run", {"id": self._run.id, "path": str(self._run.path), "name": plan.name,
-                          "chosen": plan.chosen, "warnings": list(plan.warnings)})
+        self._print_json("run", {"id": self._run.id, "path": str(self._run.path), "name": plan.name,
+                                 "chosen": plan.chosen, "warnings": list(plan.warnings)})
 
-    def tell(self, last: bool) -> None:
+    def print_new(self, last: bool) -> None:
         """Print what is new."""
         state = self._run.state()
         if state.state != self._state and state.live:
             self._state = state.state
-            self._say("state", {"state": state.state})
+            self._print_json("state", {"state": state.state})
         for rank in self._run.ranks():
             tail = self._tails.setdefault(rank, Tail(self._run.events(rank)))
             while events := tail.read():
                 for event in events:
-                    self._say(event.kind, to_dict(event) | {"rank": rank})
+                    self._print_json(event.kind, to_dict(event) | {"rank": rank})
 
     def end(self, state: State) -> None:
         """Print the state in which the run has ended."""
-        self._say("ended", state.to_dict())
+        self._print_json("ended", state.to_dict())
 
     @staticmethod
-    def _say(kind: str, told: dict[str, object]) -> None:
+    def _print_json(kind: str, told: dict[str, object]) -> None:
         echo(json.dumps(json_safe({"kind": kind} | told), allow_nan=False))
         sys.stdout.flush()
 
@@ -244,10 +244,10 @@ def report_end(follower: Follower) -> None:
         line += f", eval {name} {units.loss(value)}"
     echo(line)
     explain(state)
-    tell_notices(state, err=True)
+    print_notices(state, err=True)
 
 
-def tell_notices(state: State, *, err: bool = False) -> None:
+def print_notices(state: State, *, err: bool = False) -> None:
     """Print what is told of a run though it goes on or completes, with the lines that mend it."""
     for one in state.warnings:
         for text in (f"warning: {one.message}", *(f"    {line}" for line in one.cure)):

@@ -44,7 +44,7 @@ class Snapshot:
 def take(folder: Path) -> Snapshot:
     """What git tracks and what it does not ignore in `folder`. Raises SpecError where git can't
     tell, and where it is more than code has."""
-    found = dict(_found(folder, os.fsencode(folder)))
+    found = dict(_files(folder, os.fsencode(folder)))
     if len(found) > listing.MOST_FILES:
         raise _problem(folder, f"has {len(found):,} files that git does not ignore; "
                                f"{listing.MOST_FILES:,} may be sent. Add what is no code to "
@@ -73,7 +73,7 @@ def describe(folder: Path) -> Code:
     changed since are not read again. Raises as `take`."""
     global _looked
     state = tuple((path, i.st_ino, i.st_mode, i.st_size, i.st_mtime_ns, i.st_ctime_ns)
-                  for path, i in sorted(_found(folder, os.fsencode(folder))))
+                  for path, i in sorted(_files(folder, os.fsencode(folder))))
     if _looked is None or _looked[0] != (folder, state):
         _looked = (folder, state), take(folder).about()
     return _looked[1]
@@ -82,7 +82,7 @@ def describe(folder: Path) -> Code:
 _looked: tuple[object, Code] | None = None
 
 
-def _found(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes, os.stat_result]]:
+def _files(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes, os.stat_result]]:
     """The files below `folder`, a repository or a part of one. One inside, as of a submodule, is
     asked for its own."""
     links: set[bytes] = set()
@@ -103,7 +103,7 @@ def _found(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes
     for name in folders:
         inner = os.path.join(folder, name)  # noqa: PTH118
         if os.path.lexists(os.path.join(inner, b".git")):  # noqa: PTH118
-            yield from _found(top, inner, below + name + b"/")
+            yield from _files(top, inner, below + name + b"/")
 
 
 def _listed(top: Path, folder: bytes) -> list[bytes]:

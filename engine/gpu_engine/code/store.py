@@ -34,7 +34,7 @@ _KEY, _NAME = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _SENDING = ".sending-"
 
 
-def keep(listed: bytes, contents: Sequence[bytes]) -> Path:
+def save(listed: bytes, contents: Sequence[bytes]) -> Path:
     """Keep code of this machine: its list of files, and their contents in the order of the list.
     Returns the folder that holds it. Raises UserError if it can't be written."""
     place, there = place_of(listing.name_of(listed))
@@ -47,7 +47,7 @@ def keep(listed: bytes, contents: Sequence[bytes]) -> Path:
                       lambda number, entry: contents[number], secrets.token_hex(16))
 
 
-def kept(name: str) -> Path | None:
+def find(name: str) -> Path | None:
     """The folder that holds the code of this name, as it was kept; None if there is none."""
     place, there = place_of(name)
     return place if there else None

@@ -51,7 +51,7 @@ def keep(spec: RunSpec, folder: Path) -> Kept:
     except SpecError as err:
         return Kept(doubt=f"the code is not kept: {err.problems[0].message}. The run uses its "
                           "files as they are when its turn comes")
-    store.keep(taken.listed, taken.contents)
+    store.save(taken.listed, taken.contents)
     return Kept(taken.name, str(root))
 
 
@@ -67,7 +67,7 @@ def place_of(run: Run, spec: RunSpec, entry: Entry) -> tuple[Path, RunSpec]:
             return folder, spec
     except SpecError:
         pass  # it has grown, or is no repository any more
-    place = store.kept(entry.code)
+    place = store.find(entry.code)
     if place is None:
         raise UserError(f"the code in {root} has changed since the run was submitted, and the copy "
                         "that was kept of it is gone or changed; submit it again")

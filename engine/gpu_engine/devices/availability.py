@@ -8,9 +8,9 @@ these states that applies is the answer:
   clocks down (heat, power);
 - busy: a process is on it (even one of another container, whose owner can't be seen here), at
   least `MEMORY` bytes of its memory are used, or it was used at `UTILIZATION` or above in one of
-  the last `looks` samples;
+  the last `readings` samples;
 - unknown: something of this could not be read, its UUID is not known, or there are fewer than
-  `looks` samples;
+  `readings` samples;
 - free.
 
 A device that a person names need not be free in this sense (a desktop's only GPU may draw its
@@ -19,7 +19,7 @@ screen), but nobody else may compute on it: see `in_the_way`.
 A slice of a GPU (MIG) reports no utilisation, so processes and memory decide. A GPU that uses the
 machine's memory reports none of its own, so processes and utilisation decide. A CPU slot is shared
 with everything on the machine anyway: it is busy if it was used above `CPU_BUSY` in all of the last
-`looks` samples, else free.
+`readings` samples, else free.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gpu_engine.devices.records import (
 
 State = Literal["free", "busy", "unknown", "unhealthy", "leased"]
 
-LOOKS = 3
+READINGS = 3
 """How many samples it takes to call a device free."""
 MEMORY = 512 << 20
 """Bytes of used memory from which a device is busy."""
@@ -66,7 +66,7 @@ class Availability:
         return self.state == "free"
 
 
-def judge(samples: Sequence[Sample], lease: str | None = None, *, looks: int = LOOKS,
+def judge(samples: Sequence[Sample], lease: str | None = None, *, readings: int = READINGS,
           now: float | None = None) -> Availability:
     """Judge one device by its last samples, newest last. `lease`: who holds it, in words. `now`, in
     Unix seconds, is needed to say for how long a process has been running."""
@@ -80,7 +80,7 @@ def judge(samples: Sequence[Sample], lease: str | None = None, *, looks: int = L
     if last.device.with_host:
         return Availability("free", "free")
     if last.device.is_cpu:
-        return _judge_cpu(samples[-looks:], looks)
+        return _judge_cpu(samples[-readings:], readings)
     if last.device.uuid is None:
         # It was lost when the devices were found. Its lease would need the UUID as a name.
         why = "its UUID is not known: search for devices again (in the panel: press c twice)"
@@ -92,7 +92,7 @@ def judge(samples: Sequence[Sample], lease: str | None = None, *, looks: int = L
         return Availability("busy", _who(last.processes, now))
     if last.memory_used is not None and last.memory_used >= MEMORY:
         return Availability("busy", f"{units.size(last.memory_used)} of its memory are used")
-    newest = [s for s in samples[-looks:] if s.utilization is not None]
+    newest = [s for s in samples[-readings:] if s.utilization is not None]
     most = max((s.utilization or 0.0 for s in newest), default=None)
     if most is not None and most >= UTILIZATION:
         return Availability("busy", f"up to {most:.0%} used in the last {len(newest)} readings")
@@ -102,9 +102,9 @@ def judge(samples: Sequence[Sample], lease: str | None = None, *, looks: int = L
         return Availability("unknown", "the driver does not say how much of its memory is used")
     if not last.device.is_slice and last.utilization is None:
         return Availability("unknown", "the driver does not say how much it is used")
-    seen = len(samples[-looks:]) if last.device.is_slice else len(newest)
-    if seen < looks:
-        return Availability("unknown", f"only {seen} of the {looks} readings that are needed")
+    seen = len(samples[-readings:]) if last.device.is_slice else len(newest)
+    if seen < readings:
+        return Availability("unknown", f"only {seen} of the {readings} readings that are needed")
     return Availability("free", "free")
 
 
@@ -140,25 +140,25 @@ def doubts(sample: Sample) -> tuple[str, ...]:
     return (*_wrong(sample), *unknown)
 
 
-def judge_all(snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *, looks: int = LOOKS
-              ) -> dict[str, Availability]:
+def judge_all(snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,
+              readings: int = READINGS) -> dict[str, Availability]:
     """Judge every device of the newest snapshot. Returns the answers by device id."""
     found = {}
     for sample in snapshots[-1].samples if snapshots else ():
-        device, shots = sample.device, snapshots[-looks:]
+        device, shots = sample.device, snapshots[-readings:]
         history = [s for s in (shot.of(device.id) for shot in shots) if s is not None]
         holder = leases.get(key(device))
-        found[device.id] = judge(history, str(holder) if holder else None, looks=looks,
+        found[device.id] = judge(history, str(holder) if holder else None, readings=readings,
                                  now=snapshots[-1].taken)
     return found
 
 
 class Steady:
-    """Tells which devices have been free for some looks in a row: one look can be a moment between
+    """Tells which devices have been free for some readings in a row: one can be a moment between
     two processes of somebody's script."""
 
-    def __init__(self, looks: int = LOOKS) -> None:
-        self._looks = looks
+    def __init__(self, readings: int = READINGS) -> None:
+        self._looks = readings
         self._times: dict[str, int] = {}
 
     def update(self, freedom: Mapping[str, Availability]) -> frozenset[str]:
@@ -170,7 +170,7 @@ class Steady:
 
 
 def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,
-           looks: int = LOOKS, free: int | None = None, share: bool = False) -> list[Device]:
+           readings: int = READINGS, free: int | None = None, share: bool = False) -> list[Device]:
     """Choose the `n` devices to take; returns them in the machine's order. None: all that are free
     of the model of which most are.
 
@@ -183,7 +183,7 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
     taken last, but they are taken: a core can be shared. Raises `UserError`, which says who holds
     what, if there are not enough.
     """
-    states = judge_all(snapshots, leases, looks=looks)
+    states = judge_all(snapshots, leases, readings=readings)
     newest = snapshots[-1].samples if snapshots else ()
     order = {s.device.id: i for i, s in enumerate(newest)}
     able = [s for s in newest if states[s.device.id].free]
@@ -246,10 +246,10 @@ def _wrong(sample: Sample) -> tuple[str, ...]:
     return (*sample.health, *(t for t in slowed if t in HARDWARE_REASONS))
 
 
-def _judge_cpu(samples: Sequence[Sample], looks: int) -> Availability:
+def _judge_cpu(samples: Sequence[Sample], readings: int) -> Availability:
     shares = [s.utilization for s in samples if s.utilization is not None]
     # One busy sample does not count: any program's start keeps a core busy for a moment.
-    if len(shares) >= looks and min(shares) >= CPU_BUSY:
+    if len(shares) >= readings and min(shares) >= CPU_BUSY:
         return Availability(
             "busy", f"{min(shares):.0%} or more used in the last {len(shares)} readings")
     shared = bool(shares) and shares[-1] >= CPU_SHARED

@@ -30,9 +30,9 @@ class _Ended(Exception):
     """`asked_to_end` returned True."""
 
 
-def looks(source: str, wanted: Sequence[Device], timeout: float,
-          asked_to_end: Callable[[], bool] = lambda: False,
-          interval: float = 0.5) -> Iterator[tuple[Sample, ...]]:
+def readings(source: str, wanted: Sequence[Device], timeout: float,
+             asked_to_end: Callable[[], bool] = lambda: False,
+             interval: float = 0.5) -> Iterator[tuple[Sample, ...]]:
     """Yield samples of the devices `wanted`, in their order, every `interval` seconds.
 
     `source` is the name of their backend. They are first found again by their UUIDs; for one that

@@ -210,12 +210,12 @@ class Sampler:
             self._on_snapshot = None  # nor come again
 
 
-def take_several(inventory: Inventory, looks: int = 3, apart: float = 0.25, timeout: float = 20.0
+def take_several(inventory: Inventory, readings: int = 3, apart: float = 0.25, timeout: float = 20.0
                  ) -> tuple[Snapshot, ...]:
-    """Take `looks` snapshots, `apart` seconds from each other, for a program without a screen.
+    """Take so many snapshots, `apart` seconds from each other, for a program without a screen.
 
     If the driver does not answer within `timeout` seconds there are fewer, but at least one. The
-    very first snapshot is thrown away, as it has no rates; with `looks` 0 it is returned.
+    very first snapshot is thrown away, as it has no rates; with `readings` 0 it is returned.
     """
     found: list[Snapshot] = []
     enough = threading.Event()
@@ -223,7 +223,7 @@ def take_several(inventory: Inventory, looks: int = 3, apart: float = 0.25, time
     def keep(snapshot: Snapshot) -> None:
         if snapshot.problem is None:
             found.append(snapshot)
-        if len(found) > looks:
+        if len(found) > readings:
             enough.set()
 
     sampler = Sampler(inventory, interval=apart, on_snapshot=keep, patience=timeout / 2)

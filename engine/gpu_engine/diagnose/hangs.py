@@ -53,8 +53,8 @@ class Hang:
     """A line for each rank that has said where it is: "rank 1: train.py:40 in main, works"."""
 
 
-def found(views: Iterable[RankView], now: float, *, at_least: float = SOON,
-          unheard: Collection[int] = ()) -> Hang | None:
+def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
+              unheard: Collection[int] = ()) -> Hang | None:
     """Why ranks have made no step for `at_least` seconds, and for five of their own steps; None if
     all go on. Those that nothing is heard of (`unheard`) are left out. `now`: Unix seconds."""
     views = [v for v in views if v.rank not in unheard]

@@ -46,7 +46,7 @@ class Regression:
         """0.05: the second's take 5 % longer."""
         return self.after.median / self.before.median - 1
 
-    def told(self, limit: float) -> str:
+    def text(self, limit: float) -> str:
         """The figures in a line. `limit`: the largest change that passes, 0.05 for 5 %."""
         each = [f"{one.run} {units.brief(one.median)} ({one.steps} steps)"
                 for one in (self.before, self.after)]

@@ -254,8 +254,8 @@ def lines(whole: Summary) -> list[str]:
     return out + [f"→ {text}" for text in whole.advice]
 
 
-def told(run: Run, answer: Trace | None, *, memory: bool = False,
-         ) -> tuple[Path | None, Summary | memory_traces.Summary | None, list[str]]:
+def describe(run: Run, answer: Trace | None, *, memory: bool = False,
+             ) -> tuple[Path | None, Summary | memory_traces.Summary | None, list[str]]:
     """Of what a rank of `run` has answered: the file, its summary, and the lines for people.
     `memory`: it was asked for that."""
     if answer is None:

@@ -106,7 +106,7 @@ def devices(found: Sequence[Inventory], patience: float) -> list[Finding]:
     """The devices that runs are offered, and what is wrong with each."""
     inventory = next((i for i in found if i.devices), None) or discover.cpu_slots()
     samples = () if inventory.is_cpu else \
-        sampler.take_several(inventory, looks=0, timeout=patience)[-1].samples
+        sampler.take_several(inventory, readings=0, timeout=patience)[-1].samples
     return of_samples(inventory, samples)
 
 

@@ -17,7 +17,7 @@ def examine(checks: Sequence[Check]) -> Iterator[Examined]:
     thread, which ends with the program."""
     began = time.monotonic()
     found: list[Sequence[Finding] | None] = [None] * len(checks)
-    threads = [threading.Thread(target=_look, args=(check, found, i), name=f"check {check.name}",
+    threads = [threading.Thread(target=_run, args=(check, found, i), name=f"check {check.name}",
                                 daemon=True) for i, check in enumerate(checks)]
     for thread in threads:
         thread.start()
@@ -29,7 +29,7 @@ def examine(checks: Sequence[Check]) -> Iterator[Examined]:
         yield Examined(check.name, tuple(findings))
 
 
-def _look(check: Check, found: list[Sequence[Finding] | None], i: int) -> None:
+def _run(check: Check, found: list[Sequence[Finding] | None], i: int) -> None:
     try:
         found[i] = list(check.look())
     except UserError as err:  # it says what to do

@@ -10,7 +10,7 @@ from gpu_engine.events.schema import Event, Step
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpu_engine.events.frequent import Told
+    from gpu_engine.events.frequent import EventOrBatch
 
 MOST = 4096
 """Pieces that are told apart. Of more, neighbours are joined."""
@@ -33,7 +33,7 @@ class Places:
     def __init__(self) -> None:
         self._each: list[Place] = []
 
-    def note(self, begin: int, end: int, told: Iterable[Told]) -> None:
+    def note(self, begin: int, end: int, told: Iterable[EventOrBatch]) -> None:
         """Note that the piece from `begin` to `end` has these events."""
         spans = [span for one in told if (span := _steps(one)) is not None]
         if not spans:
@@ -60,8 +60,8 @@ def _joined(one: Place, other: Place | None = None) -> Place:
     return Place(one.begin, other.end, min(one.first, other.first), max(one.last, other.last))
 
 
-def _steps(told: Told) -> tuple[int, int] | None:
-    """The first and the last step of an event or a stretch; None: it has none."""
+def _steps(told: EventOrBatch) -> tuple[int, int] | None:
+    """The first and the last step of an event or a batch; None: it has none."""
     if isinstance(told, Event):
         steps = [told] if isinstance(told, Step) else []
     else:

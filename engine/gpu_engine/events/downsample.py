@@ -30,11 +30,11 @@ import msgspec
 
 from gpu_engine.common.files import file_inside, open_inside
 from gpu_engine.events.frequent import (
+    EventBatch,
     Frequent,
     MemoryLine,
     PhaseLine,
     StepLine,
-    Stretch,
     TimeLine,
     decoded,
 )
@@ -134,13 +134,13 @@ class Blocks:
         return next((block for block in map(_block, self._lines) if block is not None), None)
 
 
-def stretch(blocks: Sequence[Block]) -> Stretch:
+def batch(blocks: Sequence[Block]) -> EventBatch:
     """What these blocks say, as the events themselves would be told."""
-    return Stretch([b.step for b in blocks if b.step is not None], [],
-                   [line for b in blocks for line in b.memory],
-                   [line for b in blocks for line in b.phases],
-                   next((b.at_step for b in reversed(blocks) if b.at_step is not None), None),
-                   [line for b in blocks for line in b.times])
+    return EventBatch([b.step for b in blocks if b.step is not None], [],
+                      [line for b in blocks for line in b.memory],
+                      [line for b in blocks for line in b.phases],
+                      next((b.at_step for b in reversed(blocks) if b.at_step is not None), None),
+                      [line for b in blocks for line in b.times])
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from gpu_engine.common.files import file_inside
 from gpu_engine.events import downsample
 from gpu_engine.events.byte_ranges import Places
-from gpu_engine.events.frequent import Told, grouped
+from gpu_engine.events.frequent import EventOrBatch, grouped
 from gpu_engine.events.reader import Tail, event_in
 
 _A_BLOCK = 512
@@ -17,7 +17,7 @@ _A_BLOCK = 512
 
 
 class DigestedTail(Tail):
-    """A `Tail` whose stretches stand for whole blocks of events where the digest has them. It
+    """A `Tail` whose batches stand for whole blocks of events where the digest has them. It
     remembers in which part of the file which steps are."""
 
     def __init__(self, path: Path) -> None:
@@ -28,9 +28,9 @@ class DigestedTail(Tail):
         self._block_at: int | None = None
         """Where the next block begins, if that is known."""
 
-    def read_many(self, limit: int = 1 << 20) -> list[Told]:
+    def read_many(self, limit: int = 1 << 20) -> list[EventOrBatch]:
         """As `Tail.read_many`, but blocks are read in place of what they stand for."""
-        found: list[Told] = []
+        found: list[EventOrBatch] = []
         try:
             with file_inside(*self._inside) as file:
                 while limit > 0 and self._is_new(file):
@@ -43,13 +43,13 @@ class DigestedTail(Tail):
             pass
         return found
 
-    def read_again(self, first: int, last: int, most: int) -> list[Told] | None:
+    def read_again(self, first: int, last: int, most: int) -> list[EventOrBatch] | None:
         """Every event around the steps from `first` to `last` that was read, one by one; None: they
         take more than `most` bytes."""
         pieces = self.places.of(first, last)
         if sum(end - begin for begin, end in pieces) > most:
             return None
-        found: list[Told] = []
+        found: list[EventOrBatch] = []
         try:
             with file_inside(*self._inside) as file:
                 for begin, end in pieces:
@@ -70,7 +70,7 @@ class DigestedTail(Tail):
             self.places, self._blocks = Places(), None
         return new
 
-    def _read_blocks(self, file: BinaryIO) -> tuple[list[Told], int] | None:
+    def _read_blocks(self, file: BinaryIO) -> tuple[list[EventOrBatch], int] | None:
         """What the blocks from here on say, and what reading them cost, in bytes of events; None:
         no block begins here."""
         if self._blocks is None:
@@ -81,9 +81,9 @@ class DigestedTail(Tail):
         if not blocks:
             return None
         self._offset = blocks[-1].end
-        return [downsample.stretch(blocks)], _A_BLOCK * len(blocks)
+        return [downsample.batch(blocks)], _A_BLOCK * len(blocks)
 
-    def _read_lines(self, file: BinaryIO, limit: int) -> tuple[list[Told], int]:
+    def _read_lines(self, file: BinaryIO, limit: int) -> tuple[list[EventOrBatch], int]:
         """What the lines up to the next block say, and how many bytes were read."""
         if self._block_at is not None and self._offset < self._block_at:
             limit = min(limit, self._block_at - self._offset)

@@ -32,7 +32,7 @@ else:
 
 
 @dataclass(slots=True)
-class Stretch:
+class EventBatch:
     """The frequent events of one rank between two others, each kind in the order of the file."""
 
     steps: list[StepLine] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Stretch:
         return len(self.steps) + len(self.memory) + len(self.phases) + len(self.times)
 
 
-Told = Event | Stretch
+EventOrBatch = Event | EventBatch
 """What is read of a rank's file: an event, or many frequent ones at once."""
 
 Frequent = StepLine | MemoryLine | PhaseLine | TimeLine
@@ -72,8 +72,8 @@ def _plain(line: bytes) -> Frequent | None:
         return None
 
 
-def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> list[Told]:
-    """The events in `lines`, in order but for those within a stretch. `plain` parses a line that
+def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> list[EventOrBatch]:
+    """The events in `lines`, in order but for those within a batch. `plain` parses a line that
     is not one of the frequent ones; None: there is no event in it."""
     try:
         every = list(map(_decode, lines))
@@ -81,17 +81,18 @@ def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> l
         return _one_by_one(lines, plain)
     named = (one.step for one in reversed(every)
              if type(one) is StepLine or (type(one) is PhaseLine and one.step is not None))
-    return [Stretch([one for one in every if type(one) is StepLine], [],
-                    [one for one in every if type(one) is MemoryLine],
-                    [one for one in every if type(one) is PhaseLine],
-                    next(named, None),
-                    [one for one in every if type(one) is TimeLine])] if every else []
+    return [EventBatch([one for one in every if type(one) is StepLine], [],
+                       [one for one in every if type(one) is MemoryLine],
+                       [one for one in every if type(one) is PhaseLine],
+                       next(named, None),
+                       [one for one in every if type(one) is TimeLine])] if every else []
 
 
-def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) -> list[Told]:
+def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]
+                ) -> list[EventOrBatch]:
     """The same where some lines are not of the frequent kinds."""
-    found: list[Told] = []
-    now: Stretch | None = None
+    found: list[EventOrBatch] = []
+    now: EventBatch | None = None
     for line in lines:
         one = _plain(line)
         odd = _odd(line) if one is None else None
@@ -103,7 +104,7 @@ def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) 
                 now = None
             continue
         if now is None:
-            now = Stretch()
+            now = EventBatch()
             found.append(now)
         if isinstance(one, MemoryLine):
             now.memory.append(one)

@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeVar
 
 from gpu_engine.common.files import file_inside
 from gpu_engine.events.decode import from_dict
-from gpu_engine.events.frequent import Told, grouped
+from gpu_engine.events.frequent import EventOrBatch, grouped
 from gpu_engine.events.paths import inside
 from gpu_engine.events.schema import Event, Start, Step
 
@@ -75,8 +75,8 @@ class Tail:
         """The events that were completed since the last call. Reads at most `limit` bytes."""
         return [e for e in map(self._parse, self._lines(limit)) if e is not None]
 
-    def read_many(self, limit: int = 1 << 20) -> list[Told]:
-        """The same, with the frequent events in stretches, which is ten times as fast."""
+    def read_many(self, limit: int = 1 << 20) -> list[EventOrBatch]:
+        """The same, with the frequent events in batches, which is ten times as fast."""
         return grouped(self._lines(limit), self._parse)
 
     def _lines(self, limit: int) -> list[bytes]:

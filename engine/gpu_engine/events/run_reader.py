@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpu_engine.events.downsampled import DigestedTail
-from gpu_engine.events.frequent import Told
+from gpu_engine.events.frequent import EventOrBatch
 from gpu_engine.events.paths import events_path
 
 BEHIND = 4096
@@ -16,7 +16,7 @@ BEHIND = 4096
 
 class RunReader:
     """Reads the new events of all ranks of a run, in pieces of bounded size. Of a long file, the
-    digest is read in place of what it stands for: then a step event in a stretch may be several."""
+    digest is read in place of what it stands for: then a step event in a batch may be several."""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: the run folder."""
@@ -58,10 +58,10 @@ class RunReader:
         if new:  # a new dict, as `read` may be iterating over the old one in another thread
             self._tails = dict(sorted((self._tails | new).items()))
 
-    def read_again(self, first: int, last: int, most: int) -> dict[int, list[Told]] | None:
+    def read_again(self, first: int, last: int, most: int) -> dict[int, list[EventOrBatch]] | None:
         """For each rank every event around the steps from `first` to `last`, as far as it was read,
         in the order of its file. None: they take more than `most` bytes, or can't be found."""
-        found: dict[int, list[Told]] = {}
+        found: dict[int, list[EventOrBatch]] = {}
         for rank, tail in self._tails.items():
             told = tail.read_again(first, last, most // len(self._tails))
             if told is None:
@@ -69,13 +69,13 @@ class RunReader:
             found[rank] = told
         return found
 
-    def read(self, seconds: float, piece: int = 1 << 18) -> list[tuple[int, list[Told]]]:
+    def read(self, seconds: float, piece: int = 1 << 18) -> list[tuple[int, list[EventOrBatch]]]:
         """The new events as (rank, events), reading `piece` bytes of each file in turn.
 
         Returns when nothing more is new, or when `seconds` have passed and something was found.
         """
         end = time.monotonic() + seconds
-        fresh: list[tuple[int, list[Told]]] = []
+        fresh: list[tuple[int, list[EventOrBatch]]] = []
         while True:
             moved = False
             # The file read least so far goes first; else, with many ranks, the last would starve.

@@ -18,7 +18,7 @@ from gpu_engine.events.rank_view import SNIFFS, RankView
 from gpu_engine.events.schema import Event
 
 if TYPE_CHECKING:
-    from gpu_engine.events.frequent import Stretch, Told
+    from gpu_engine.events.frequent import EventBatch, EventOrBatch
 
 
 @frozen(slots=True)
@@ -95,8 +95,8 @@ class RunView:
         FOLD[type(event)](self, view, event)
         return view
 
-    def fold_batch(self, rank: int, told: Told) -> RankView:
-        """`fold` for an event or a stretch of frequent ones, which have the same effect as one
+    def fold_batch(self, rank: int, told: EventOrBatch) -> RankView:
+        """`fold` for an event or a batch of frequent ones, which have the same effect as one
         after the other."""
         if isinstance(told, Event):
             return self.fold(rank, told)
@@ -106,7 +106,7 @@ class RunView:
                    if events)
         if view.beat is None or beat > view.beat:
             view.beat = beat
-        _stretch(self, view, told)
+        _batch(self, view, told)
         return view
 
     def _of(self, rank: int) -> RankView:
@@ -335,7 +335,7 @@ def _end(run: RunView, rank: RankView, event: schema.End) -> None:
     rank.ended, rank.outcome, rank.phase, rank.debugger = True, event.outcome, "done", None
 
 
-def _stretch(run: RunView, rank: RankView, told: Stretch) -> None:
+def _batch(run: RunView, rank: RankView, told: EventBatch) -> None:
     steps = told.steps
     if steps:
         rank.stepped, rank.skipped = True, steps[-1].skipped

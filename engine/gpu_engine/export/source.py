@@ -37,7 +37,7 @@ class Source:
         """Ranks that nobody waits for until they write a step."""
         self._waiting: dict[int, float] = {}
         """Rank that others wait for → since when, monotonic time."""
-        self._look()
+        self._find_files()
         for tail in self._tails.values():
             for number, step in attempts(tail.path):
                 if number > 1:
@@ -68,7 +68,7 @@ class Source:
     def rows(self, *, live: bool = False) -> Iterator[Row]:
         """The rows that can be made now. `live`: the ranks may go on, so a step waits for those
         that have not written it yet; otherwise everything that is there is made rows of."""
-        self._look()
+        self._find_files()
         exhausted: set[int] = set()
         """Ranks whose files were read to their ends. Each end is seen once: other files may grow
         for ever."""
@@ -123,7 +123,7 @@ class Source:
         return min((step for number, step in self._begins.items() if number > attempt),
                    default=None)
 
-    def _look(self) -> None:
+    def _find_files(self) -> None:
         """Look for files that have appeared."""
         found = ranks_with_files(self._run) if self._only is None else [self._only]
         for rank in found:

@@ -77,7 +77,7 @@ class Seen:
 
 
 @frozen(slots=True)
-class _Told:
+class _Answer:
     """An answer, and the times of the files that it depends on."""
 
     seen: Seen
@@ -86,7 +86,7 @@ class _Told:
     at: float
 
 
-_known: dict[str, _Told] = {}
+_known: dict[str, _Answer] = {}
 
 
 def inspect(python: str) -> Seen:
@@ -98,7 +98,7 @@ def inspect(python: str) -> Seen:
     told = _known.get(path)
     if told is None or _times(told.files) != told.times or (
             told.seen.slow and time.monotonic() - told.at > _ASK_AGAIN):
-        told = _known[path] = _ours(path) if ours(path) else _asked(path)
+        told = _known[path] = _ours(path) if ours(path) else _ask(path)
     seen = told.seen
     if seen.torch is None:
         return seen
@@ -131,34 +131,34 @@ def ours(path: str) -> bool:
         and os.path.realpath(path) == os.path.realpath(own)  # noqa: PTH120
 
 
-def _ours(path: str) -> _Told:
+def _ours(path: str) -> _Answer:
     try:
         spec = importlib.util.find_spec("torch")  # of a top-level name: imports nothing
     except (ImportError, ValueError):
         spec = None
     found = Seen(path, sys.version_info[:3], _version_file(spec.origin if spec else None))
-    return _told(found, (), sys.path)
+    return _answer(found, (), sys.path)
 
 
-def _asked(path: str) -> _Told:
+def _ask(path: str) -> _Answer:
     files = (path,)
     try:
         done = subprocess.run([path, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, errors="replace", timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         why = f"it did not answer within {_TIMEOUT:.0f} s"
-        return _told(Seen(path, problem=why, slow=True), files, ())
+        return _answer(Seen(path, problem=why, slow=True), files, ())
     except OSError as err:
-        return _told(Seen(path, problem=f"can't be started: {err.strerror}"), files, ())
+        return _answer(Seen(path, problem=f"can't be started: {err.strerror}"), files, ())
     try:
         version, origin, prefix, paths = json.loads(done.stdout.strip().rpartition("\n")[2])
         major, minor, patch = version
         seen = Seen(path, (int(major), int(minor), int(patch)), _version_file(origin))
-        return _told(seen, (path, os.path.join(prefix, "pyvenv.cfg")), paths)  # noqa: PTH118
+        return _answer(seen, (path, os.path.join(prefix, "pyvenv.cfg")), paths)  # noqa: PTH118
     except (ValueError, TypeError):
         last = clean(done.stderr.strip().rpartition("\n")[2], 200)
         why = "does not answer as a Python does" + (f": {last}" if last else "")
-        return _told(Seen(path, problem=why), files, ())
+        return _answer(Seen(path, problem=why), files, ())
 
 
 def _version_file(origin: object) -> Path | None:
@@ -167,11 +167,11 @@ def _version_file(origin: object) -> Path | None:
     return Path(origin).with_name("version.py")
 
 
-def _told(seen: Seen, files: tuple[str, ...], folders: object) -> _Told:
+def _answer(seen: Seen, files: tuple[str, ...], folders: object) -> _Answer:
     named = folders if isinstance(folders, list) else []
     files = (*files, *(p for p in named if isinstance(p, str) and p),
              *([str(seen.torch.parent)] if seen.torch is not None else ()))
-    return _Told(seen, files, _times(files), time.monotonic())
+    return _Answer(seen, files, _times(files), time.monotonic())
 
 
 def _times(files: tuple[str, ...]) -> tuple[int | None, ...]:

@@ -85,7 +85,7 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
     return Chosen(None, "", tuple(passed), Problem(_KEY, None, _nothing(passed)))
 
 
-def found(folder: Path | None = None) -> Chosen:
+def current(folder: Path | None = None) -> Chosen:
     """What a task would run in whose run.python is not set, in `folder`; None: where this process
     is."""
     return of_ranks(None, paths.folder(folder))
@@ -96,7 +96,7 @@ def for_nodes(python: str | None, folder: Path | None = None) -> str:
     (run.python) as it is written, else what a run in `folder` would take here. Raises SpecError."""
     if python is not None:
         return python
-    taken = found(folder)
+    taken = current(folder)
     if taken.python is None:
         raise SpecError([taken.problem] if taken.problem is not None else [])
     return taken.python

@@ -104,7 +104,7 @@ def examples(step: TrainedStep, *, python: str | None) -> list[list[int]]:
 def _interpreter(python: str | None) -> str:
     if python is not None:
         return python
-    taken = choose.found()
+    taken = choose.current()
     if taken.python is None:
         raise NoTorch(taken.problem.message if taken.problem else "no torch")
     return taken.python

@@ -16,9 +16,9 @@ def find(name: str) -> runs.Run:
 
     run = runs.find(name)
     if parts.spans(run.path) and trust.started_here(run.path):
-        from gpu_engine.launching.reattach import take_up
+        from gpu_engine.launching.reattach import reattach
 
-        take_up(run)
+        reattach(run)
     ask_slurm(run)
     return run
 

@@ -98,7 +98,7 @@ def _occupied(spec: RunSpec, inventory: Inventory) -> tuple[list[Problem], tuple
     end = time.monotonic() + _PATIENCE
     while True:
         found = _judged(gpus, sampler.take_several(replace(inventory, devices=tuple(gpus)),
-                                                   looks=0)[-1], share)
+                                                   readings=0)[-1], share)
         if not found[0] or time.monotonic() >= end:
             return found
         time.sleep(0.2)

@@ -25,7 +25,7 @@ _MOST, _WITHIN = 5, 60.0
 """How often one command takes up the same run, in how many seconds."""
 
 
-def take_up(run: Run) -> bool:
+def reattach(run: Run) -> bool:
     """If `run`, which was started from here, is on hosts, has not ended and has no process here,
     start one; so too if it was stopped, and hosts have still to be told. Returns whether it goes on
     with a new one. Raises UserError if it can't be."""
@@ -76,19 +76,19 @@ class StillOn:
         if state.state != "lost" or len(self._taken) == _MOST:
             return False
         try:
-            if take_up(self._run):
+            if reattach(self._run):
                 self._taken.append(now)
         except UserError:
             return False
         return self._run.state().live  # or somebody else has taken it up
 
 
-def take_up_all() -> list[Run]:
-    """`take_up` for all runs; returns those that were. If one can't be, the others are."""
+def reattach_all() -> list[Run]:
+    """`reattach` for all runs; returns those that were. If one can't be, the others are."""
     out = []
     for run in each_run():
         try:
-            if take_up(run):
+            if reattach(run):
                 out.append(run)
         except UserError:
             continue

@@ -51,7 +51,7 @@ class Journal:
             os.close(self._fd)
             self._fd = None
 
-    def said(self) -> set[str]:
+    def keys(self) -> set[str]:
         """The keys of what was told before."""
         return {key for key, _, _ in read(self._run)}
 

@@ -29,16 +29,16 @@ def follow(run: Run, goes_on: Callable[[State], bool] | None = None) -> None:
     A run can be started again while its end is being told, and the process that this start brings
     then finds the lock taken and ends. So whoever lets go of the lock looks once more.
     """
-    journal, said = Journal(run.path), frozenset[str]()
+    journal, told = Journal(run.path), frozenset[str]()
     while journal.acquire():
-        watch = RunWatch(run, said | journal.said(), goes_on=goes_on)
+        watch = RunWatch(run, told | journal.keys(), goes_on=goes_on)
         try:
             _follow(watch, journal)
         finally:
             journal.release()
         if watch.is_over():
             return
-        said = watch.said
+        told = watch.told
 
 
 def _follow(watch: RunWatch, journal: Journal) -> None:
@@ -47,7 +47,7 @@ def _follow(watch: RunWatch, journal: Journal) -> None:
     while True:
         happened = watch.next_event()
         if happened is not None:
-            _tell(watch.run, happened, journal)
+            _send(watch.run, happened, journal)
         elif watch.is_over():
             return
         if is_job and time.monotonic() - asked >= _SLURM_EVERY:
@@ -63,7 +63,7 @@ def _ask_slurm() -> None:
     watch.refresh()
 
 
-def _tell(run: Run, happened: Happened, journal: Journal) -> None:
+def _send(run: Run, happened: Happened, journal: Journal) -> None:
     # Half of the memory that this process may come to need, and only now.
     import socket
 

@@ -93,9 +93,9 @@ class Figures:
             return None
         stepped = [v for v in self.view.ranks.values()
                    if v.step_times and v.step_times[-1][0] >= state.began]
-        still = hangs.found(stepped, time.time(), at_least=STANDING, unheard=state.unheard)
+        still = hangs.find_hang(stepped, time.time(), at_least=STANDING, unheard=state.unheard)
         if still is None and state.unheard:
-            silent = hangs.found(stepped, time.time(), at_least=STANDING)
+            silent = hangs.find_hang(stepped, time.time(), at_least=STANDING)
             return state.reason if silent else None
         if still is None or still.debugger:
             return None
@@ -106,14 +106,14 @@ class Figures:
 class RunWatch:
     """Looks at one run."""
 
-    def __init__(self, run: Run, said: Collection[str] = (), *,
+    def __init__(self, run: Run, told: Collection[str] = (), *,
                  goes_on: Callable[[State], bool] | None = None) -> None:
-        """`said`: keys of what was told before, by somebody else. `goes_on`: asked of a run on
+        """`told`: keys of what was told before, by somebody else. `goes_on`: asked of a run on
         hosts whose process here has ended, as `launch.reattach.StillOn`; None: it is lost."""
         self.run = run
         self.state: State | None = None
         """As it was seen last; None: never, or the run was removed."""
-        self._said = set(said)
+        self._told = set(told)
         self._figures = Figures(run)
         self._read: float | None = None
         self._lost = 0
@@ -128,20 +128,20 @@ class RunWatch:
         """Verdict → in how many looks in a row it was found."""
 
     @property
-    def said(self) -> frozenset[str]:
+    def told(self) -> frozenset[str]:
         """The keys of what was told."""
-        return frozenset(self._said)
+        return frozenset(self._told)
 
     def is_over(self) -> bool:
         """Whether there is nothing more to be told now: the run was removed, or has ended and that
         was told. Looks anew, so that a resume is seen."""
-        state = self.state = self._look()
+        state = self.state = self._read_state()
         return state is None or state.state == "unreadable" \
-            or (not state.live and _key(state) in self._said)
+            or (not state.live and _key(state) in self._told)
 
     def next_event(self) -> Happened | None:
         """Look once. What is returned is not returned again."""
-        state = self.state = self._look()
+        state = self.state = self._read_state()
         if state is None or state.state == "unreadable":
             return None
         now = time.monotonic()
@@ -153,13 +153,13 @@ class RunWatch:
                 return self._stall(state, now) or self._slow(state, now)
             return None
         self._lost += state.state == "lost"
-        if _key(state) in self._said or (state.state == "lost" and self._lost < _SURE):
+        if _key(state) in self._told or (state.state == "lost" and self._lost < _SURE):
             return None
-        self._said.add(_key(state))
+        self._told.add(_key(state))
         self._figures.read(now)
         return Happened(_ENDS[state.state], _key(state), state, self._figures.view.progress())
 
-    def _look(self) -> State | None:
+    def _read_state(self) -> State | None:
         if not os.path.exists(self.run.path / "plan.json"):  # noqa: PTH110  it was removed
             return None
         state = self.run.state()
@@ -197,10 +197,10 @@ class RunWatch:
                  if v.cost is None or v.cost >= COSTLY}
         self._found = {key: self._found.get(key, 0) + 1 for key in found}
         key = next((key for key, times in self._found.items()
-                    if times >= _SLOW_SURE and key not in self._said), None)
+                    if times >= _SLOW_SURE and key not in self._told), None)
         if key is None:
             return None
-        self._said.add(key)
+        self._told.add(key)
         return Happened("slow", key, state, self._figures.view.progress(),
                         f"{found[key].code}: {found[key].text}")
 

@@ -57,7 +57,7 @@ class ByHand:
         loss each step begins."""
         updates = self._updates
         with contextlib.suppress(Exception):  # an unusual kind of tensor: nothing is learned
-            self._look()
+            self._count_change()
         if self.marks and losses < self.marks[-1]:
             self.marks[:] = [0]  # there were so many losses that they have been added up
             self._after.clear()
@@ -83,7 +83,7 @@ class ByHand:
         whether a step has ended before this call."""
         updates = self._updates
         with contextlib.suppress(Exception):
-            self._look()
+            self._count_change()
         self._note(tensors)
         return self._updates > updates
 
@@ -94,7 +94,7 @@ class ByHand:
                 self._leaves = [(weakref.ref(p), None) for p in _leaves(tensors)]
         self._leaves = [(ref, _state(p)) for ref, _ in self._leaves if (p := ref()) is not None]
 
-    def _look(self) -> None:
+    def _count_change(self) -> None:
         """Count whether the parameters have changed since the last call."""
         then = [(p, state) for ref, state in self._leaves if (p := ref()) is not None]
         if not then:

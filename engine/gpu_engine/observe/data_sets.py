@@ -27,14 +27,14 @@ def trace(dataset: Any) -> str | None:
 
     Attributes are read, but no method is called, as that could draw random numbers.
     """
-    found = list(_told(dataset, _DEEP))
+    found = list(_described(dataset, _DEEP))
     if not any(content for content, _ in found):
         return None
     text = repr((type(dataset).__qualname__, [what for _, what in found]))
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
-def _told(value: Any, deep: int) -> Iterator[tuple[bool, object]]:
+def _described(value: Any, deep: int) -> Iterator[tuple[bool, object]]:
     """(whether it is contents of the data, the value in few words), of all that is looked at."""
     try:
         attributes = list(vars(value).items())[:_WIDE]
@@ -64,7 +64,7 @@ def _of(name: str, one: Any, deep: int) -> Iterator[tuple[bool, object]]:
                 yield from _of(f"{name}[{at}]", one[at], deep - 1)
                 yield isinstance(one[at], (int, float)), (at, type(one[at]).__name__)
     elif isinstance(one, torch.utils.data.Dataset) and deep:
-        yield from _told(one, deep - 1)
+        yield from _described(one, deep - 1)
 
 
 def _elements(array: Any, count: int) -> list[str]:

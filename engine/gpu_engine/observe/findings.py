@@ -103,27 +103,27 @@ class Findings:
                 return
             self._files.add(path)
             if self._noted_by_another(f"saves {path}"):
-                self._tell(notices.same_file(os.path.basename(path), self._world))  # noqa: PTH119
+                self._warn(notices.same_file(os.path.basename(path), self._world))  # noqa: PTH119
 
     # --- what is looked at -----------------------------------------------------------------------
 
-    def look(self, step: int, gpus: Callable[[], Sequence[int]], *, losses: bool, over: bool
-             ) -> list[schema.Warning]:
+    def check(self, step: int, gpus: Callable[[], Sequence[int]], *, losses: bool, over: bool
+              ) -> list[schema.Warning]:
         """Look once. Returns what is to be told now. `step`: steps so far. `gpus` gives those that
         have held memory of this process. `losses`: whether any loss is known. `over`: no more steps
         will come."""
         with contextlib.suppress(Exception):
             if step >= STEPS or (over and step):
-                self._look(step, gpus, losses, over)
+                self._check(step, gpus, losses, over)
         new, self._new = self._new, []
         return new
 
-    def _look(self, step: int, gpus: Callable[[], Sequence[int]], losses: bool, over: bool
-              ) -> None:
+    def _check(self, step: int, gpus: Callable[[], Sequence[int]], losses: bool, over: bool
+               ) -> None:
         if self._one_device:
             self._one_device = False
             if len(gpus()) == 1:
-                self._tell(notices.one_device(len(self._devices)))
+                self._warn(notices.one_device(len(self._devices)))
         if self._world < 2:
             return
         if self._apart is None:
@@ -141,9 +141,9 @@ class Findings:
         way that is not counted, do not, but for the last."""
         if not self._exchanged:
             if self._rank == 1:
-                self._tell(notices.apart(self._world, step, group=False))
+                self._warn(notices.apart(self._world, step, group=False))
         elif losses and self._noted_by_another("trains apart"):
-            self._tell(notices.apart(self._world, step - self._exchanged[0], group=True))
+            self._warn(notices.apart(self._world, step - self._exchanged[0], group=True))
 
     def _train_apart(self, step: int, over: bool) -> bool | None:
         """Whether no gradient has ever left this rank; None: not known yet."""
@@ -172,7 +172,7 @@ class Findings:
         if loader.trace is None or not self._in_step():
             return
         if self._noted_by_another(f"loads {loader.trace}"):
-            self._tell(notices.undivided(self._world, loader.examples, loader.sampler))
+            self._warn(notices.undivided(self._world, loader.examples, loader.sampler))
 
     def _in_step(self) -> bool:
         """Whether the model is DistributedDataParallel's, over all ranks."""
@@ -196,7 +196,7 @@ class Findings:
         loader.epochs.append(loader.epoch())
         if len(loader.epochs) == EPOCHS and loader.epochs[0] is not None \
                 and len(set(loader.epochs)) == 1:
-            self._tell(notices.same_order(EPOCHS, loader.examples))
+            self._warn(notices.same_order(EPOCHS, loader.examples))
 
     def _noted_by_another(self, what: str) -> bool:
         """Note that this rank does something. Returns whether another rank of this machine has
@@ -209,7 +209,7 @@ class Findings:
         os.close(open_inside(self._run, f"{FOLDER}/{note}-{self._rank}", os.O_WRONLY | os.O_CREAT))
         return len(list((self._run / FOLDER).glob(f"{note}-*"))) > 1
 
-    def _tell(self, warning: schema.Warning) -> None:
+    def _warn(self, warning: schema.Warning) -> None:
         if warning.code is not None and warning.code not in self._told:
             self._told.add(warning.code)
             self._new.append(warning)

@@ -260,17 +260,17 @@ class Observer:
         hand = self._by_hand
         if hand.adds_up:
             if hand.ended(tensors):
-                self._tell_by_hand(rec, [self.losses.take()])
+                self._record_by_hand(rec, [self.losses.take()])
         elif hand.found:
-            self._tell_by_hand(rec, [self.losses.take()])
+            self._record_by_hand(rec, [self.losses.take()])
         elif hand.call(tensors, len(self.losses)):
-            self._tell_by_hand(rec, self.losses.take_each(hand.marks))
+            self._record_by_hand(rec, self.losses.take_each(hand.marks))
             step = "each change of the parameters" if hand.adds_up else "each call of backward()"
             rec.write(schema.Warning("no step of a torch optimizer was seen, but the parameters "
                                      f"change: {step} is shown as a step"))
 
-    def _tell_by_hand(self, rec: ScriptRecorder,
-                      losses: Sequence[float | PendingLoss | None]) -> None:
+    def _record_by_hand(self, rec: ScriptRecorder,
+                        losses: Sequence[float | PendingLoss | None]) -> None:
         """Record steps that were made by hand, given their losses."""
         if self._by_hand.optimizer is None:
             self._by_hand.optimizer = self.optimizers.by_hand()
@@ -348,9 +348,9 @@ class Observer:
         self.failed(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
         if not self.stepped and len(self.losses):
             if self._by_hand.found:
-                self._tell_by_hand(rec, [self.losses.take()])
+                self._record_by_hand(rec, [self.losses.take()])
             elif self._by_hand.likely:  # the script ended before it was certain
-                self._tell_by_hand(rec, self.losses.take_each(self._by_hand.marks))
+                self._record_by_hand(rec, self.losses.take_each(self._by_hand.marks))
         self.rec = None
         rec.close()
         if self.tried:

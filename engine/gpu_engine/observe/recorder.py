@@ -105,9 +105,9 @@ class ScriptRecorder:
             self._thread = None
 
     def _tick(self) -> None:
-        self._writer.guard(self._look_and_write)
+        self._writer.guard(self._collect_and_write)
 
-    def _look_and_write(self) -> None:
+    def _collect_and_write(self) -> None:
         if os.getpid() != self._pid or self._given_up:
             return
         if self._claim.held_by_another():
@@ -178,14 +178,14 @@ class ScriptRecorder:
     def new_lines(self) -> list[bytes]:
         """The events of everything in the queue that has arrived; after `close`, also of steps that
         were waiting to be assigned to a training."""
-        lines = self._events.take(self.queue, self.skipped)
+        lines = self._events.collect(self.queue, self.skipped)
         if self._closing:
             lines += self._events.end(self.skipped)
         self.step_now = self._events.step
         if self.findings is not None:
-            lines += map(encode, self.findings.look(self.step_now, self.gpus,
-                                                    losses=self._events.has_losses,
-                                                    over=self._closing))
+            lines += map(encode, self.findings.check(self.step_now, self.gpus,
+                                                     losses=self._events.has_losses,
+                                                     over=self._closing))
         times = self.parts.event(self.step_now, over=self._closing)
         if times is not None:
             lines.append(encode(times))

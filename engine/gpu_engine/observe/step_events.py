@@ -132,7 +132,7 @@ class StepEvents:
         """Steps on the loss curve so far, over all trainings."""
         return self._curve.step
 
-    def take(self, queue: deque[Any], skipped: int) -> list[bytes]:
+    def collect(self, queue: deque[Any], skipped: int) -> list[bytes]:
         """Take the items from `queue` that have arrived. Returns the lines to write now. `skipped`:
         how many steps a GradScaler has left out so far."""
         lines: list[bytes] = []
@@ -143,32 +143,32 @@ class StepEvents:
                 break
             queue.popleft()
             if type(item) is not Step:
-                self._tell_item(item, skipped, lines)
+                self._add_item(item, skipped, lines)
                 continue
             step = self._step_of(item)
-            for one in trainings.take(step, now):
+            for one in trainings.add(step, now):
                 if one.step is not step and self._curve.n >= _EACH_LOSS_UP_TO:
                     self._end_span(skipped, lines)  # a kept step: record each of its losses
-                self._tell_step(one, skipped, lines)
+                self._add_step(one, skipped, lines)
         for one in trainings.wait(now):
-            self._tell_step(one, skipped, lines)
+            self._add_step(one, skipped, lines)
         self._end_span(skipped, lines)
         if self._logged and now >= self._logged_due:
             self._logged_due = now + _LOGGED_EVERY
-            self._tell_logged(lines)
+            self._add_logged(lines)
         return lines
 
     def end(self, skipped: int) -> list[bytes]:
         """The lines of all steps that are still kept, as no more steps will come."""
         lines: list[bytes] = []
         for one in self._trainings.end(time.monotonic()):
-            self._tell_step(one, skipped, lines)
+            self._add_step(one, skipped, lines)
         self._end_span(skipped, lines)
         if self._logged:
-            self._tell_logged(lines)
+            self._add_logged(lines)
         return lines
 
-    def _tell_logged(self, lines: list[bytes]) -> None:
+    def _add_logged(self, lines: list[bytes]) -> None:
         lines.append(encode(schema.Metric(self._logged_at, self._logged)))
         self._logged = {}
 
@@ -179,7 +179,7 @@ class StepEvents:
             item.name, self._steps[index], value_of(item.loss), item.lr, value_of(item.norm)),
             item.others_alive)
 
-    def _tell_step(self, one: PlacedStep[_StepValues], skipped: int, lines: list[bytes]) -> None:
+    def _add_step(self, one: PlacedStep[_StepValues], skipped: int, lines: list[bytes]) -> None:
         index, values = one.step.optimizer, one.step.values
         if not one.on_curve:
             span = self._beside.setdefault(index, _Span())
@@ -193,8 +193,8 @@ class StepEvents:
         self._curve.step += 1
         self._curve.add(values)
 
-    def _tell_item(self, item: Values | Logged | LateEvent, skipped: int,
-                   lines: list[bytes]) -> None:
+    def _add_item(self, item: Values | Logged | LateEvent, skipped: int,
+                  lines: list[bytes]) -> None:
         if isinstance(item, LateEvent):
             self._end_span(skipped, lines)
             lines.append(encode(item.event))

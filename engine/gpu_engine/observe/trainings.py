@@ -75,7 +75,7 @@ class Trainings(Generic[V]):
         self._inner: set[int] = set()
         """Optimizers of inner loops."""
 
-    def take(self, step: OptimizerStep[V], now: float) -> Iterator[PlacedStep[V]]:
+    def add(self, step: OptimizerStep[V], now: float) -> Iterator[PlacedStep[V]]:
         """Take one more step, at the time `now` in seconds. Gives, in order, the steps that are
         decided by it."""
         if self.curve is None or (step.optimizer == self.curve and self._takes_over(step)):
@@ -143,7 +143,7 @@ class Trainings(Generic[V]):
         self._turns.pop(index, None)
         yield self._begin(kept[at])
         for step in kept[at + 1:]:
-            yield from self.take(step, now)
+            yield from self.add(step, now)
 
     def _begin(self, step: OptimizerStep[V]) -> PlacedStep[V]:
         if self.curve is not None:

@@ -32,8 +32,8 @@ _BAR = 8
 """Cells."""
 
 
-def overview(looks: Sequence[Snapshot], link: str) -> list[Section]:
-    """Devices and the newest runs. `looks`: the last snapshots, newest last. `link`: where a run's
+def overview(snapshots: Sequence[Snapshot], link: str) -> list[Section]:
+    """Devices and the newest runs. `snapshots`: the last ones, newest last. `link`: where a run's
     id leads, with {id} in it."""
     rows, more = listing.found_runs(parse(""), (), LISTED, listing.Order("created", False, 0.0))
     heads, lines = listing.cells(rows, time.time())
@@ -42,7 +42,7 @@ def overview(looks: Sequence[Snapshot], link: str) -> list[Section]:
                                  if lines else Text(("No runs yet.",))]
     if more:
         parts.append(Text((f"and {more:,} older ones",)))
-    return [Section("Devices", (_devices(looks),)), Section("Runs", tuple(parts))]
+    return [Section("Devices", (_devices(snapshots),)), Section("Runs", tuple(parts))]
 
 
 def of_run(run: Run) -> list[Section]:
@@ -67,11 +67,11 @@ def known(name: str) -> Run | None:
     return next((run for run in folder.all_runs() if quoted(run.id) == name), None)
 
 
-def in_one(looks: Sequence[Snapshot]) -> list[Section]:
+def in_one(snapshots: Sequence[Snapshot]) -> list[Section]:
     """All in one page: the overview, then each run that is live, or the newest."""
     runs = folder.all_runs()[:LISTED]
     chosen = [run for run in runs if run.state().live] or runs[:1]
-    sections = overview(looks, "#{id}")
+    sections = overview(snapshots, "#{id}")
     for run in chosen:
         first, *rest = of_run(run)
         sections += [replace(first, title=f"{run.id} {run.state().name}: {first.title}",
@@ -79,11 +79,11 @@ def in_one(looks: Sequence[Snapshot]) -> list[Section]:
     return sections
 
 
-def _devices(looks: Sequence[Snapshot]) -> Table | Text:
-    if not looks:
+def _devices(snapshots: Sequence[Snapshot]) -> Table | Text:
+    if not snapshots:
         return Text(("They are being read.",))
-    states = availability.judge_all(looks, leases.holders(paths.leases_folder()))
-    rows = tuple(_device(sample, states[sample.device.id].reason) for sample in looks[-1].samples)
+    states = availability.judge_all(snapshots, leases.holders(paths.leases_folder()))
+    rows = tuple(_device(one, states[one.device.id].reason) for one in snapshots[-1].samples)
     return Table(("", "name", "use", "memory", "", "state"), rows)
 
 

@@ -78,7 +78,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         elif batch is None:
             batch = batch_untold(spec, replicas)
     if spec.train.lr_scale != "none" and spec.train.lr_reference_batch is None \
-            and _told(spec, "train.lr"):
+            and _has_effect(spec, "train.lr"):
         problems.append(Problem("train.lr_reference_batch", None,
                                 f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "
                                 "that lr was chosen for"))
@@ -93,7 +93,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
     return Checked(spec, tuple(devices), source, layout, batch, tuple(problems))
 
 
-def _told(spec: RunSpec, key: str) -> bool:
+def _has_effect(spec: RunSpec, key: str) -> bool:
     """Whether this key reaches what trains: always with a task, through placeholders with a
     person's own command."""
     return spec.task.command is None or own_command.is_told(spec.task.command, key)
@@ -101,8 +101,8 @@ def _told(spec: RunSpec, key: str) -> bool:
 
 def batch_told(spec: RunSpec) -> bool:
     """Whether the batch arithmetic affects what runs, even if only by a scaled learning rate."""
-    scaled = spec.train.lr_scale != "none" and _told(spec, "train.lr")
-    return scaled or _told(spec, "batch.meaning")
+    scaled = spec.train.lr_scale != "none" and _has_effect(spec, "train.lr")
+    return scaled or _has_effect(spec, "batch.meaning")
 
 
 def _does_not_divide(spec: RunSpec, replicas: int) -> Problem:
@@ -242,7 +242,7 @@ def _check_vendor(spec: RunSpec, source: str) -> list[Problem]:
     elif mode.most_devices != 1:
         out.append(Problem("parallel.mode", mode.name,
                            f"{mode.label} needs GPUs of NVIDIA or AMD; on {name} take single"))
-    if kind == "mps" and spec.amp.dtype == "fp16" and _told(spec, "amp.dtype"):
+    if kind == "mps" and spec.amp.dtype == "fp16" and _has_effect(spec, "amp.dtype"):
         out.append(Problem("amp.dtype", "fp16",
                            "fp16 needs a gradient scaler, which not every torch has for Apple's "
                            "GPU; take bf16 or off"))
@@ -286,7 +286,7 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
 
 
 def _check_precision(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
-    if devices[0].is_cpu and spec.amp.dtype == "fp16" and _told(spec, "amp.dtype"):
+    if devices[0].is_cpu and spec.amp.dtype == "fp16" and _has_effect(spec, "amp.dtype"):
         return [Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off")]
     return []
 

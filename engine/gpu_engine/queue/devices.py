@@ -102,7 +102,7 @@ class Devices:
         newest = self._recent[-1]
         samples = tuple(replace(s, processes=()) for s in newest.samples if s.device.id in ids)
         try:
-            chosen = availability.freest(count, [replace(newest, samples=samples)], {}, looks=1)
+            chosen = availability.freest(count, [replace(newest, samples=samples)], {}, readings=1)
         except UserError:  # shared ones that are not free: those with the most memory left
             able = availability.unmixed([s for s in newest.samples if s.device.id in ids], count)
             able = sorted(able, key=lambda s: -(_free(s) or 0))[:count]
@@ -136,7 +136,7 @@ class Devices:
             self._sampler.start()
         if self._sampler is not None:
             latest = self._sampler.latest
-            self._recent = self._sampler.recent[-availability.LOOKS:]
+            self._recent = self._sampler.recent[-availability.READINGS:]
             if latest is not None and latest.problem is not None:
                 self._recent = (latest,)  # the driver does not answer: nothing is free
 

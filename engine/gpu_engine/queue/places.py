@@ -54,7 +54,7 @@ class Places:
         self._taken_up = False
         self._others: dict[str, tuple[int, Request]] = {}
         """Name of a place → the uid of its user, and what the run wants; first come first."""
-        self._looked = -_LOOK
+        self._read_at = -_LOOK
         self._turns: dict[str, float] = {}
         """Place of another user → since when it has been their turn, monotonic seconds."""
         self._passed: set[str] = set()
@@ -74,7 +74,7 @@ class Places:
         try:
             with held.alone(self._shared.lock):
                 if not self._taken_up:
-                    places, self._taken_up = self._take_up(said), True
+                    places, self._taken_up = self._take_back(said), True
                 for n, about in enumerate(said.values()):
                     if n == len(places):
                         places.append(held.make(self._shared.line, about))
@@ -84,7 +84,7 @@ class Places:
             log.warning("no place among the users' waiting runs: %s", err)
         self._held = dict(zip(said, places, strict=False))
 
-    def _take_up(self, runs: Container[object]) -> list[held.Mine]:
+    def _take_back(self, runs: Container[object]) -> list[held.Mine]:
         """The places that the waiter before us has left, of runs that still wait. Raises OSError.
         """
         assert self._shared is not None
@@ -102,8 +102,8 @@ class Places:
         device."""
         if self._shared is None or not ours:
             return list(ours)
-        if time.monotonic() - self._looked >= _LOOK:
-            self._look(ids)
+        if time.monotonic() - self._read_at >= _LOOK:
+            self._read_others(ids)
         kinds = {request.wants.cpu for request in ours}
         before = [(name, request) for name, (_, request) in self._others.items()
                   if name not in self._passed and request.wants.cpu in kinds]
@@ -117,9 +117,9 @@ class Places:
             out.append(request)
         return out
 
-    def _look(self, ids: Mapping[str, str]) -> None:
+    def _read_others(self, ids: Mapping[str, str]) -> None:
         assert self._shared is not None
-        self._looked, self._others = time.monotonic(), {}
+        self._read_at, self._others = time.monotonic(), {}
         try:
             files = held.read(self._shared.line)
         except OSError as err:

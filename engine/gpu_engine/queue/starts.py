@@ -88,7 +88,7 @@ class Starts:
                 continue
             if starting.ended is None:
                 starting.ended = now
-                said = _said(starting.child)
+                said = _output(starting.child)
                 if status:
                     del self.starting[name]
                     self._failed(name, said or f"its start ended with {status}",
@@ -150,7 +150,7 @@ class Starts:
         return dict(os.environ), 0o077
 
 
-def _said(child: subprocess.Popen[bytes]) -> str:
+def _output(child: subprocess.Popen[bytes]) -> str:
     """What the program that has ended printed. Does not wait for processes that have inherited its
     output."""
     assert child.stdout is not None

@@ -99,7 +99,7 @@ class Waiter:
 
     def run(self) -> None:
         """Start runs until none waits."""
-        self._take_in()
+        self._enqueue_started_here()
         while not self.done():
             self.turn()
             time.sleep(INTERVAL)
@@ -121,10 +121,10 @@ class Waiter:
         """Look once, start what can start, and write the board."""
         if self.starts.poll():
             self._read = None
-        self._look_at_entries()
+        self._read_entries()
         ours = self._in_order()
         line = self._places.among(ours, {key: device for device, key in self._keys().items()})
-        devices = self._look_at_devices(line)
+        devices = self._read_devices(line)
         now, monotonic = time.time(), time.monotonic()
         others = [r for r in line if r.owner is not None]
         state = (id(ours), others, _compared(devices, self._exactly or bool(others)))
@@ -142,7 +142,7 @@ class Waiter:
                     self.starts.give_up(decision.id, decision.reason)
                     self._read = None
         self._places.watch([d for d in self._decisions if isinstance(d, Turn)])
-        self._tell()
+        self._write_board()
 
     def _begin(self, decision: Start) -> None:
         if len(self.starts.starting) < starts.MOST:
@@ -151,7 +151,7 @@ class Waiter:
 
     # --- the line ------------------------------------------------------------------------------
 
-    def _take_in(self) -> None:
+    def _enqueue_started_here(self) -> None:
         """Put runs into the line that were started from here, say they wait and are not in it:
         whoever submitted them was killed in between."""
         listed = set(waiting.ids(self.folder))
@@ -161,7 +161,7 @@ class Waiter:
                 with contextlib.suppress(OSError):
                     waiting.enter(run.path)
 
-    def _look_at_entries(self) -> None:
+    def _read_entries(self) -> None:
         """Take in the entries that have changed."""
         names = waiting.ids(self.folder)  # first: whoever is in it by then is in the line, too
         line, now = waiting.line(self.folder), time.monotonic()
@@ -248,7 +248,7 @@ class Waiter:
 
     # --- the devices ---------------------------------------------------------------------------
 
-    def _look_at_devices(self, line: list[Request]) -> dict[str, DeviceNow]:
+    def _read_devices(self, line: list[Request]) -> dict[str, DeviceNow]:
         starting = {device: name for name, s in self.starts.starting.items()
                     for device in s.devices}
         found: dict[str, DeviceNow] = {}
@@ -275,7 +275,7 @@ class Waiter:
 
     # --- what is told --------------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    def _write_board(self) -> None:
         """Write the board if what runs wait for has changed: at once if the line has, else not
         too often."""
         now = time.monotonic()

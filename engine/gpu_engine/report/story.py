@@ -90,7 +90,7 @@ def read(run: Run) -> Story:
     story.parts = [parts for rank in ranks if (parts := steps.of_run(rank)) is not None]
     source = Source(run.path)
     for row in source.final_rows():
-        _take(story, row)
+        _add(story, row)
     story.begins, story.skipped = source.begins, source.skipped
     best = parse_best(told.settings.get("train.best"))
     if best is not None and (found := story.evaluations.get(f"eval/{best[0]}")) is not None:
@@ -109,7 +109,7 @@ def _changed(settings: dict[str, str], name: str
                   if before.get(key) != settings.get(key)]
 
 
-def _take(story: Story, row: Row) -> None:
+def _add(story: Story, row: Row) -> None:
     story.rows += 1
     for name, value in row.values.items():
         if name.endswith(("loss_min", "loss_max")) and name.startswith("train/"):

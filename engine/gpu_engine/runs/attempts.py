@@ -38,11 +38,11 @@ def _spec_of(run: Run, number: int | None) -> Path:
         return run.path / "spec.toml"
     if not 1 <= number < last:
         raise UserError(f"run {run.id} has no attempt {number}; its attempts are 1 to {last}")
-    kept = [n for n in _kept(run.path) if n >= number]
+    kept = [n for n in _numbers(run.path) if n >= number]
     return _file(run.path, min(kept)) if kept else run.path / "spec.toml"
 
 
-def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
+def save(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
     """Keep a copy of `spec.toml`, the spec of attempt `number`, if the new text `spec_toml` differs
     from it. Returns the differences as `key=value`. Raises OSError."""
     path = run.path / "spec.toml"
@@ -108,7 +108,7 @@ def _steps_an_epoch(run: Run) -> int | None:
     return found.steps_per_epoch or None if found is not None else None
 
 
-def _kept(path: Path) -> list[int]:
+def _numbers(path: Path) -> list[int]:
     try:
         names = os.listdir(path / _SPECS)  # noqa: PTH208
     except OSError:

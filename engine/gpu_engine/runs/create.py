@@ -105,7 +105,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
         fd = _lock(run)
         if known is not None and known.id != job:
             slurm_job.forget(run.path)
-        changed = before.changed if counted else attempts.keep(run, before.attempt, spec_toml)
+        changed = before.changed if counted else attempts.save(run, before.attempt, spec_toml)
         write_inside(run.path, "spec.toml", spec_toml)
         write_json_inside(run.path, "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
         run.write_state(State("queued", run.id, before.name, before.created,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpu_engine.events.frequent import Told
+from gpu_engine.events.frequent import EventOrBatch
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import Progress, RunView
@@ -44,11 +44,11 @@ class Follower:
         said about now, such as whether a rank stands still."""
         return self._reader.behind()
 
-    def poll(self, *, budget: float = 0.05) -> list[tuple[int, Told]]:
+    def poll(self, *, budget: float = 0.05) -> list[tuple[int, EventOrBatch]]:
         """Read the state and new events, fold the events into `view`, and return them with their
         ranks. Stops after about `budget` seconds, or when there are no more."""
         self.state = self.run.state()
-        self._look()
+        self._find_ranks()
         fresh = [(rank, told) for rank, each in self._reader.read(budget) for told in each]
         for rank, told in fresh:
             self.view.fold_batch(rank, told)
@@ -71,7 +71,7 @@ class Follower:
         """The progress of the whole run."""
         return self.view.progress()
 
-    def _look(self) -> None:
+    def _find_ranks(self) -> None:
         """Look for files of new ranks once a second: ranks on other nodes, or started by a
         person's own launcher, may appear late."""
         now = time.monotonic()

@@ -16,7 +16,7 @@ from gpu_engine.common.values import Bounds, Kind, kind_of
 from gpu_engine.settings.own_commands import OwnCommand
 
 
-def _told(default: Any, help: str, env: str = "") -> Any:
+def _setting(default: Any, help: str, env: str = "") -> Any:
     return field(default=default, metadata={"help": help, "env": env})
 
 
@@ -24,36 +24,38 @@ def _told(default: Any, help: str, env: str = "") -> Any:
 class PanelSettings:
     """[panel]"""
 
-    theme: str = _told("auto", "Colours: auto (by the terminal's background), or a name of ctrl+p, "
-                       "theme: textual-dark, colour-blind, ansi-light, …", "TEXTUAL_THEME")
-    ascii: Literal["auto", "always", "never"] = _told(
+    theme: str = _setting(
+        "auto", "Colours: auto (by the terminal's background), or a name of ctrl+p, theme: "
+        "textual-dark, colour-blind, ansi-light, …", "TEXTUAL_THEME")
+    ascii: Literal["auto", "always", "never"] = _setting(
         "auto", "Frames and curves in plain characters; auto: where the terminal has no others",
         "GPU_PANEL_ASCII")
-    mouse: bool = _told(True, "Whether the mouse is used; without it the terminal selects text")
-    footer: bool = _told(True, "Whether the lowest line shows keys")
-    tell: bool = _told(True, "Ring and notify when a run ends or a device is free (f8)")
-    refresh: Annotated[float, Bounds(ge=0.2, le=60)] = _told(
+    mouse: bool = _setting(True, "Whether the mouse is used; without it the terminal selects text")
+    footer: bool = _setting(True, "Whether the lowest line shows keys")
+    tell: bool = _setting(True, "Ring and notify when a run ends or a device is free (f8)")
+    refresh: Annotated[float, Bounds(ge=0.2, le=60)] = _setting(
         1.0, "Seconds between two readings of the devices")
-    preset: str = _told("default", "The preset that the form begins with, where none is left from "
-                        "last time")
-    confirm_quit: bool = _told(True, "Ask before closing with unsaved changes, which come back all "
-                               "the same")
+    preset: str = _setting(
+        "default", "The preset that the form begins with, where none is left from last time")
+    confirm_quit: bool = _setting(
+        True, "Ask before closing with unsaved changes, which come back all the same")
 
 
 @dataclass(frozen=True, slots=True)
 class RunsSettings:
     """[runs]"""
 
-    listed: Annotated[int, Bounds(ge=1)] = _told(20, "How many runs gpu-engine runs lists without "
-                                                 "-n")
-    notify: bool = _told(True, "Whether notify.toml is obeyed; false is --no-notify for every run")
+    listed: Annotated[int, Bounds(ge=1)] = _setting(
+        20, "How many runs gpu-engine runs lists without -n")
+    notify: bool = _setting(
+        True, "Whether notify.toml is obeyed; false is --no-notify for every run")
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
     """[output]"""
 
-    colour: Literal["auto", "always", "never"] = _told(
+    colour: Literal["auto", "always", "never"] = _setting(
         "auto", "Colours of gpu-engine; auto: on a terminal", "NO_COLOR, FORCE_COLOR, CLICOLOR")
 
 

@@ -51,7 +51,7 @@ def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
     run, lock = create_run(spec.name, to_toml(checked.spec), _without_ranks(plan))
     try:
         there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
-        _keep(run, there)
+        _record(run, there)
     except BaseException:
         discard(run)
         raise
@@ -89,7 +89,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
                 jobs.ask_to_stop(run.path)
         raise
     try:
-        _keep(run, there)
+        _record(run, there)
     finally:
         os.close(lock)
     return plan
@@ -117,7 +117,7 @@ def _submitted(run: Run, script: str, job: Job, place: Place) -> jobs.Job:
         key if value is None else f"{key}={value}" for key, value in job.options)))
 
 
-def _keep(run: Run, there: jobs.Job) -> None:
+def _record(run: Run, there: jobs.Job) -> None:
     """Note the job in the run's folder. If that can't be done, it is cancelled, and UserError
     raised."""
     try:

@@ -61,7 +61,7 @@ def refresh(*, at_once: bool = False) -> None:
         # A time ahead of the clock, which was set back, says nothing.
         if not at_once and asked and 0 <= time.time() - os.fstat(fd).st_mtime < wait:
             return
-        _ask(runs)
+        _query(runs)
         with contextlib.suppress(OSError):
             os.pwrite(fd, b"+", 0)
 
@@ -73,7 +73,7 @@ def _open() -> list[tuple[Run, Job]]:
     return [(run, job) for run, job in found if job is not None and not job.over]
 
 
-def _ask(runs: Sequence[tuple[Run, Job]]) -> None:
+def _query(runs: Sequence[tuple[Run, Job]]) -> None:
     """Ask about these jobs, and note the answers."""
     for cluster in {job.cluster for _, job in runs}:
         here = [(run, job) for run, job in runs if job.cluster == cluster]

@@ -72,7 +72,7 @@ def blocked(plan: LaunchPlan, *, again_on_them: bool,
     devices, found = devices_of(plan), None
     end = time.monotonic() + (PATIENCE_AGAIN if again_on_them else PATIENCE)
     try:
-        for samples in recheck.looks(plan.source, devices, TIMEOUT, asked_to_end):
+        for samples in recheck.readings(plan.source, devices, TIMEOUT, asked_to_end):
             found = _first(samples)
             if found is None:
                 for sample in samples:

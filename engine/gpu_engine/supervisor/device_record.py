@@ -57,7 +57,7 @@ class DeviceRecord:
         if self._over or time.monotonic() < self._due:
             return
         try:
-            self._look()
+            self._record()
         except Exception as err:  # noqa: BLE001  recording must not end a run
             log.info("the devices' figures are no longer recorded: %s", err)
             self.close()
@@ -71,7 +71,7 @@ class DeviceRecord:
             self._writer.close()
         self._probe = self._writer = None
 
-    def _look(self) -> None:
+    def _record(self) -> None:
         backend = registry.load(self._source)
         if not backend.asks_driver:
             if self._readers is None:  # the first reading has nothing to compare with

@@ -93,7 +93,7 @@ class Watch:
             self._asked, self._since = self._request_stacks(events), now
             self._nccl = None if self.nccl_at is None else ras.Question(self.nccl_at)
             return None
-        told = self._nccl is None or self._nccl.look()
+        told = self._nccl is None or self._nccl.receive()
         if now - self._since < _PATIENCE and not (told and self._complete()):
             return None
         stack = self._stack(self.rank)

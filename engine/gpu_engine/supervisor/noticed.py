@@ -9,8 +9,8 @@ from gpu_engine.runs.state import Notice
 from gpu_engine.supervisor.rank_state import RankState
 
 
-def found(events: Mapping[int, RankState], *, losses: bool, task: str | None = None,
-          ) -> tuple[Notice, ...]:
+def notices_of(events: Mapping[int, RankState], *, losses: bool, task: str | None = None,
+               ) -> tuple[Notice, ...]:
     """Everything there is to tell now, each kind once, the worst first. `losses`: whether a loss
     that is not finite is told of; a task may be told to end at one, or to leave it out. `task`: the
     id of the run if it trains a task: which examples a step had is then known, unless they are a

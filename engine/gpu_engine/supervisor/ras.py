@@ -38,7 +38,7 @@ class Question:
         with contextlib.suppress(BlockingIOError):
             self._do(lambda: self._socket.connect((host, int(port))))
 
-    def look(self) -> bool:
+    def receive(self) -> bool:
         """Take what has come. Returns whether that is all."""
         while not self.over:
             try:

@@ -77,10 +77,10 @@ def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
     why = _why_unseen(run, child)
     if why and seen.warned not in (why, _WITHOUT):
         seen.warned = why
-        tell(run, child.ranks[0], f"only the output of this process can be shown: {why}")
+        warn(run, child.ranks[0], f"only the output of this process can be shown: {why}")
 
 
-def tell(run: Run, rank: int, text: str) -> None:
+def warn(run: Run, rank: int, text: str) -> None:
     """Write a warning into a rank's record. An error is logged."""
     _append(run, rank, schema.Warning(text))
 

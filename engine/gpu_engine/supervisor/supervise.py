@@ -202,15 +202,15 @@ class Supervisor:
         if not self.is_task and procs.LINUX:
             attempt.left = left_running.LeftRunning()
         while attempt.going_on:
-            self._tell_of_left(attempt)
-            self._tell_of_terminal(attempt)
-            self._hear(attempt, self._wait(attempt))
-            self._look(attempt)
+            self._state_what_is_left(attempt)
+            self._state_terminal(attempt)
+            self._handle(attempt, self._wait(attempt))
+            self._check(attempt)
             devices.sample()
             digests.update(map(self.run.events, attempt.events))
         devices.close()
         if attempt.left is not None and attempt.left.rest and not attempt.forced:
-            scripts.tell(self.run, attempt.children[0].ranks[0], "the command has left running "
+            scripts.warn(self.run, attempt.children[0].ranks[0], "the command has left running "
                          "what does not train, which was ended: "
                          + left_running.named(attempt.left.rest))
         reap(attempt.children, attempt.orphans)  # what has ended by itself, before others are ended
@@ -247,7 +247,7 @@ class Supervisor:
         for seen in attempt.events.values():
             seen.read(to_the_end=to_the_end)
 
-    def _look(self, attempt: Attempt) -> None:
+    def _check(self, attempt: Attempt) -> None:
         """Do the checks that are due again and again while ranks run."""
         self._read(attempt, to_the_end=False)
         self._notice(attempt)
@@ -266,7 +266,7 @@ class Supervisor:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
 
-    def _tell_of_left(self, attempt: Attempt) -> None:
+    def _state_what_is_left(self, attempt: Attempt) -> None:
         """Say why the run goes on though its command has ended."""
         left = attempt.left
         if left is None or attempt.stopping is not None or not left.going_on:
@@ -277,7 +277,7 @@ class Supervisor:
         if reason != self.state.reason:
             self._set_state("running", reason=reason)
 
-    def _tell_of_terminal(self, attempt: Attempt) -> None:
+    def _state_terminal(self, attempt: Attempt) -> None:
         """Say how to get to the rank that has a terminal, and whether its debugger waits."""
         rank = self.plan.spec.run.debug_rank
         if attempt.terminal is None or attempt.stopping is not None \
@@ -296,8 +296,8 @@ class Supervisor:
 
     def _noticed(self, attempt: Attempt) -> tuple[Notice, ...]:
         goes_on = self.plan.spec.train.on_nonfinite == "continue"
-        return noticed.found(attempt.events, losses=goes_on or not self.is_task,
-                             task=self.run.id if self.is_task else None)
+        return noticed.notices_of(attempt.events, losses=goes_on or not self.is_task,
+                                  task=self.run.id if self.is_task else None)
 
     def _notice(self, attempt: Attempt) -> None:
         """Put what there is to tell of the run into its state."""
@@ -317,7 +317,7 @@ class Supervisor:
             timeout = 0.0
         return wait_for_signal(_HEARD, timeout)
 
-    def _hear(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
+    def _handle(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
         number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
             self.stopped_by = sender.describe(got[1])  # at once: a `kill` is gone in a moment

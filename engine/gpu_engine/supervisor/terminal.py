@@ -92,7 +92,7 @@ class Terminal:
                 self._read()
                 self._type()
             for one in [a for a in self._all if a.line.fileno() in ready]:
-                if not self._hear(one) or not self._pay(one):
+                if not self._read_frames(one) or not self._pay(one):
                     self._drop(one)
             if time.monotonic() >= end:
                 return
@@ -102,7 +102,7 @@ class Terminal:
         while self._read():
             pass
         if self._held_back:
-            self._keep(b"")
+            self._write_log(b"")
         for one in list(self._all):
             one.line.settimeout(1.0)
             with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class Terminal:
         if not data:
             self._hung_up = True
             return False
-        self._keep(data)
+        self._write_log(data)
         self._recent = (self._recent + data)[-_RECENT:]
         for one in list(self._all):
             one.owed += data
@@ -137,7 +137,7 @@ class Terminal:
                 self._drop(one)
         return True
 
-    def _keep(self, data: bytes) -> None:
+    def _write_log(self, data: bytes) -> None:
         """Into the log, with ends of lines as in every log: a terminal adds a carriage return."""
         text = self._held_back + data
         self._held_back = b"\r" if data and text.endswith(b"\r") else b""
@@ -182,7 +182,7 @@ class Terminal:
             return False
         return True
 
-    def _hear(self, one: _Attached) -> bool:
+    def _read_frames(self, one: _Attached) -> bool:
         """Take frames. Returns whether the line still stands."""
         try:
             data = one.line.recv(1 << 16)

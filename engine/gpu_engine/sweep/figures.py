@@ -80,7 +80,7 @@ class FiguresOf:
         self._seen[run.id] = (stamp, read)
         return read
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write what was read for the first time. Nothing depends on it."""
         if not self._new or only_look.on():
             return

@@ -91,7 +91,7 @@ def read(found: Group, figures: FiguresOf | None = None, *, keep: bool = True) -
         if run.path.is_dir():  # it may have been removed since they were found
             out.append(_one(run, member, state, figures.read(run, state)))
     if keep:
-        figures.keep()
+        figures.save()
     return out
 
 

@@ -52,7 +52,7 @@ def plans(members: Sequence[Member], inventory: Inventory | None = None, base: B
             for problem in err.problems:
                 problems.setdefault(str(problem), (problem, []))[1].append(member)
     if problems:
-        raise SpecError(_told(list(problems.values()), len(members)))
+        raise SpecError(_grouped(list(problems.values()), len(members)))
     return found
 
 
@@ -73,7 +73,7 @@ def submit(members: Sequence[Member], when: When, name: str, base: Base = None) 
                 fill=lambda run, place=place: record.write(run.path, place)))
         waiter.ensure()
     except BaseException:
-        _take_back(done)
+        _undo(done)
         raise
     return Sweep(ident, tuple(done), prepared.kept.doubt)
 
@@ -84,7 +84,7 @@ def _place(member: Member, ident: str, name: str, of: int, begun: float) -> reco
                          devices.pick, devices.free_gib)
 
 
-def _take_back(runs: Sequence[Run]) -> None:
+def _undo(runs: Sequence[Run]) -> None:
     """Undo a submission that did not come to its end. One that was started meanwhile is asked to
     stop and stays."""
     for run in reversed(runs):  # the next in the line last
@@ -94,7 +94,7 @@ def _take_back(runs: Sequence[Run]) -> None:
             discard(run)
 
 
-def _told(problems: Sequence[tuple[Problem, list[Member]]], of: int) -> list[Problem]:
+def _grouped(problems: Sequence[tuple[Problem, list[Member]]], of: int) -> list[Problem]:
     out = []
     for problem, whose in problems[:_MOST_TOLD]:
         if len(whose) == of:

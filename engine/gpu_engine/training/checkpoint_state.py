@@ -38,7 +38,7 @@ def storages(state: Any) -> dict[int, torch.UntypedStorage]:
     `loadable`."""
     found: dict[int, torch.UntypedStorage] = {}
 
-    def look(value: Any) -> None:
+    def visit(value: Any) -> None:
         if isinstance(value, Tensor):
             if value.layout == torch.strided and value.device.type != "meta":
                 storage = value.untyped_storage()
@@ -47,12 +47,12 @@ def storages(state: Any) -> dict[int, torch.UntypedStorage]:
                     found[storage.data_ptr()] = storage
         elif isinstance(value, dict):
             for inner in value.values():
-                look(inner)
+                visit(inner)
         elif isinstance(value, (list, tuple, set)):
             for inner in value:
-                look(inner)
+                visit(inner)
 
-    look(state)
+    visit(state)
     return found
 
 

@@ -80,7 +80,7 @@ class Evaluation:
             problem = err
         finally:
             _restore_modes(before)
-        self._group.meet()  # a rank may be later than the timeout of a collective allows
+        self._group.barrier()  # a rank may be later than the timeout of a collective allows
         chunks, halted, failed = self._group.all_reduce_max(
             [max(mine, default=-1) + 1, float(stopped()), float(problem is not None)])
         if failed:

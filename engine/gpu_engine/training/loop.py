@@ -225,7 +225,7 @@ class Loop:
             self.check_state()
         if self.signals.stop_requested or self.recorder.nonfinite is not None or (
                 self._last is not None and step >= self._last.bound):
-            self._look_at_reasons()
+            self._check_reasons()
             if self._stop:
                 return
         if self.save_every and step % self.save_every == 0 and not self._finished():
@@ -251,7 +251,7 @@ class Loop:
         reason = Reason(self.signals.stop_requested, bad[0] if bad else None, error)
         return reason if any(reason) else None
 
-    def _look_at_reasons(self) -> None:
+    def _check_reasons(self) -> None:
         """After a step, if there may be a reason to end: end, if all ranks have come to the last
         step."""
         bad, rank = self.recorder.nonfinite, self.group.rank

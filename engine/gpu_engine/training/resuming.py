@@ -73,7 +73,7 @@ def find(folder: Path, group: Group, rec: Recorder, requested: RequestedCheckpoi
     file = path / checkpoint.STATE
     if group.rank:
         file = _own_file(file, chosen, rec)
-    group.meet()
+    group.barrier()
     received = None
     if group.all_reduce_max([float(file is None)])[0]:
         received = _send(path / checkpoint.STATE, chosen, group, rec, wanted=file is None)

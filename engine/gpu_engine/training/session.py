@@ -63,7 +63,7 @@ class Session:
         data = self.task.train_data()
         rng.seed_data(self.seed, held_out=True)
         self.evaluation = self._evaluation()
-        group.meet()  # so far one rank may have taken much longer, to download or index files
+        group.barrier()  # so far one rank may have taken much longer, to download or index files
         recorder.phase = "init"
         self.strategy = strategy_of(job.mode)(self.task, raw, job, self.precision)
         LastGradient(self.strategy.averaged_in_backward(), lambda: recorder.parts.mark(READY))

@@ -74,7 +74,7 @@ class StreamReader(IterableDataset):
         reader, readers = worker * self._ranks + self._rank, self._ranks * workers
         batches = 0
         while True:
-            examples = part.take(self._size)
+            examples = part.next_examples(self._size)
             number = batches * readers + reader
             if len(examples) < self._size and not (self._partial and examples):
                 yield StreamBatch(number, worker, None, _pickled(examples))
@@ -112,7 +112,7 @@ class _Part:
         self._mine = (example for number, example in enumerate(chain(first, stream))
                       if number // block % count == index)
 
-    def take(self, count: int) -> list[Any]:
+    def next_examples(self, count: int) -> list[Any]:
         """The next `count` examples of this part; fewer at its end."""
         with self._draws:
             return list(islice(self._mine, count))

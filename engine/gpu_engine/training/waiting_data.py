@@ -43,20 +43,20 @@ class WaitingData:
         self._met = self._all_at_once is True
         batches = iter(self.source.epoch(epoch, start))
         first = next(batches, None)
-        self._meet()
+        self._wait_for_all()
         if first is not None:
             yield (first,)
             yield batches
 
     def start_all_reduce_min(self, value: int) -> Callable[[], int]:
         """The group's `start_all_reduce_min`, called once all ranks have come this far."""
-        self._meet()
+        self._wait_for_all()
         return self._group.start_all_reduce_min(value)
 
-    def _meet(self) -> None:
+    def _wait_for_all(self) -> None:
         if not self._met:
             self._met = True
-            self._group.meet()
+            self._group.barrier()
             if self._all_at_once is None:
                 slow = self._group.all_reduce_max([float(not self.source.begins_at_once)])
                 self._all_at_once = not slow[0]

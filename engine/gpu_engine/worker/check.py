@@ -45,12 +45,12 @@ def check(job: Job, group: Group, rec: Recorder) -> None:
         _try_device(torch.device(device), label)
     line = {"check": "device", "rank": who.rank, "host": host,
             "device": list(job.labels), "backend": job.backend}
-    _say(line)
+    _print(line)
     if job.distributed:
         _sum(torch.device(job.devices[0]), who.rank, who.world_size)  # all have come
     for device, label in zip(job.devices, job.labels):
-        _say({"check": "product", "rank": who.rank, "host": host, "device": label,
-              **multiply(torch.device(device), _SECONDS_A_SIZE, _SIZE)})
+        _print({"check": "product", "rank": who.rank, "host": host, "device": label,
+                **multiply(torch.device(device), _SECONDS_A_SIZE, _SIZE)})
     if not job.distributed:
         return
     device = torch.device(job.devices[0])
@@ -61,7 +61,7 @@ def check(job: Job, group: Group, rec: Recorder) -> None:
         figures = {"bytes": size, "seconds": round(seconds, 9), "bytes_per_s": round(speed)}
         rec.write(schema.Metric(0, figures))
         if who.rank == 0:
-            _say({"check": "reduce", "ranks": n, **figures})
+            _print({"check": "reduce", "ranks": n, **figures})
     hosts: list[str] = [""] * who.world_size
     dist.all_gather_object(hosts, host)
     for pair in _pairs(who.world_size):
@@ -69,8 +69,8 @@ def check(job: Job, group: Group, rec: Recorder) -> None:
         if who.rank in pair:
             figures = _exchange(device, pair[1 - pair.index(who.rank)])
             if who.rank == pair[0]:
-                _say({"check": "pair", "ranks": pair, "hosts": [hosts[r] for r in pair],
-                      "device_type": device.type, **figures})
+                _print({"check": "pair", "ranks": pair, "hosts": [hosts[r] for r in pair],
+                        "device_type": device.type, **figures})
 
 
 def _pairs(ranks: int) -> list[list[int]]:
@@ -130,6 +130,6 @@ def _time(device: torch.device, size: int, group: Group) -> float:
     return group.all_reduce_max([(time.perf_counter() - began) / times])[0]
 
 
-def _say(line: dict[str, object]) -> None:
+def _print(line: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()

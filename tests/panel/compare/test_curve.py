@@ -43,18 +43,18 @@ def test_the_mean_of_the_ranks_over_steps_time_and_examples():
                                 AttemptRecord(2, 112.0, 114.0, "stopped"),
                                 AttemptRecord(3, 124.0, 126.0, "completed"))))
     for rank in (0, 1):  # one file after the other, as they may be read
-        curve.take(rank, start(1, 100.0))
-        curve.take(rank, schedule(0, 8))
-        curve.take(rank, steps(1, [4.0 + rank], 101.0))
+        curve.add(rank, start(1, 100.0))
+        curve.add(rank, schedule(0, 8))
+        curve.add(rank, steps(1, [4.0 + rank], 101.0))
         # Rank 1 was stopped a step earlier than rank 0.
-        curve.take(rank, steps(2, [4.0], 101.5) if rank else steps(3, [3.0, 2.0], 101.5))
-        curve.take(rank, start(2, 112.0))
-        curve.take(rank, schedule(2, 8))  # it went on from the checkpoint of step 2
-        curve.take(rank, steps(3, [9.0 + rank], 112.5))
-        curve.take(rank, steps(4, [1.0 + rank], 113.0))
-        curve.take(rank, start(3, 124.0))
-        curve.take(rank, schedule(4, 16))
-        curve.take(rank, steps(5, [0.5 + rank], 125.0))
+        curve.add(rank, steps(2, [4.0], 101.5) if rank else steps(3, [3.0, 2.0], 101.5))
+        curve.add(rank, start(2, 112.0))
+        curve.add(rank, schedule(2, 8))  # it went on from the checkpoint of step 2
+        curve.add(rank, steps(3, [9.0 + rank], 112.5))
+        curve.add(rank, steps(4, [1.0 + rank], 113.0))
+        curve.add(rank, start(3, 124.0))
+        curve.add(rank, schedule(4, 16))
+        curve.add(rank, steps(5, [0.5 + rank], 125.0))
     assert points(curve.over("step")) == {1: 4.5, 2: 3.5, 3: 9.5, 4: 1.5, 5: 1.0}
     assert points(curve.over("examples")) == {8: 4.5, 16: 3.5, 24: 9.5, 32: 1.5, 48: 1.0}
     # The two losses of one event are spread over the half second before it.
@@ -71,7 +71,7 @@ def test_another_value_is_followed_by_its_name():
                  "samples per second of a rank"):
         curve = RunCurve(name)
         for event in events:
-            curve.take(0, event)
+            curve.add(0, event)
         found[name] = points(curve.over("step"))
         assert list(curve.names) == ["loss", "learning rate", "samples per second of a rank",
                                      "eval accuracy", "eval loss", "accuracy"]
@@ -83,17 +83,17 @@ def test_another_value_is_followed_by_its_name():
 def test_without_a_batch_size_there_is_no_curve_over_examples():
     curve = RunCurve()
     for event in (start(1, 100.0), schedule(0, None), steps(1, [4.0], 101.0)):
-        curve.take(0, event)
+        curve.add(0, event)
     assert curve.over("examples").last is None
     assert curve.over("step").last == 1
 
 
 def test_memory_is_bounded():
     curve = RunCurve()
-    curve.take(0, start(1, 0.0))
+    curve.add(0, start(1, 0.0))
     for step in range(0, 40_000, 20):
-        curve.take(0, steps(step + 19, [1.0] * 20, step / 10))
-        curve.take(0, schema.Metric(step, {f"name {step}": 1.0}))
+        curve.add(0, steps(step + 19, [1.0] * 20, step / 10))
+        curve.add(0, schema.Metric(step, {f"name {step}": 1.0}))
     assert max(len(curve.over(axis)) for axis in ("step", "time")) <= 2048
     assert len(curve.names) == 200
 
@@ -102,8 +102,8 @@ def test_memory_is_bounded():
 def test_a_clock_that_is_wrong_does_no_harm(back):
     curve = RunCurve()
     curve.learn(State("running", "3f2a", "x", 100.0, started=100.0))
-    curve.take(0, steps(1, [1.0, 2.0], 101.0))
-    curve.take(0, steps(3, [3.0, 4.0], 101.0 - back))
+    curve.add(0, steps(1, [1.0, 2.0], 101.0))
+    curve.add(0, steps(3, [3.0, 4.0], 101.0 - back))
     assert points(curve.over("step")) == {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}
     assert curve.over("time").start is not None
 

@@ -33,7 +33,7 @@ def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
     assert (line().devices, line().pids) == (((row_keys.of("far", "cpu:0"), 0),), ())
     os.kill(run.state().pid or 0, signal.SIGKILL)
     wait_for(lambda: not run.supervised())
-    feed.look_anew()
+    feed.relist()
     wait_for(lambda: line().live and run.supervised())
     assert look(run, run.plan(), 1, ()).state.live
     run.stop()

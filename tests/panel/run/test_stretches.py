@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.events.frequent import (
+    EventBatch,
     MemoryLine,
     PhaseLine,
     StepLine,
-    Stretch,
     TimeLine,
     grouped,
 )
@@ -164,9 +164,9 @@ def test_a_compared_curve_made_in_stretches_is_the_same(told, at, name, batch):
         whole.insert(0, schema.Schedule(None, None, None, None, None, batch))
     lines, plain = [encode(event).rstrip(b"\n") for event in whole], Tail(Path("/nowhere"))
     for line in lines:
-        one.take(0, plain._parse(line))
+        one.add(0, plain._parse(line))
     for each in grouped(lines, plain._parse):
-        many.take(0, each)
+        many.add(0, each)
     assert list(one.names) == list(many.names)
     for axis in AXES:
         same(one.over(axis), many.over(axis))
@@ -204,7 +204,7 @@ def test_what_is_decoded_fast_is_what_the_plain_parser_finds(kind, fields, known
             + "".join(f',"{name}":{word}' for name, word in fields) + "}").encode()
     plain = Tail(Path("/nowhere"))
     event, found = plain._parse(line), grouped([line], plain._parse)
-    if not (found and isinstance(found[0], Stretch)):
+    if not (found and isinstance(found[0], EventBatch)):
         assert repr(found) == repr([event] if event is not None else [])
         return
     assert event is not None
@@ -225,7 +225,7 @@ def test_the_fast_lines_have_every_field_of_their_events():
                                         "losses": [1.0, "NaN"]}),
               encode(schema.Memory(5, (1, None))), encode(schema.Phase("data", 1.0, 10))]
     (stretch,) = grouped(common, lambda line: pytest_fail(line))
-    assert isinstance(stretch, Stretch)
+    assert isinstance(stretch, EventBatch)
     assert (len(stretch), stretch.at_step, len(stretch.odd)) == (3, 10, 1)
     assert json.loads(common[0])["losses"] == [1.0, "NaN"]
 

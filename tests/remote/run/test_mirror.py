@@ -216,9 +216,9 @@ def test_a_host_leaves_room_on_the_disk_and_keeps_to_its_budget(here, monkeypatc
     way = link.Link(here, PART, 1 << 20, reports)
     free = mirror.FLOOR + 10
     monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), free))
-    way._take(Piece.of(EVENTS, 0, b"x" * 10))
-    way._take(Piece.of(EVENTS, 10, b"y" * 11))
-    way._take(Piece.of(EVENTS, 21, b"z"))
+    way._mirror_piece(Piece.of(EVENTS, 0, b"x" * 10))
+    way._mirror_piece(Piece.of(EVENTS, 10, b"y" * 11))
+    way._mirror_piece(Piece.of(EVENTS, 21, b"z"))
     assert (here / EVENTS).read_bytes() == b"x" * 10
     [told] = reports.take(0.0)
     assert isinstance(told, link.NotKept)
@@ -226,8 +226,8 @@ def test_a_host_leaves_room_on_the_disk_and_keeps_to_its_budget(here, monkeypatc
     free, budget = mirror.FLOOR * 2, 30
     monkeypatch.setattr(mirror, "BUDGET", budget)
     assert [at.offset for at in way._mirror.at()] == [10]
-    way._take(Piece.of(EVENTS, 10, b"y" * 20))
-    way._take(Piece.of(LOG, 0, b"z"))
+    way._mirror_piece(Piece.of(EVENTS, 10, b"y" * 20))
+    way._mirror_piece(Piece.of(LOG, 0, b"z"))
     assert (here / EVENTS).stat().st_size == budget
     assert not (here / LOG).exists()
     [told] = reports.take(0.0)

@@ -54,7 +54,7 @@ class RunsNews:
             if run.id not in self._awake and run.id not in self._asleep:
                 self._asleep[run.id] = run, _stamp(run)
 
-    def look(self) -> list[News]:
+    def poll(self) -> list[News]:
         """Look once at all runs. Returns what is new of them."""
         self._find()
         self._wake()

@@ -69,20 +69,20 @@ class Teller:
         told = ""
         while True:
             try:
-                await self.look()
+                await self.poll()
             except Exception as err:  # noqa: BLE001  a folder may be readable again later
                 if told != repr(err):
                     told = repr(err)
                     record(err)
             await asyncio.sleep(EVERY)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Look once at runs and devices, and tell what is new."""
         lines, self._lines = self._lines, ()
         for news in await in_thread(lambda: self._read(lines), name="panel-tell"):
-            self._tell_of_run(news)
+            self._notify_run(news)
         if self._source.wanted:
-            await self._look_at_devices()
+            await self._check_devices()
 
     def _read(self, lines: Sequence[RunLine]) -> list[News]:
         """Blocks."""
@@ -93,9 +93,9 @@ class Teller:
         ended = [line.run for line in lines if not line.live][:_NEWEST]
         self._news.note([line.run for line in lines if line.live and line.state != "queued"],
                         [line.run for line in lines if line.state == "queued"] + ended)
-        return self._news.look()
+        return self._news.poll()
 
-    async def _look_at_devices(self) -> None:
+    async def _check_devices(self) -> None:
         freedom = dict(await self._source.judge())
         for seen in self._source.hosts:
             freedom |= {row_keys.of(seen.host.name, key): found
@@ -111,9 +111,9 @@ class Teller:
             wanted.discard(key)
         if found:
             wanted.discard(row_keys.ANY)
-            self._tell_of_devices(sorted(found))
+            self._notify_devices(sorted(found))
 
-    def _tell_of_run(self, news: News) -> None:
+    def _notify_run(self, news: News) -> None:
         from gpu_engine.notify import messages, watch
 
         what = news.happened
@@ -121,10 +121,10 @@ class Teller:
                                   machine=socket.gethostname(), on=watch.where(news.run),
                                   why=what.why, now=time.time())
         shown = getattr(self._app.screen, "run", None) == news.run
-        self._tell(message.title, message.text, toast=not shown,
-                   good=what.event == "finished" and not message.warnings)
+        self._notify(message.title, message.text, toast=not shown,
+                     good=what.event == "finished" and not message.warnings)
 
-    def _tell_of_devices(self, found: Sequence[str]) -> None:
+    def _notify_devices(self, found: Sequence[str]) -> None:
         words = []
         for key in found:
             host, name = row_keys.split(key)
@@ -132,10 +132,10 @@ class Teller:
         several = len(words) > 1
         title = f"Device{'s' if several else ''} {', '.join(words)} {'are' if several else 'is'}" \
             " free"
-        self._tell(title, f"{title}, and nobody has taken {'them' if several else 'it'} for some "
-                          "seconds", good=True)
+        self._notify(title, f"{title}, and nobody has taken {'them' if several else 'it'} for some "
+                     "seconds", good=True)
 
-    def _tell(self, title: str, text: str, *, good: bool, toast: bool = True) -> None:
+    def _notify(self, title: str, text: str, *, good: bool, toast: bool = True) -> None:
         if not self.on:
             return
         if toast:
@@ -143,6 +143,6 @@ class Teller:
                              severity="information" if good else "warning")
         terminal = self._app.terminal
         if terminal is not None:
-            terminal.tell(notice(os.environ, title, text))
+            terminal.send(notice(os.environ, title, text))
         else:
             self._app.bell()

@@ -120,10 +120,10 @@ class DotsView(Widget):
                 free = left + len(x) + 1
         best = next((dot for dot in self.dots if dot.best), None)
         if best is not None:
-            self._say(canvas, at[best.x], height - 2 - scale.dot(best.y), units.loss(best.y))
+            self._write(canvas, at[best.x], height - 2 - scale.dot(best.y), units.loss(best.y))
         return canvas
 
-    def _say(self, canvas: Canvas, x: int, y: int, text: str) -> None:
+    def _write(self, canvas: Canvas, x: int, y: int, text: str) -> None:
         """Write the best value beside its dot, on the side that is free."""
         for left in (x + 2, x - 1 - len(text)):
             if left >= 0 and left + len(text) <= canvas.width \

@@ -100,7 +100,7 @@ def before() -> list[str]:
     return [line for line in kept if isinstance(line, str)] if isinstance(kept, list) else []
 
 
-def keep(line: str) -> None:
+def remember(line: str) -> None:
     """Remember a line. Raises OSError."""
     lines = [*(one for one in before() if one != line), line][-_MOST:]
     themed.write(themed.read() | {_KEY: lines})

@@ -54,7 +54,7 @@ class OutputScreen(ModalScreen[None]):
         yield box
 
     def on_mount(self) -> None:
-        self._say("esc ends it")
+        self._subtitle("esc ends it")
         self.run_worker(self._run(), exit_on_error=False)
 
     def on_unmount(self) -> None:
@@ -79,7 +79,7 @@ class OutputScreen(ModalScreen[None]):
         width = max(box.scrollable_content_region.width, 10)
         box.write_lines(part for one in lines for part in _wrapped(one, width))
 
-    def _say(self, text: str) -> None:
+    def _subtitle(self, text: str) -> None:
         self.query_one(Log).border_subtitle = harmless(text)
 
     async def _run(self) -> None:
@@ -88,7 +88,7 @@ class OutputScreen(ModalScreen[None]):
                 *self._argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True,
                 env=dict(os.environ if self._environment is None else self._environment))
         except OSError as err:
-            self._say(f"can't be started: {err.strerror} · esc close")
+            self._subtitle(f"can't be started: {err.strerror} · esc close")
             return
         assert self.process.stdout is not None
         rest = b""
@@ -100,7 +100,8 @@ class OutputScreen(ModalScreen[None]):
         if rest:
             self._print(clean_lines(rest.decode(errors="replace")))
         code = await self.process.wait()
-        self._say("y copy · esc close" if code == 0 else f"ended with {code} · y copy · esc close")
+        ended = "" if code == 0 else f"ended with {code} · "
+        self._subtitle(f"{ended}y copy · esc close")
 
     def action_copy(self) -> None:
         """Copy what it has printed."""

@@ -122,7 +122,7 @@ class FlowRow(Container):
                 lines[y] = Content.assemble(lines[y], gap, Content.styled(text, style))
         return Content("\n").join(lines)
 
-    def say(self, problems: Sequence[str]) -> None:
+    def show(self, problems: Sequence[str]) -> None:
         if self._problems is None:
             if not problems or not isinstance(self.parent, Widget):
                 return

@@ -27,9 +27,9 @@ class SubmitDialog(ModalScreen[Any]):
 
     def blame(self, error: UserError) -> None:
         """Show what does not fit."""
-        self.say(str(error))
+        self.show(str(error))
 
-    def say(self, text: str, tone: str = "-error") -> None:
+    def show(self, text: str, tone: str = "-error") -> None:
         """Show this; no text: nothing."""
         place = self.query_one("#trouble", Static)
         place.set_classes(tone)
@@ -37,7 +37,7 @@ class SubmitDialog(ModalScreen[Any]):
         place.update(harmless(text))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.say("")
+        self.show("")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -59,6 +59,6 @@ class SubmitDialog(ModalScreen[Any]):
         except UserError as err:
             self.blame(err)
         except Exception as err:  # noqa: BLE001  shown with a pointer to the whole traceback
-            self.say(sentence(err, record(err)))
+            self.show(sentence(err, record(err)))
         finally:
             self._busy = False

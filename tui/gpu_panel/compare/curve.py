@@ -9,7 +9,7 @@ from operator import le
 
 from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
-from gpu_engine.events.frequent import StepLine, Told
+from gpu_engine.events.frequent import EventOrBatch, StepLine
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.state import State
 from gpu_panel.charts.series import RankSeries
@@ -81,8 +81,8 @@ class RunCurve:
         if not state.attempts:
             self._began[1] = state.started or state.created
 
-    def take(self, rank: int, event: Told) -> None:
-        """Add what an event says, or a stretch of them, in the order of the rank's file."""
+    def add(self, rank: int, event: EventOrBatch) -> None:
+        """Add what an event says, or a batch of them, in the order of the rank's file."""
         at = self._ranks.setdefault(rank, _Rank())
         if not isinstance(event, Event):
             self._stepped(rank, at, event.steps)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.events.frequent import Told
+from gpu_engine.events.frequent import EventOrBatch
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import RunView
@@ -71,7 +71,7 @@ class Compared:
         """The share of its events that has been read, 0 to 1."""
         return self._reader.share()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read its state, and its facts for each attempt. Returns whether that changed. Blocks."""
         before, self.state = self.state, self.run.state()
         if before is None or before.attempt != self.state.attempt:
@@ -85,7 +85,7 @@ class Compared:
         self.curve.learn(self.state)
         return self.state != before
 
-    def read(self, seconds: float) -> list[tuple[int, list[Told]]]:
+    def read(self, seconds: float) -> list[tuple[int, list[EventOrBatch]]]:
         """New events of its ranks. Blocks."""
         try:
             self._reader.add(ranks_with_files(self.run.path))
@@ -93,12 +93,12 @@ class Compared:
             return []
         return self._reader.read(seconds, _PIECE)
 
-    def fold(self, fresh: Iterable[tuple[int, list[Told]]]) -> None:
+    def fold(self, fresh: Iterable[tuple[int, list[EventOrBatch]]]) -> None:
         for rank, each in fresh:
             for told in each:
                 self.view.fold_batch(rank, told)
                 if rank < CURVED:
-                    self.curve.take(rank, told)
+                    self.curve.add(rank, told)
 
 
 class CompareStore(Followed):
@@ -156,12 +156,12 @@ class CompareStore(Followed):
         """Whether any of them is live; also before the states were read."""
         return any(one.live for one in self.runs)
 
-    def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[Told]]]]], bool]:
+    def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[EventOrBatch]]]]], bool]:
         """(new events of each run, whether a state has changed). Blocks: called in a thread."""
         now = time.monotonic()
         changed = False
         if now - self._looked >= _LOOK_EVERY:
             self._looked = now
-            changed = sum(one.look() for one in self.runs) > 0  # each is looked at
+            changed = sum(one.poll() for one in self.runs) > 0  # each is looked at
         found = [(one, one.read(_BATCH / len(self.runs))) for one in self.runs]
         return [(one, events) for one, events in found if events], changed

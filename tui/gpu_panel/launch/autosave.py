@@ -43,9 +43,9 @@ class Autosave:
         self._timer = self._screen.set_timer(AFTER, lambda: self._start(draft))
 
     def _start(self, draft: Draft) -> None:
-        self._screen.run_worker(self._keep(draft), group="keep", exit_on_error=False)
+        self._screen.run_worker(self._save(draft), group="keep", exit_on_error=False)
 
-    async def _keep(self, draft: Draft) -> None:
+    async def _save(self, draft: Draft) -> None:
         with guard(self._screen.app):
             form = self._unwritten(draft)
             if form is None:
@@ -58,7 +58,7 @@ class Autosave:
 
     async def set_aside(self, draft: Draft) -> None:
         """Keep the changes of a draft that is about to be replaced as those of an earlier form."""
-        await self._keep(draft)
+        await self._save(draft)
         self._same = False
 
     def keep_at_once(self, draft: Draft) -> None:

@@ -94,8 +94,8 @@ class Draft:
         return draft
 
     @classmethod
-    def kept(cls, preset: Preset | None, run: tuple[str, RunSpec] | None,
-             data: dict[str, Any] | None, *, ticked: bool, asked: bool) -> Draft:
+    def restored(cls, preset: Preset | None, run: tuple[str, RunSpec] | None,
+                 data: dict[str, Any] | None, *, ticked: bool, asked: bool) -> Draft:
         """The draft of last time: `data` with its unsaved changes, None if it had none. `ticked`:
         the devices in it were ticked by the person. `asked`: the changes may be left unsaved."""
         draft = cls(preset) if run is None else cls.of_run(run[0], to_dict(run[1]))
@@ -149,9 +149,9 @@ class Draft:
 
     def spec(self) -> RunSpec:
         """The spec of this draft. Raises SpecError with every value that can't be parsed."""
-        return from_dict(self.heard())
+        return from_dict(self.effective())
 
-    def heard(self) -> dict[str, Any]:
+    def effective(self) -> dict[str, Any]:
         """A copy of the data without what was another task's and does not reach the own command."""
         carried = {key for key in self._carried if self._is_carried(key)}
         return copy.deepcopy(own_command.left_out(self.data, only=carried))
@@ -168,7 +168,7 @@ class Draft:
     def spec_to_wait(self) -> RunSpec:
         """The spec for the queue. That the person has shared devices once, by a question of Launch,
         does not hold for a run that waits for free ones. Raises as `spec`."""
-        data = self.heard()
+        data = self.effective()
         if self._preset_devices.get("share") is not True:
             data.get("devices", {}).pop("share", None)
         return from_dict(data)
@@ -423,7 +423,7 @@ class Draft:
             return 0
         return max(0, self.picks - len(self.ids))
 
-    def resolve(self, inventory: Inventory, looks: Sequence[Snapshot],
+    def resolve(self, inventory: Inventory, snapshots: Sequence[Snapshot],
                 leases: Mapping[str, Holder]) -> None:
         """Tick the devices that the preset names, or the freest; absent ones go to `absent`."""
         self.ticked = True
@@ -436,7 +436,7 @@ class Draft:
         elif self.hosts:
             return  # theirs are ticked as soon as those machines have been seen
         elif self.picks:
-            chosen = freest(self.picks, inventory, looks, leases)
+            chosen = freest(self.picks, inventory, snapshots, leases)
         self.data["devices"] = self._chosen([d.id for d in chosen])
         if not self.ticked_before:
             self._loaded["devices"] = copy.deepcopy(self.data["devices"])
@@ -447,7 +447,7 @@ class Draft:
     def to_save(self, inventory: Inventory | None) -> RunSpec:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
-        data = self.heard()
+        data = self.effective()
         if not self._ticked_by_hand and (self._preset_devices or self._names_none):
             data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:

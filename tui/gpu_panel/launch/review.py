@@ -94,4 +94,4 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
 def _here() -> Welcome:
     """This machine, as far as a plan asks."""
     return Welcome(VERSION, __version__, sys.executable, "", "", "", str(paths.home()), "", None,
-                   None, "", 0.0, interpreter=choose.found().python)
+                   None, "", 0.0, interpreter=choose.current().python)

@@ -100,7 +100,7 @@ def read(file: Path | None = None) -> tuple[Draft | None, UserError | None]:
         except SpecError as err:
             gone = gone or UserError(f"The saved form is of run {kept['run']['id']}, whose "
                                      f"settings no longer fit: {err}")
-    return Draft.kept(preset, run, data, ticked=kept["ticked"], asked=kept["asked"]), \
+    return Draft.restored(preset, run, data, ticked=kept["ticked"], asked=kept["asked"]), \
         trouble or (gone if data is None or preset is None else None)
 
 

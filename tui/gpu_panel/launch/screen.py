@@ -136,7 +136,7 @@ class LaunchScreen(PaneScreen):
         # The parts are painted at different moments: the compositor visits every widget in the
         # rectangle around all changes of one moment, which would be the whole screen.
         # Details are painted every two seconds, as the processes are sampled every two seconds.
-        for part, every, after in ((self._look, 1.0, 0.01), (self.host.refresh, 1.0, APART),
+        for part, every, after in ((self._poll, 1.0, 0.01), (self.host.refresh, 1.0, APART),
                                    (self._paint_detail, 2.0, 2 * APART)):
             self.set_timer(after, partial(self.set_interval, every, partial(self._if_seen, part)))
         self.call_after_refresh(self._begin)
@@ -144,7 +144,7 @@ class LaunchScreen(PaneScreen):
     def _begin(self) -> None:
         self._begun = True
         self.set_timer(SETTLED, lambda: gc.freeze())
-        self.runs.look_at_once()
+        self.runs.poll_now()
         self._find_devices()
         self._load_form()
 
@@ -152,7 +152,7 @@ class LaunchScreen(PaneScreen):
     async def _find_devices(self) -> None:
         with guard(self.app):
             await self.source.find()
-            self._if_seen(self._look_and_paint)
+            self._if_seen(self._poll_and_paint)
             await self.source.watch_hosts()
 
     @work(exit_on_error=False, group="form")
@@ -160,7 +160,7 @@ class LaunchScreen(PaneScreen):
         with guard(self.app):
             draft, trouble = await in_thread(self._first, name="panel-preset")
             self.autosave.begin(draft)
-            await self._take_draft(draft)
+            await self._show_draft(draft)
             if self._form_kept is None:
                 self._keep_form(FOLDED)
             if trouble is not None:
@@ -195,9 +195,9 @@ class LaunchScreen(PaneScreen):
         if before.changed:
             await self.autosave.set_aside(before)
             self.notify(f"ctrl+/ brings back {before.title}", markup=False)
-        await self._take_draft(draft)
+        await self._show_draft(draft)
 
-    async def _take_draft(self, draft: Draft) -> None:
+    async def _show_draft(self, draft: Draft) -> None:
         """Show another draft in all panes, and review it."""
         self.draft = draft
         self.devices.show_draft(draft)
@@ -212,11 +212,11 @@ class LaunchScreen(PaneScreen):
         if self.is_seen and self.is_mounted:
             part()
 
-    def _look(self) -> None:
-        self.devices.look()
+    def _poll(self) -> None:
+        self.devices.poll()
         if self.has_class("-narrow"):
             self.strip.show(lines.strip(self.devices.table()), self.size.width - _TABS)
-        self.runs.look()
+        self.runs.poll()
         self._share_room()
 
     def _share_room(self) -> None:
@@ -260,9 +260,9 @@ class LaunchScreen(PaneScreen):
     def _rows_changed(self) -> None:
         self.call_after_refresh(self._share_room)
 
-    def _look_and_paint(self) -> None:
+    def _poll_and_paint(self) -> None:
         self.host.refresh()
-        self._look()
+        self._poll()
         self._paint_detail()
 
     def on_screen_suspend(self) -> None:
@@ -272,11 +272,11 @@ class LaunchScreen(PaneScreen):
     def on_screen_resume(self, event: ScreenResume) -> None:
         if not self._begun:
             self.host.refresh()
-            self.devices.look()
+            self.devices.poll()
             return
-        self.runs.look_at_once()
-        self._look_and_paint()
-        self.preview.look()
+        self.runs.poll_now()
+        self._poll_and_paint()
+        self.preview.poll()
 
     @on(RunsPane.Points)
     def _points(self, event: RunsPane.Points) -> None:
@@ -344,7 +344,7 @@ class LaunchScreen(PaneScreen):
         if asking:
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
             return None
-        data, heard = self.draft.copy(), self.draft.heard()
+        data, heard = self.draft.copy(), self.draft.effective()
         base, shot = self.draft.base, self.source.snapshot
         hosts = self.source.hosts
 
@@ -402,7 +402,7 @@ class LaunchScreen(PaneScreen):
             self.notify(otherwise)
             return
         if draft is not self.draft:
-            await self._take_draft(draft)
+            await self._show_draft(draft)
             self.notify(f"The form is that of {draft.title}", markup=False)
             return
         self.devices.paint()
@@ -606,7 +606,7 @@ class LaunchScreen(PaneScreen):
         from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
 
         self.app.push_screen(GpuProcessesScreen(
-            self.source, lambda: self.runs.lines or (), self.runs.stop, self.runs.look))
+            self.source, lambda: self.runs.lines or (), self.runs.stop, self.runs.poll))
 
     # --- going from pane to pane ---------------------------------------------------------------
 

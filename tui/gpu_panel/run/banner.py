@@ -25,7 +25,7 @@ class Banner(Static):
     }
     """
 
-    def say(self, lines: Sequence[str], tone: str) -> None:
+    def show(self, lines: Sequence[str], tone: str) -> None:
         if not self.has_class(f"-{tone}"):
             self.set_classes(f"-{tone}")
         width, height = self.content_size

@@ -54,7 +54,7 @@ class ResumeDialog(SubmitDialog):
 
     def on_mount(self) -> None:
         self.query_one("#changes" if self._options.own else "#length").focus()
-        self.say("")
+        self.show("")
 
     async def submit(self) -> None:
         from gpu_engine.launching import launcher as launch
@@ -65,7 +65,7 @@ class ResumeDialog(SubmitDialog):
         for field in self.query("#start").results(Input):
             start = field.value.strip() or start
         sets, like = self._options.sets(length, changes, start), self._options.like
-        self.say("starting …", "-plain")
+        self.show("starting …", "-plain")
         await in_thread(lambda: launch.resume(self._run, sets, like=like, start=start),
                         name="panel-resume")
         words = [*(["--like", str(like)] if like is not None else []),

@@ -142,7 +142,7 @@ class RunScreen(StoreScreen):
         place, (lines, tone) = self.query_one(Banner), banner(store, now)
         place.display = bool(lines) and self.size.height >= 10  # the heading has precedence
         place.styles.max_height = max(self.size.height // 4, 1)
-        place.say(lines, tone)
+        place.show(lines, tone)
         attempt = store.state.attempt if store.state is not None else 1
         if attempt != self._attempt:  # the request to stop was for the earlier attempt
             self._attempt, self._asked_to_stop = attempt, False
@@ -314,7 +314,7 @@ class RunScreen(StoreScreen):
                 note = replace(place, text=found)
                 await in_thread(lambda: chart_annotations.write(self.run_folder.path, note),
                                 name="panel-note")
-                await self.store.look_now()
+                await self.store.poll_now()
                 self.paint()
 
     def _curves(self) -> list[tuple[str, str, str, str]]:
@@ -375,7 +375,7 @@ class RunScreen(StoreScreen):
             return
         if queued:
             same.done(self.app, "Removed from the queue", [["stop", run.id]])
-            await self.store.look_now()
+            await self.store.poll_now()
             self.paint()
             return
         self._asked_to_stop = True
@@ -392,7 +392,7 @@ class RunScreen(StoreScreen):
             options = await in_thread(lambda: ResumeOptions.read(self.run_folder),
                                       name="panel-resume")
             if await self.app.push_screen_wait(ResumeDialog(self.run_folder, options)):
-                await self.store.look_now()
+                await self.store.poll_now()
                 self.paint()
 
 

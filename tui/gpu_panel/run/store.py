@@ -20,7 +20,7 @@ from gpu_engine.common.series import Series
 from gpu_engine.diagnose import device_times, verdicts
 from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events import schema
-from gpu_engine.events.frequent import MemoryLine, StepLine, Stretch, Told
+from gpu_engine.events.frequent import EventBatch, EventOrBatch, MemoryLine, StepLine
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
@@ -181,11 +181,11 @@ class RunStore(Followed):
         now = time.monotonic()
         if now - self._looked >= 1.0 or not self.ranks:
             self._looked = now
-            self._take_look(await asyncio.to_thread(self._look))
+            self._apply(await asyncio.to_thread(self._poll))
             for host, reading in await asyncio.to_thread(self._tails.read):
                 self.devices.fold(host, reading, self.clock.seconds(reading.t))
                 self._readings.add(host, reading)
-                self._tell()
+                self._note_change()
         fresh = await asyncio.to_thread(self._reader.read, BATCH)
         self.behind = self._reader.behind()
         for begin in range(0, max(len(fresh), 1), AT_ONCE):
@@ -194,11 +194,11 @@ class RunStore(Followed):
         if not self.caught_up:
             self.read_share = self._reader.share()
         if self._reader.cut_short:
-            self._tell()
+            self._note_change()
             return 0.0
         if fresh or not self.caught_up:
             self.caught_up = True
-            self._tell()
+            self._note_change()
         live = self.state is None or self.state.live
         if not live:
             await self._digest()
@@ -217,11 +217,11 @@ class RunStore(Followed):
         """The losses of these steps one by one; None if there are too many. Blocks."""
         return losses.zoom_series(self._reader, first, last)
 
-    async def look_now(self) -> None:
+    async def poll_now(self) -> None:
         """Read the state without waiting for the next look."""
-        self._take_look(await asyncio.to_thread(self._look))
+        self._apply(await asyncio.to_thread(self._poll))
 
-    def _look(self) -> Look:
+    def _poll(self) -> Look:
         """Look at the run. Blocks: called in a thread."""
         self._tails.find()
         self._notes = chart_annotations.read(self.run.path)
@@ -229,10 +229,10 @@ class RunStore(Followed):
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()), self.turn)
 
-    def _take_look(self, seen: Look) -> None:
+    def _apply(self, seen: Look) -> None:
         if (self._notes, self._named) != (self.moments.notes, self.named):
             self.moments.notes, self.named = self._notes, self._named
-            self._tell()
+            self._note_change()
         others = (seen.left, seen.launchers, seen.suspended, seen.unheard, seen.turn)
         if seen.state != self.state or seen.plan is not self.plan or others != (
                 self.left, self.launchers, self.suspended, self.unheard, self.turn):
@@ -240,25 +240,25 @@ class RunStore(Followed):
             self.state, self.plan = seen.state, seen.plan or self.plan
             self.clock.learn(self.state)
             self._forget_attempt()
-            self._tell()
+            self._note_change()
         if any(rank not in self.ranks for rank in seen.ranks):
             self._reader.add(seen.ranks)
             self.view.add(seen.ranks)
-            self._tell()
+            self._note_change()
 
-    def _tell(self) -> None:
+    def _note_change(self) -> None:
         self.version += 1
         self._changed.set()
 
     # --- folding --------------------------------------------------------------------------------
 
-    def fold(self, fresh: Iterable[tuple[int, Sequence[Told]]]) -> None:
+    def fold(self, fresh: Iterable[tuple[int, Sequence[EventOrBatch]]]) -> None:
         """Take in events: for each rank a list in the order in which they were written."""
         for rank, each in fresh:
             for told in each:
                 view = self.view.fold_batch(rank, told)
                 if not isinstance(told, Event):
-                    self._stretch(rank, told)
+                    self._batch(rank, told)
                 elif isinstance(told, schema.Step):
                     self._step(rank, told)
                 elif isinstance(told, schema.Memory):
@@ -283,7 +283,7 @@ class RunStore(Followed):
         if self.state is not None and self.state.live:
             self.view.begin_attempt(self.state.attempt)
 
-    def _stretch(self, rank: int, told: Stretch) -> None:
+    def _batch(self, rank: int, told: EventBatch) -> None:
         if told.steps:
             losses.add(self.loss, rank, told.steps)
             self._stepped(rank, told.steps)

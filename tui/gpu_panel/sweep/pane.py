@@ -70,13 +70,13 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
 
     # --- reading -------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read what is new, unless that is still being done or nothing can be."""
         done = self.members is not None and not lines.progress(self.members)
         if not self._reading and not done:
-            self.look_at_once()
+            self.poll_now()
 
-    def look_at_once(self) -> None:
+    def poll_now(self) -> None:
         if self.store is not None:
             self._reading = True
             self._read(self.store)
@@ -258,7 +258,7 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
             from gpu_engine.sweep import again
 
             done = await in_thread(lambda: again.stop(group), name="panel-stop")
-            self.look_at_once()
+            self.poll_now()
             same.done(self.app, f"{len(done.runs)} runs were asked to stop",
                       [["sweep", "stop", group.id]], trouble=done.trouble)
 
@@ -276,6 +276,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
             from gpu_engine.sweep import again
 
             done = await in_thread(lambda: again.retry(group, When()), name="panel-retry")
-            self.look_at_once()
+            self.poll_now()
             same.done(self.app, f"{len(done.runs)} runs wait for another attempt",
                       [["sweep", "retry", group.id]], trouble=done.trouble)

@@ -87,17 +87,17 @@ class SweepScreen(PaneScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self.set_interval(EVERY, self._look)
-        self.table.look_at_once()
+        self.set_interval(EVERY, self._poll)
+        self.table.poll_now()
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         """A run may have been resumed on its own screen."""
         if self.table.members is not None:
-            self.table.look_at_once()
+            self.table.poll_now()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self.is_active:
-            self.table.look()
+            self.table.poll()
 
     def on_sweep_pane_arranged(self) -> None:
         """Draw the pictures anew, in the rows that the table does not need or can spare."""

@@ -116,7 +116,7 @@ class QuietDriver(LinuxDriver):
                 line.touched()
         super().process_message(message)
 
-    def tell(self, sequence: str) -> None:
+    def send(self, sequence: str) -> None:
         """Send a sequence that draws nothing, such as the bell; it may be dropped."""
         if self._line is not None:
             self._line.send(sequence)

@@ -143,7 +143,7 @@ class Child:
                     self._begin(lambda m=message: _open(m))
                 case messages.WatchBus():
                     self._bus = message.device_ids
-                    self._tell_bus()
+                    self._send_bus()
                 case messages.Found():
                     self._busy = False
                     self._send(message)
@@ -186,14 +186,14 @@ class Child:
         self._interval, self._patience = request.interval, request.patience
         self._order = [d.id for d in request.devices]
         self._workers = [Worker(r, self._inbox, request.patience) for r in opened.readers]
-        self._tell_bus()
+        self._send_bus()
         for worker in self._workers:
             worker.start()
         self._tick = time.monotonic()
         self._sent = False
         self._go()
 
-    def _tell_bus(self) -> None:
+    def _send_bus(self) -> None:
         for worker in self._workers:
             worker.reader.bus = any(d.id in self._bus for d in worker.reader.devices)
 

@@ -280,7 +280,7 @@ class Channel:
                         if odd > _ODD:
                             raise protocol.BadMessage(f"{_ODD} lines that are none of an agent's")
                         continue
-                    self._take(*protocol.answer(line))
+                    self._deliver(*protocol.answer(line))
                 if len(rest) > protocol.LONGEST:
                     raise protocol.BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
                 got = os.read(out.fileno(), 1 << 18)
@@ -295,7 +295,7 @@ class Channel:
             pass
         self._end(self._why(greeted=True))
 
-    def _take(self, number: int, answer: protocol.Answer) -> None:
+    def _deliver(self, number: int, answer: protocol.Answer) -> None:
         with self._lock:
             stream = self._streams.get(number)
         if stream is not None:

@@ -79,7 +79,7 @@ class _Watch:
             if self.over.is_set() or reason is None:
                 continue
             failures = 1 if self.seen.heard != heard else failures + 1
-            self._tell(replace(self.seen, state="away", reason=reason))
+            self._update(replace(self.seen, state="away", reason=reason))
             self.over.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
 
     def close(self) -> None:
@@ -101,25 +101,25 @@ class _Watch:
                     if self.over.is_set():
                         break
                     if isinstance(answer, protocol.Devices):
-                        self._take_devices(welcome, answer.inventory)
+                        self._add_devices(welcome, answer.inventory)
                     elif isinstance(answer, protocol.Looked):
-                        self._take_look(answer)
+                        self._add_snapshot(answer)
         except (Unreachable, Refused) as err:
             return err.reason
         return "it was closed"
 
-    def _take_devices(self, welcome: protocol.Welcome, inventory: Inventory) -> None:
+    def _add_devices(self, welcome: protocol.Welcome, inventory: Inventory) -> None:
         seen = self.seen
         if inventory != seen.inventory:  # what was seen of others is not of these
             seen = HostSeen(self._host, inventory=inventory)
-        self._tell(replace(seen, state="seen", reason=None, heard=time.monotonic(),
-                           welcome=welcome))
+        self._update(replace(seen, state="seen", reason=None, heard=time.monotonic(),
+                             welcome=welcome))
 
-    def _take_look(self, look: protocol.Looked) -> None:
+    def _add_snapshot(self, look: protocol.Looked) -> None:
         freedom = {f.device: Availability(f.state, f.reason) for f in look.freedom}
         recent = (*self.seen.recent, look.snapshot)[-KEPT:]
-        self._tell(replace(self.seen, state="seen", snapshot=look.snapshot, recent=recent,
-                           freedom=freedom, heard=time.monotonic(), reason=None))
+        self._update(replace(self.seen, state="seen", snapshot=look.snapshot, recent=recent,
+                             freedom=freedom, heard=time.monotonic(), reason=None))
 
     def _by_smi(self, reason: str) -> str | None:
         """Look by nvidia-smi for a while; `reason`: why there is no more than that. Returns why
@@ -131,14 +131,14 @@ class _Watch:
                 same = str(err) in (reason, nvidia_smi.ABSENT)
                 return reason if same else f"{reason}; nvidia-smi there: {err}"
             before = self.seen.recent if self.seen.inventory == found.inventory else ()
-            self._tell(HostSeen(self._host, "read only", found.inventory, found.snapshot,
-                                (*before, found.snapshot)[-KEPT:], heard=time.monotonic(),
-                                reason=reason))
+            self._update(HostSeen(self._host, "read only", found.inventory, found.snapshot,
+                                  (*before, found.snapshot)[-KEPT:], heard=time.monotonic(),
+                                  reason=reason))
             if self.over.wait(_BY_SMI):
                 break
         return None
 
-    def _tell(self, seen: HostSeen) -> None:
+    def _update(self, seen: HostSeen) -> None:
         self.seen = seen
         if self._on_seen is not None and not self.over.is_set():
             self._on_seen(seen)

@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
     try:
         span = Span(run)
         code = EXIT_CODES[(span.hold() if span.state.live else span.state).state]
-        pending_stops.tell(run, lock)
+        pending_stops.deliver(run, lock)
     except Exception:
         logging.exception("the process that holds the run together failed")
         code = 1

@@ -26,7 +26,7 @@ _BUILD = 600.0
 """Seconds in which a host looks for the files on its own disk."""
 
 
-def carry(run: Run, source: Part, target: Host, name: str, say: queries.Say) -> str:
+def transfer(run: Run, source: Part, target: Host, name: str, say: queries.Say) -> str:
     """Bring checkpoint `name` from `source` to `target`. Returns the key by which `Start` or
     `Resume` finds it there. Raises UserError."""
     with open_channel(parts.host_of(run.path, source)) as out, open_channel(target) as into:

@@ -177,7 +177,7 @@ class Link(threading.Thread):
                     way.close(f"nothing came for {_SILENT:.0f} s")
                 continue
             if isinstance(got, protocol.Piece):
-                self._take(got)
+                self._mirror_piece(got)
             elif isinstance(got, protocol.Told):
                 if got.state.attempt >= self.part.attempt:
                     state = got.state
@@ -190,7 +190,7 @@ class Link(threading.Thread):
                 return True
         return True
 
-    def _take(self, piece: protocol.Piece) -> None:
+    def _mirror_piece(self, piece: protocol.Piece) -> None:
         before = self._mirror.stopped
         pause = self._mirror.append(piece)
         if before is None and self._mirror.stopped is not None:

@@ -41,7 +41,7 @@ def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: N
     if moves and first is not None and chosen is not None:
         target = parts.host_of(run.path, told[0])
         key = checkpoint_transfer.carry_copy(run, target, chosen, say) if copied else \
-            checkpoint_transfer.carry(run, first, target, chosen, say)
+            checkpoint_transfer.transfer(run, first, target, chosen, say)
         told = (replace(told[0], checkpoint=chosen, bring=key), *told[1:])
     planned = run.plan()
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent
@@ -82,7 +82,7 @@ def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, restarts: int) 
         return (_once_more(before[0], before[0].spec | {
             "train": (train if isinstance(train, dict) else {}) | {"restarts": restarts}}),)
     asked = [HostDevices(p.host) for p in before]
-    met = survey.meet(asked, [parts.host_of(run.path, p) for p in before])
+    met = survey.survey(asked, [parts.host_of(run.path, p) for p in before])
     try:
         address, port = survey.meeting_point(met, spec)
     except SpecError:

@@ -51,7 +51,7 @@ def left(run: Path) -> bool:
     return file.exists() and locked(file) is False and any(p.to_stop for p in parts.read(run))
 
 
-def tell(run: Run, lock: int) -> None:
+def deliver(run: Run, lock: int) -> None:
     """Until all have been told, or the run has begun another attempt. `lock`: the descriptor that
     holds the run's lock, which is let go. Raises OSError."""
     owed, end = [p for p in parts.read(run.path) if p.to_stop], time.monotonic() + _DAY
@@ -61,7 +61,7 @@ def tell(run: Run, lock: int) -> None:
     fcntl.flock(own, fcntl.LOCK_EX)
     os.close(lock)
     pause = _PAUSE
-    while owed := [p for p in owed if not _told(run, p)]:
+    while owed := [p for p in owed if not _delivered(run, p)]:
         if time.monotonic() > end:
             return
         time.sleep(pause)
@@ -70,7 +70,7 @@ def tell(run: Run, lock: int) -> None:
     os.close(own)
 
 
-def _told(run: Run, part: Part) -> bool:
+def _delivered(run: Run, part: Part) -> bool:
     """Whether nothing is owed to this host any more."""
     assert part.run is not None
     if _now(run, part) is None:

@@ -49,7 +49,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     snapshot = _snapshot(spec, here, [e.host for e in asked], known_runs)
     hosts = survey.hosts_of(asked)
     # Code that is sent comes into a folder of its own below the home.
-    met = survey.meet(asked, hosts, [
+    met = survey.survey(asked, hosts, [
         known_runs[h.name].folders if h.name in known_runs
         else h.folders(str(here)) if snapshot is None else ("~",) for h in hosts])
     try:

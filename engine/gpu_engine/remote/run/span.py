@@ -103,8 +103,8 @@ class Span:
             if outcome != "failed" or left <= 0 or self.stop_asked or not self._ours_to_restart():
                 break
             delay = min(2.0 ** (number - self.begun), 30.0)
-            self._say("starting", again=time.time() + delay,
-                      reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
+            self._set_state("starting", again=time.time() + delay,
+                            reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
             waited = self._pause(delay)
             self.state = replace(self.state, again=None)
             why = self._once_there(number, reason, left - 1) if waited else None
@@ -117,8 +117,8 @@ class Span:
                 break
         if outcome == "stopped":
             reason = self._owe() or reason
-        self._say(outcome, ended=time.time(), exit_code=_EXIT[outcome], reason=reason, cause=cause,
-                  unheard=())
+        self._set_state(outcome, ended=time.time(), exit_code=_EXIT[outcome], reason=reason,
+                        cause=cause, unheard=())
         return self.state
 
     def _owe(self) -> str | None:
@@ -139,8 +139,8 @@ class Span:
 
     def _begin(self, number: int) -> None:
         record = AttemptRecord(number, time.time(), changed=self.state.changed)
-        self._say("starting", attempt=number, processes=(), cause=None, reason=None, changed=(),
-                  attempts=(*self.state.attempts, record)[-50:])
+        self._set_state("starting", attempt=number, processes=(), cause=None, reason=None,
+                        changed=(), attempts=(*self.state.attempts, record)[-50:])
 
     def _once_there(self, failed: int, reason: str | None, left: int) -> str | None:
         """Begin the attempt after attempt `failed`, as soon as all hosts are there and meet: one
@@ -157,8 +157,8 @@ class Span:
                 return f"{why}; waited for {units.clock(self.plan.spec.run.host_wait)}"
             log.warning("attempt %d can't begin yet: %s", failed + 1, why)
             pause = min(pause, room)
-            self._say("starting", again=time.time() + pause,
-                      reason=f"attempt {failed} failed: {reason}; waits for its hosts: {why}")
+            self._set_state("starting", again=time.time() + pause,
+                            reason=f"attempt {failed} failed: {reason}; waits for its hosts: {why}")
             if not self._pause(pause):
                 return None
             self.state = replace(self.state, again=None)
@@ -194,7 +194,7 @@ class Span:
         digests = Digests()
         while not self._finished():
             for report in self._reports.take(0.2):
-                self._hear(report)
+                self._handle(report)
             self._decide()
             digests.update(self.run.events(r) for part in self.parts.values() for r in part.ranks)
         for name, one in self.links.items():
@@ -205,7 +205,7 @@ class Span:
         outcome, reason, cause = verdict.judge(self.over, stop_asked=self.stop_asked)
         return outcome, reason or self._unkept(), cause
 
-    def _hear(self, report: link.Report) -> None:
+    def _handle(self, report: link.Report) -> None:
         name = report.host
         if isinstance(report, link.Began):
             log.info("%s: run %s there", name, report.run)
@@ -331,7 +331,7 @@ class Span:
             changes |= {"attempt": only.attempt, "again": only.again}
         if (name, reason) != (self.state.state, self.state.reason) or any(
                 getattr(self.state, k) != v for k, v in changes.items()):
-            self._say(name, reason=reason, **changes)
+            self._set_state(name, reason=reason, **changes)
 
     def _unreached(self) -> str | None:
         waiting = [f"{n} has not been reached since {_clock(since)}: {why}"
@@ -366,7 +366,7 @@ class Span:
         except OSError as err:
             log.error("hosts/%s.json can't be written: %s", name, err)
 
-    def _say(self, name: StateName, **changes: Any) -> None:
+    def _set_state(self, name: StateName, **changes: Any) -> None:
         self.state = replace(self.state, state=name, **changes)
         self._write()
 

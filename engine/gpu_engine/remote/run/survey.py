@@ -44,13 +44,13 @@ class Asked(Machine):
     doubt: float
     """Seconds that this may be wrong by: half of what the question took."""
 
-def meet(asked: Sequence[HostDevices], hosts: Sequence[Host],
-         folders: Sequence[tuple[str, ...]] = ()) -> list[Asked]:
+def survey(asked: Sequence[HostDevices], hosts: Sequence[Host],
+           folders: Sequence[tuple[str, ...]] = ()) -> list[Asked]:
     """Reach all hosts. `folders`: where the run would start on each, in their order. Raises
     SpecError naming every one that can't be reached, with the reason, and all that does not fit
     together."""
     places = folders or [()] * len(hosts)
-    found = at_once(lambda told: _meet(*told), list(zip(asked, hosts, places, strict=True)))
+    found = at_once(lambda told: _survey(*told), list(zip(asked, hosts, places, strict=True)))
     met = [f for f in found if isinstance(f, Asked)]
     problems = [Problem(_KEY, h.name, f.reason if isinstance(f, Unreachable | Refused) else str(f))
                 for h, f in zip(hosts, found, strict=True) if isinstance(f, UserError)]
@@ -71,7 +71,7 @@ def hosts_of(asked: Sequence[HostDevices]) -> list[Host]:
     return [file.find(entry.host) for entry in asked]
 
 
-def _meet(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
+def _survey(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
     way = open_channel(host)
     try:
         welcome, skew, doubt = way.greet(folders)
@@ -166,7 +166,7 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
             raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                      f"{first.name} did not listen on it")])
         answers = at_once(lambda one: one.way.ask(protocol.Reach(candidates, port.port),
-                                                    protocol.Reached), others)
+                                                  protocol.Reached), others)
     except Refused as err:
         raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                  f"{first.name}: {err.reason}")]) from None

@@ -27,16 +27,16 @@ def check(asked: Asked, request: Check) -> None:
             warnings = prepare(from_dict(request.spec), cwd=Path(folder)).plan.warnings
     except SpecError as err:
         wrong += [Wrong(p.key, "" if p.value is None else show(p.value), p.message)
-                  for p in err.problems if not _said(p.key, wrong)]
+                  for p in err.problems if not _reported(p.key, wrong)]
     except UserError as err:
         wrong.append(Wrong("", "", str(err)))
     full = disk_room.problem(paths.runs_folder())
     if full is not None:
         wrong.append(Wrong("", "", full.message))
-    asked.say(Checked(tuple(wrong), warnings, folder))
+    asked.send(Checked(tuple(wrong), warnings, folder))
 
 
-def _said(key: str, wrong: list[Wrong]) -> bool:
+def _reported(key: str, wrong: list[Wrong]) -> bool:
     """A task whose file is not there was told of already."""
     return key == "task.use" and any(w.key == "" for w in wrong)
 

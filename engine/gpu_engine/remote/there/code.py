@@ -25,7 +25,7 @@ def compare(asked: Asked, request: protocol.CompareCode) -> None:
     for number, one in enumerate(each):
         if not there and one not in here:
             bits[number >> 3] |= 1 << (number & 7)
-    asked.say(protocol.CodeState(str(place), there, bytes(bits)))
+    asked.send(protocol.CodeState(str(place), there, bytes(bits)))
 
 
 def send(asked: Asked, request: protocol.SendCode) -> None:
@@ -40,7 +40,7 @@ def send(asked: Asked, request: protocol.SendCode) -> None:
         with os.fdopen(fd, "wb") as file:
             file.seek(request.offset)
             file.write(data)
-    asked.say(protocol.Done())
+    asked.send(protocol.Done())
 
 
 def build(asked: Asked, request: protocol.BuildCode) -> None:
@@ -63,7 +63,7 @@ def build(asked: Asked, request: protocol.BuildCode) -> None:
     finally:
         for what in ("list", "contents"):
             store.sent(request.key, what).unlink(missing_ok=True)
-    asked.say(protocol.CodeAt(str(place)))
+    asked.send(protocol.CodeAt(str(place)))
 
 
 def _listed(request: protocol.BuildCode) -> tuple[bytes, tuple[Entry, ...]]:

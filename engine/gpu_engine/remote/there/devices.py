@@ -1,4 +1,4 @@
-"""The machine's devices, and how they are: the same looks as on its own screen."""
+"""The machine's devices, and how they are: the same snapshots as on its own screen."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _QUICKEST = 0.25
 
 def devices(asked: Asked, request: Watch) -> None:
     inventory = cpu_slots() if request.slots else discover()
-    asked.say(Devices(inventory))
+    asked.send(Devices(inventory))
     if request.once:
-        asked.say(_looked(take_several(inventory)))
+        asked.send(_looked(take_several(inventory)))
         return
     interval = max(request.interval, _QUICKEST)
     with Sampler(inventory, runs_folder=paths.runs_folder(), interval=interval) as sampler:
@@ -30,10 +30,11 @@ def devices(asked: Asked, request: Watch) -> None:
             if newest is None or newest is before:
                 continue
             before = newest
-            asked.say(_looked(sampler.recent[-availability.LOOKS:], newest))
+            asked.send(_looked(sampler.recent[-availability.READINGS:], newest))
 
 
-def _looked(looks: Sequence[Snapshot], newest: Snapshot | None = None) -> Looked:
-    found = availability.judge_all(looks, leases.holders(paths.leases_folder())) if looks else {}
-    return Looked(newest or looks[-1], tuple(FreedomOf(device, f.state, f.reason)
-                                             for device, f in found.items()))
+def _looked(snapshots: Sequence[Snapshot], newest: Snapshot | None = None) -> Looked:
+    held = leases.holders(paths.leases_folder())
+    found = availability.judge_all(snapshots, held) if snapshots else {}
+    return Looked(newest or snapshots[-1], tuple(FreedomOf(device, f.state, f.reason)
+                                                 for device, f in found.items()))

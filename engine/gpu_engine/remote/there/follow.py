@@ -34,12 +34,12 @@ def follow(asked: Asked, request: protocol.Follow) -> None:
             sender.find()
             full = disk_room.silence(run.path)
         if state.live and (state, full) != (told, told_full):
-            asked.say(protocol.Told(state, full))
+            asked.send(protocol.Told(state, full))
             told, told_full = state, full
         moved = sender.send(asked)
         if not moved and not state.live:
-            asked.say(protocol.Told(state))
-            asked.say(protocol.Done())
+            asked.send(protocol.Told(state))
+            asked.send(protocol.Done())
             return
         if not moved:
             asked.pause(LOOK)
@@ -86,7 +86,7 @@ class _Sender:
         for sent in self._files.values():
             piece = self._piece(sent)
             if piece is not None:
-                asked.say(piece)
+                asked.send(piece)
                 moved = True
         return moved
 

@@ -21,7 +21,7 @@ from gpu_engine.runs import disk_room
 
 def hello(asked: Asked, request: Hello) -> None:
     taken = choose.of_ranks(None, place.first(request.folders))
-    asked.say(Welcome(
+    asked.send(Welcome(
         protocol=VERSION, version=__version__, python=sys.executable,
         python_version=platform.python_version(), hostname=socket.gethostname(), user=_user(),
         home=str(paths.home()), folder=os.getcwd(), boot=procs.boot_id(),  # noqa: PTH109

@@ -41,7 +41,7 @@ def offer(asked: Asked, request: OfferCheckpoint) -> None:
     if size > free:
         raise UserError(f"no space left in {folder.parent}: {request.name} has {size:,} bytes, "
                         f"{free:,} are free")
-    asked.say(LackingFiles(tuple(lacking)))
+    asked.send(LackingFiles(tuple(lacking)))
 
 
 def receive(asked: Asked, request: SendCheckpoint) -> None:
@@ -56,7 +56,7 @@ def receive(asked: Asked, request: SendCheckpoint) -> None:
         with os.fdopen(fd, "wb") as file:
             file.seek(request.offset)
             file.write(data)
-    asked.say(protocol.Done())
+    asked.send(protocol.Done())
 
 
 def put(key: str, name: str, run: Run) -> None:

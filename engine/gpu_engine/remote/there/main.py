@@ -80,9 +80,9 @@ class _Agent:
             if len(rest) > protocol.LONGEST:
                 return
             for line in lines:
-                self._hear(line)
+                self._handle(line)
 
-    def _hear(self, line: bytes) -> None:
+    def _handle(self, line: bytes) -> None:
         if not line.strip():
             return
         try:

@@ -24,7 +24,7 @@ def listen(asked: Asked, request: Listen) -> None:
     with telling(f"port {request.port} can't be listened on"):
         sock = listener(request.port)
     with sock:
-        asked.say(Listening(sock.getsockname()[1]))
+        asked.send(Listening(sock.getsockname()[1]))
         sock.settimeout(0.1)
         end = time.monotonic() + min(request.seconds, _LONGEST)
         while time.monotonic() < end:
@@ -52,7 +52,7 @@ def reach(asked: Asked, request: Reach) -> None:
                     threading.Thread(target=_try, daemon=True,
                                      args=(address, request.port, left, tried, answered)).start()
             answered.wait_for(lambda: len(tried) == len(addresses), min(left, _NEXT_AFTER))
-        asked.say(Reached(tuple(Attempted(a, tried.get(a, _NO_ANSWER)) for a in addresses)))
+        asked.send(Reached(tuple(Attempted(a, tried.get(a, _NO_ANSWER)) for a in addresses)))
 
 
 def _try(address: str, port: int, seconds: float, tried: dict[str, str | None],

@@ -46,7 +46,7 @@ def stop(asked: Asked, request: protocol.Stop) -> None:
         except UserError:
             if run.state().live:
                 raise
-    asked.say(protocol.Done())
+    asked.send(protocol.Done())
 
 
 def stacks(asked: Asked, request: protocol.Stacks) -> None:
@@ -54,7 +54,7 @@ def stacks(asked: Asked, request: protocol.Stacks) -> None:
     run = run_of(request.run)
     for rank in request.ranks:
         asking.request(run, rank)
-    asked.say(protocol.Done())
+    asked.send(protocol.Done())
 
 
 def remove(asked: Asked, request: protocol.Remove) -> None:
@@ -63,12 +63,12 @@ def remove(asked: Asked, request: protocol.Remove) -> None:
     run = started_by(request.key) if request.run is None else \
         run_of(request.run) if (paths.parts_folder() / request.run).is_dir() else None
     if run is None:
-        asked.say(protocol.Removed())
+        asked.send(protocol.Removed())
         return
     size, folder = run.size(), run.cwd()
     run.remove()
     gone, kept = store.remove_unused(folder)
-    asked.say(protocol.Removed(str(run.path), size, gone, kept))
+    asked.send(protocol.Removed(str(run.path), size, gone, kept))
 
 
 def listed(asked: Asked, request: protocol.ListCheckpoints) -> None:
@@ -76,7 +76,7 @@ def listed(asked: Asked, request: protocol.ListCheckpoints) -> None:
     found = [protocol.CheckpointFile(name, path.stat().st_size)
              for folder in checkpoints.listed(run.checkpoints) for path in sorted(folder.iterdir())
              if path.is_file() and files.of_checkpoint(name := f"{folder.name}/{path.name}")]
-    asked.say(protocol.Checkpoints(tuple(found[-4096:])))
+    asked.send(protocol.Checkpoints(tuple(found[-4096:])))
 
 
 def read(asked: Asked, request: protocol.Read) -> None:
@@ -86,6 +86,6 @@ def read(asked: Asked, request: protocol.Read) -> None:
     with telling(request.name), file_inside(run.path, f"checkpoints/{request.name}") as file:
         fd, at = file.fileno(), request.offset
         while data := os.pread(fd, protocol.PIECE, at):
-            asked.say(protocol.Piece.of(request.name, at, data))
+            asked.send(protocol.Piece.of(request.name, at, data))
             at += len(data)
-    asked.say(protocol.Done())
+    asked.send(protocol.Done())

@@ -34,7 +34,7 @@ def start(asked: Asked, request: protocol.Start) -> None:
                 plan = replace(plan, resume_from=ResumeFrom(request.checkpoint, request.attempt))
             run = launcher.start(replace(prepared, plan=plan), attempt=request.attempt,
                                  fill=lambda run: _put(run, request))
-    asked.say(_started(run))
+    asked.send(_started(run))
 
 
 def resume(asked: Asked, request: protocol.Resume) -> None:
@@ -47,7 +47,7 @@ def resume(asked: Asked, request: protocol.Resume) -> None:
         with inside((run.cwd(),)):
             launcher.start_again(run, from_dict(request.spec), request.checkpoint,
                                  request.attempt)
-    asked.say(_started(run))
+    asked.send(_started(run))
 
 
 def _put(run: Run, request: protocol.Start | protocol.Resume) -> None:

@@ -40,7 +40,7 @@ class Asked:
         self._over = threading.Event()
         self._ended = threading.Event()
 
-    def say(self, answer: Answer) -> None:
+    def send(self, answer: Answer) -> None:
         """Raises Over where no more is wanted, OSError where nobody is there."""
         if self._over.is_set():
             raise Over

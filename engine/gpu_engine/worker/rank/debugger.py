@@ -54,7 +54,7 @@ def install(events: Path) -> None:
 
     @functools.wraps(interact)
     def interaction(self: Any, *at: Any, **named: Any) -> Any:
-        with _at_terminal(), _told(events, _place(*at)):
+        with _at_terminal(), _reported(events, _place(*at)):
             return interact(self, *at, **named)
 
     @functools.wraps(before)
@@ -91,7 +91,7 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def _told(events: Path, place: str) -> Iterator[None]:
+def _reported(events: Path, place: str) -> Iterator[None]:
     """Say that the debugger waits, and then that it no longer does. Another process may write to
     the same file: this may be a worker of a DataLoader."""
     _State.waits += 1

@@ -45,13 +45,13 @@ class Failures:
             return
         store, text = self._store, json.dumps({"rank": self._rank, "message": message[:2000]})
 
-        def say() -> None:
+        def announce_once() -> None:
             with contextlib.suppress(Exception):
                 # The first announcement is kept: later failures often only follow from it.
                 store.compare_set("gpu-panel/failed", "", text)
                 store.set(f"gpu-panel/saw/{self._rank}", "1")
 
-        _within(_PATIENCE, say)
+        _within(_PATIENCE, announce_once)
         with contextlib.suppress(Exception):
             if self._rank == 0:
                 if dist.get_backend() == "gloo":
@@ -61,13 +61,13 @@ class Failures:
                 while time.monotonic() < deadline and not store.check(others):
                     time.sleep(0.02)
 
-    def heard(self) -> str | None:
+    def of_others(self) -> str | None:
         """The failure that another rank has announced, as "rank 1: …"; None if there is none or
         the store can't be reached."""
         return self._heard or self._listen(self._store)
 
     def watcher(self, store: Store) -> Callable[[], str | None]:
-        """`heard` for another thread. `store` must be a connection that no other thread uses."""
+        """`of_others` for another thread. `store`: a connection that no other thread uses."""
         return lambda: self._heard or self._listen(store)
 
     def _listen(self, store: Store | None) -> str | None:
@@ -100,7 +100,7 @@ def blame(err: BaseException, failures: Failures) -> BaseException:
 def _announced(failures: Failures) -> str | None:
     """The failure that another rank announces within a second."""
     for _ in range(10):
-        word = failures.heard()
+        word = failures.of_others()
         if word:
             return word
         time.sleep(0.1)

@@ -40,10 +40,10 @@ class LastGradient:
         self._lasts.append(self._seen[-1])
         self._seen = []
         if len(set(self._lasts)) > 1:
-            self._keep(None)
+            self._drop_all_but(None)
         elif len(self._lasts) == _PASSES:
-            self._keep(self._lasts[0])
+            self._drop_all_but(self._lasts[0])
 
-    def _keep(self, kept: int | None) -> None:
+    def _drop_all_but(self, kept: int | None) -> None:
         for number in [n for n in self._handles if n != kept]:
             self._handles.pop(number).remove()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gpu_engine.worker.rank.failures import PeerLost
-from gpu_engine.worker.rank.patient_barrier import Meetings
+from gpu_engine.worker.rank.patient_barrier import PatientBarrier
 from gpu_engine.worker.rank.store import Store
 
 _ASKED = "gpu-panel/end/asked"
@@ -51,10 +51,10 @@ class LastStep:
     """One rank's part. The training thread calls `begin`, `ask` and `reached`, and compares its
     steps with `bound` after each; the thread beside it calls what `watcher` returns."""
 
-    def __init__(self, rank: int, size: int, store: Store, meetings: Meetings) -> None:
+    def __init__(self, rank: int, size: int, store: Store, barrier: PatientBarrier) -> None:
         self.bound: float = math.inf
         """The number of steps after which the training thread must call `reached`."""
-        self._rank, self._store, self._meetings = rank, store, meetings
+        self._rank, self._store, self._barrier = rank, store, barrier
         self._keys = {r: f"gpu-panel/end/{r}" for r in range(size)}
         self._steps: Callable[[], int] | None = None
         self._reason: Callable[[], Reason | None] = lambda: None
@@ -70,14 +70,14 @@ class LastStep:
     def ask(self) -> None:
         """Ask for the end, as this rank has a reason. Called between two steps. Raises PeerLost."""
         if self._steps is not None and not self._promised:
-            with self._meetings.peer_lost():
-                self._say(self._store, self._reason(), self._steps)
+            with self._barrier.peer_lost():
+                self._promise_step(self._store, self._reason(), self._steps)
 
     def reached(self) -> End | None:
         """Called between two steps from `bound` on. Waits until all ranks have promised a step, and
         returns why they end if this was the last step; else None. Raises PeerLost."""
-        self._meetings.wait_for(self._keys)
-        with self._meetings.peer_lost():
+        self._barrier.wait_for(self._keys)
+        with self._barrier.peer_lost():
             said = [_read(text, rank) for rank, text in
                     enumerate(self._store.multi_get(list(self._keys.values())))]
         self.bound = max(step for step, _ in said)
@@ -88,16 +88,16 @@ class LastStep:
     def watcher(self, store: Store) -> Callable[[], None]:
         """What the thread beside the training calls several times a second. `store` must be a
         connection that no other thread uses."""
-        def look() -> None:
+        def check() -> None:
             steps, reason = self._steps, self._reason()
             if self._promised or steps is None:
                 return
             with contextlib.suppress(RuntimeError):  # rank 0 may be gone
                 if reason is not None or store.check([_ASKED]):
-                    self._say(store, reason, lambda: self._step_under_way(steps))
-        return look
+                    self._promise_step(store, reason, lambda: self._step_under_way(steps))
+        return check
 
-    def _say(self, store: Store, reason: Reason | None, bound: Callable[[], int]) -> None:
+    def _promise_step(self, store: Store, reason: Reason | None, bound: Callable[[], int]) -> None:
         """Promise a step, once, and ask for the end if this rank has a reason."""
         with self._promise:
             if self._promised:

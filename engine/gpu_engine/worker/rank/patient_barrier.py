@@ -2,7 +2,7 @@
 checkpoint.
 
 A collective gives up after `parallel.timeout`, even if the rank that it waits for is healthy. So
-where a rank may be busy, all ranks meet on the store first: each sets a key when it arrives, and
+where a rank may be busy, all ranks wait on the store first: each sets a key when it arrives, and
 waits for the keys of the others as long as their heartbeats go on. A heartbeat also says what its
 rank is doing; a rank that waits shows that as its own `detail`.
 """
@@ -23,9 +23,9 @@ _PAUSES = (0.0002, 0.1)
 """Seconds between two looks at the store: at first, and at most."""
 
 
-class Meetings:
-    """One rank's part in the meetings. All ranks call `meet` and `broadcast` in the same order,
-    each from one thread."""
+class PatientBarrier:
+    """A barrier that waits as long as the others live, and a broadcast. All ranks call `wait` and
+    `broadcast` in the same order, each from one thread."""
 
     def __init__(self, rank: int, size: int, store: Store, timeout: float,
                  failure: Callable[[], str | None]) -> None:
@@ -35,16 +35,16 @@ class Meetings:
         self._timeout, self._failure = timeout, failure
         self._count = 0
         self._met: list[int] = []
-        """The numbers of the last meetings whose keys are still on the store, two at most."""
+        """The numbers of the last waits whose keys are still on the store, two at most."""
         self._unread: list[int] = []
         self.report_wait: Callable[[str], None] = lambda text: None
         """Called with what this rank waits for, and with "" when the wait is over."""
 
-    def meet(self) -> None:
+    def wait(self) -> None:
         """Wait until every rank has called this. Raises PeerLost."""
         self._count += 1
         with self.peer_lost():
-            # This rank has passed the last meeting, so all have come to it, and have passed the one
+            # This rank has passed the last barrier, so all have come to it, and have passed the one
             # before. A broadcast between them says nothing: rank 0 does not wait there.
             if len(self._met) == 2:
                 self._store.delete_key(_here(self._met.pop(0), self._rank))
@@ -103,14 +103,14 @@ class Meetings:
                     now = time.monotonic()
                     if now >= look_at:
                         look_at = now + _LOOK
-                        self._look(keys, seen, now)
+                        self._check(keys, seen, now)
                 time.sleep(pause)
                 pause = min(pause * 1.5, _PAUSES[1])
         finally:
             if seen:
                 self.report_wait("")
 
-    def _look(self, keys: dict[int, str], seen: dict[int, tuple[str, float]], now: float) -> None:
+    def _check(self, keys: dict[int, str], seen: dict[int, tuple[str, float]], now: float) -> None:
         """Say which ranks this one waits for. Raises PeerLost if one has failed or is silent."""
         word = self._failure()
         if word:

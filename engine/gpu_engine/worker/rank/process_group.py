@@ -18,7 +18,7 @@ from gpu_engine.worker.rank.failures import Failures
 from gpu_engine.worker.rank.heartbeat import Heartbeat
 from gpu_engine.worker.rank.identity import Identity
 from gpu_engine.worker.rank.last_step import LastStep
-from gpu_engine.worker.rank.patient_barrier import Meetings
+from gpu_engine.worker.rank.patient_barrier import PatientBarrier
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.store import Store, another
 
@@ -60,10 +60,10 @@ class Group:
         self.rank, self.size = who.rank, who.world_size
         self._control = control
         self.failures = Failures(who.rank, who.world_size, store)
-        self.meetings = None if store is None else Meetings(
-            who.rank, who.world_size, store, timeout, self.failures.heard)
-        self.last_step = None if store is None or self.meetings is None else LastStep(
-            who.rank, who.world_size, store, self.meetings)
+        self._patient = None if store is None else PatientBarrier(
+            who.rank, who.world_size, store, timeout, self.failures.of_others)
+        self.last_step = None if store is None or self._patient is None else LastStep(
+            who.rank, who.world_size, store, self._patient)
         self._store = store
         self._rec: Recorder | None = None
 
@@ -79,28 +79,28 @@ class Group:
 
     # --- waiting for a rank that may be busy for a long time --------------------------------
 
-    def meet(self) -> None:
-        """Wait until all ranks have called this, however long one is busy: see `meeting`. Raises
-        PeerLost."""
-        if self.meetings is None:
+    def barrier(self) -> None:
+        """Wait until all ranks have called this, however long one is busy: see
+        `patient_barrier`. Raises PeerLost."""
+        if self._patient is None:
             return
         parts = self._rec.parts if self._rec is not None and self._rec.training else None
         before = "" if parts is None else parts.last
         if parts is not None:
             parts.mark("wait")
-        self.meetings.meet()
+        self._patient.wait()
         if parts is not None:
             parts.mark(before)
 
     def broadcast_patiently(self, text: str) -> str:
         """Rank 0's text, on every rank, however long rank 0 takes. Raises PeerLost."""
-        return text if self.meetings is None else self.meetings.broadcast(text)
+        return text if self._patient is None else self._patient.broadcast(text)
 
     def report_waits_to(self, rec: Recorder) -> None:
         """Have `rec` record which ranks this one waits for, and for how long."""
         self._rec = rec
-        if self.meetings is not None:
-            self.meetings.report_wait = lambda text: setattr(rec, "detail", text)
+        if self._patient is not None:
+            self._patient.report_wait = lambda text: setattr(rec, "detail", text)
 
     # --- collectives ------------------------------------------------------------------------
 
@@ -202,8 +202,8 @@ class Group:
 
     def close(self) -> None:
         """Leave the group in good order. Rank 0 leaves last, as it holds the store."""
-        if self.meetings is not None:
-            self.meetings.leave()
+        if self._patient is not None:
+            self._patient.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
         self._control = None

@@ -150,6 +150,6 @@ class RecordWriter:
         self._file.write(
             encode(self._source.heartbeat(phase, round(since, 3))),
             encode(memory.in_use(self._source.gpus())))
-        stands = self._still.look(self._source.step_now, phase)
+        stands = self._still.event(self._source.step_now, phase)
         if stands is not None:
             self._file.write(encode(stands))

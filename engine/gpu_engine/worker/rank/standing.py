@@ -54,7 +54,7 @@ class StandingStill:
         self._before = (0.0, (0.0, 0))
         """(monotonic seconds, `_amount`) of the last look."""
 
-    def look(self, step: int, phase: str) -> schema.Stands | None:
+    def event(self, step: int, phase: str) -> schema.Stands | None:
         """What there is to say of a rank after `step` steps, in this phase; None while it makes
         steps, and where nothing is new. Call it once a second."""
         now = time.monotonic()

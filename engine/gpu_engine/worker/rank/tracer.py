@@ -62,7 +62,7 @@ class Tracer:
             return None
         if (found.st_ino, found.st_mtime_ns) != self._seen:
             self._seen = found.st_ino, found.st_mtime_ns
-            self._take()
+            self._claim()
         elif time.time() > self._until:
             self._withdraw()
         return None
@@ -72,7 +72,7 @@ class Tracer:
         if self.wanted and self._profile is None:
             self.wanted = False
 
-    def _take(self) -> None:
+    def _claim(self) -> None:
         run = self._run.lstat()
         if run.st_uid != os.geteuid() or run.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return

@@ -252,7 +252,7 @@ def test_what_was_refused_is_not_asked_each_second(as_this_machine):
     machine = as_this_machine(
         "gpu 0 fan na", "gpu 0 power na", "gpu 0 error nvmlDeviceGetMemoryInfo_v2 13"
     )
-    sampler.take_several(discover(), looks=8, apart=0.05)
+    sampler.take_several(discover(), readings=8, apart=0.05)
     calls = machine.calls()
     assert calls["nvmlDeviceGetUtilizationRates"] >= 9
     assert calls["nvmlDeviceGetPowerUsage"] == 1

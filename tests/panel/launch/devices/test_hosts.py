@@ -154,11 +154,11 @@ async def test_what_would_run_on_each_host_is_shown(home):
         await pilot.press("escape")
 
         hosts.show(away(hosts.seen[0], "the connection broke"))
-        screen.devices.look()
+        screen.devices.poll()
         await until(pilot, lambda: "the connection broke" in said(screen.plan))
         assert screen.review.plan is None
         hosts.show(HostSeen(Host("gpu1")))
-        screen.devices.look()
+        screen.devices.poll()
         await until(pilot, lambda: "Asking gpu1 …" in said(screen.plan))
 
 

@@ -180,7 +180,7 @@ async def test_the_freest_are_ticked_however_long_the_first_look_takes():
                      ready=False) as (pilot, screen):
         await until(pilot, lambda: screen.form.ready)
         for _ in range(3 * MOST_WAITS):
-            screen.devices.look()
+            screen.devices.poll()
             await pilot.pause()
         assert screen.draft.ids == []
         late.latest, late.recent = seen, (seen,) * 3

@@ -111,7 +111,7 @@ def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch: pytest.Monke
     assert [line.live for line in feed.refresh()[0]] == [False] * 4
     lock = reopen_run(old, "", PLAN)
     try:
-        feed.look_anew()
+        feed.relist()
         lines, _ = feed.refresh()
         assert [line.live for line in lines] == [True, False, False, False]
         assert lines[0].id == old.id

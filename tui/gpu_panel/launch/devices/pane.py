@@ -21,7 +21,7 @@ from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.devices import lines, row_keys, ticking
 from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, DeviceTable
 from gpu_panel.launch.devices.shades import ShadedRows
-from gpu_panel.launch.devices.source import LOOKS, DeviceSource
+from gpu_panel.launch.devices.source import READINGS, DeviceSource
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
@@ -116,10 +116,10 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     # --- painting ------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in new snapshots, tick what the preset asks for once it is known, and paint."""
         inventory = self._source.inventory
-        self._waits += bool(self._source.looks)
+        self._waits += bool(self._source.recent)
         if inventory is not None and not self.resolved and self._may_resolve(inventory):
             self._resolve()
         self._source.remember()
@@ -224,7 +224,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         """Whether the preset's devices can be ticked yet: the freest need several snapshots."""
         if self._draft is None:
             return False
-        enough = len(self._source.looks) >= LOOKS or self._waits > MOST_WAITS
+        enough = len(self._source.recent) >= READINGS or self._waits > MOST_WAITS
         return self._draft.picks is None or inventory.is_cpu or enough
 
     @work(exit_on_error=False, group="resolve", exclusive=True)
@@ -244,7 +244,7 @@ w notifies you when the device under the cursor is free, W when any is."""
                     inventory = await source.offer("gpu")
             await source.judge()
             if draft is self._draft and inventory is not None and not draft.ids_by_hand:
-                draft.resolve(inventory, source.looks, source.holders)
+                draft.resolve(inventory, source.recent, source.holders)
                 self.paint()
                 self.post_message(self.Resolved())
 

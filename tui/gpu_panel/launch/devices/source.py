@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpu_engine.remote.reach.remote_devices import HostSeen
     from gpu_engine.remote.reach.watcher import Watcher
 
-LOOKS = 3
+READINGS = 3
 """The number of snapshots by which it is judged whether a device is free."""
 
 
@@ -147,20 +147,20 @@ class DeviceSource:
         return next((m for m in self.machines if m.host == host), None)
 
     def state_of(self, key: str) -> str:
-        """A device's state at the last look, as `availability` calls it, by the key of its row."""
+        """A device's state when last judged, as `availability` calls it, by the key of its row."""
         host, name = row_keys.split(key)
         machine = self.machine(host)
         judged = (machine.freedom if machine is not None else None) or {}
         return judged[name].state if name in judged else "unknown"
 
     @property
-    def looks(self) -> tuple[Snapshot, ...]:
+    def recent(self) -> tuple[Snapshot, ...]:
         """The last few snapshots, oldest first, by which devices are judged."""
         recent = self._recent
         latest = self.snapshot  # read after `recent`, so that it is not older
         if latest is not None and (not recent or latest is not recent[-1]):
             recent += (latest,)  # a snapshot without new figures says what is wrong
-        return recent[-LOOKS:]
+        return recent[-READINGS:]
 
     def remember(self) -> None:
         self.history.learn(self._recent)
@@ -176,12 +176,12 @@ class DeviceSource:
         `freedom` and `holders`. Raises OSError if the leases can't be read."""
         from gpu_engine.devices import availability, leases
 
-        def look() -> tuple[Mapping[str, Availability], Mapping[str, Holder]]:
+        def judged() -> tuple[Mapping[str, Availability], Mapping[str, Holder]]:
             held = leases.holders(paths.leases_folder())
-            return availability.judge_all(looks, held) if looks else {}, held
+            return availability.judge_all(recent, held) if recent else {}, held
 
-        inventory, looks = self.inventory, self.looks
-        freedom, holders = await in_thread(look, name="panel-leases")
+        inventory, recent = self.inventory, self.recent
+        freedom, holders = await in_thread(judged, name="panel-leases")
         if inventory is self.inventory:  # unless other devices are offered by now
             self.freedom, self.holders = freedom, holders
         return freedom

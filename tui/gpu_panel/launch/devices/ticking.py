@@ -51,7 +51,7 @@ async def freest_of(source: DeviceSource, host: str | None, count: int) -> list[
         return None
     if host is None:
         await source.judge()
-        return [d.id for d in freest(count, inventory, source.looks, source.holders)]
+        return [d.id for d in freest(count, inventory, source.recent, source.holders)]
     machine = source.machine(host)
     if machine is None or machine.refusal is not None:
         return []
@@ -77,7 +77,7 @@ def in_order(ticked: Sequence[str], keys: Sequence[str]) -> list[str]:
     return sorted(ticked, key=lambda key: numbers.get(key, len(numbers)))
 
 
-def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
+def freest(count: int, inventory: Inventory, snapshots: Sequence[Snapshot],
            leases: Mapping[str, Holder]) -> list[Device]:
     """The freest devices, at most `count`; fewer if fewer may be used.
 
@@ -87,16 +87,17 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
     """
     from gpu_engine.devices import availability as free
 
-    looks = [one for one in looks if one.samples]  # a reading that failed has none
-    if not looks and inventory.is_cpu:
+    snapshots = [one for one in snapshots if one.samples]  # a reading that failed has none
+    if not snapshots and inventory.is_cpu:
         return list(inventory.devices[:count])
     count = min(count, len(inventory.devices))
     try:
-        return free.freest(count, looks, leases)
+        return free.freest(count, snapshots, leases)
     except UserError:
-        states = free.judge_all(looks, leases)
-        so_far = free.judge_all(looks, leases, looks=max(1, min(len(looks), free.LOOKS)))
-        newest = [s for s in looks[-1].samples if s.device.id in so_far] if looks else []
+        states = free.judge_all(snapshots, leases)
+        enough = max(1, min(len(snapshots), free.READINGS))
+        so_far = free.judge_all(snapshots, leases, readings=enough)
+        newest = [s for s in snapshots[-1].samples if s.device.id in so_far] if snapshots else []
         able = free.unmixed([s for s in newest if so_far[s.device.id].free or (
             s.device.is_cpu and so_far[s.device.id].state == "busy")], count)
         able.sort(key=lambda s: not states[s.device.id].free)

@@ -329,7 +329,7 @@ class Fieldset(FocusInView):
                 texts += [problem_text(p, label_of(p, field, row)) for p in mine]
                 if mine:
                     del by_field[field.key]
-            self.query_one("#" + _row_id(row), FlowRow).say(texts)
+            self.query_one("#" + _row_id(row), FlowRow).show(texts)
         left = self.query_one(TaskParams).show_problems(
             [p for problems in by_field.values() for p in problems])
         where = {"task.use": "task", "": ""}

@@ -55,7 +55,7 @@ class InterpreterLine(Widget, can_focus=True):
 
     def render(self) -> Content:
         room = max(1, self.size.width - 2)
-        return Content(f"{fit(_said(self._taken), room).rstrip()} {MENU}")
+        return Content(f"{fit(_text(self._taken), room).rstrip()} {MENU}")
 
     @work(exit_on_error=False, exclusive=True)
     async def action_open(self) -> None:
@@ -70,7 +70,7 @@ class InterpreterLine(Widget, can_focus=True):
         self.action_open()
 
 
-def _said(taken: Interpreter | None) -> str:
+def _text(taken: Interpreter | None) -> str:
     if taken is None:
         return _CHOOSE
     told = [torch_words(taken.torch, taken.cuda, taken.hip)] if taken.torch else []

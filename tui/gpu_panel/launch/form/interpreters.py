@@ -50,13 +50,13 @@ class InterpretersScreen(ModalScreen[str | None]):
 
     def on_mount(self) -> None:
         self._box.focus()
-        self.run_worker(self._look(), exit_on_error=False)
+        self.run_worker(self._find(), exit_on_error=False)
 
     @property
     def _box(self) -> OptionList:
         return self.query_one(OptionList)
 
-    async def _look(self) -> None:
+    async def _find(self) -> None:
         with guard(self.app):
             folder = Path(paths.here())
             self._places = await in_thread(

@@ -86,7 +86,7 @@ class TaskParams(Vertical):
             if problem is not None:
                 texts[row].append(problem_text(problem, field.name))
         for row, lines in texts.items():
-            row.say(lines)
+            row.show(lines)
         return left + list(by_name.values())
 
     def help_of(self, widget: Widget | None) -> str:

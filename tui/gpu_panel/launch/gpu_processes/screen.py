@@ -64,7 +64,7 @@ class GpuProcessesScreen(PaneScreen):
                  look: Callable[[], object]) -> None:
         """`runs` and `stop`: as the table's. `look`: has the runs read again."""
         super().__init__()
-        self._look = look
+        self._poll = look
         self._pane = GpuProcessesPane(source, runs, stop)
 
     def compose(self) -> ComposeResult:
@@ -77,5 +77,5 @@ class GpuProcessesScreen(PaneScreen):
 
     def _paint(self) -> None:
         if self.is_active:
-            self._look()
+            self._poll()
             self._pane.paint()

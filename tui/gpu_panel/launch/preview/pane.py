@@ -47,7 +47,7 @@ and its best value so far, of marked runs the comparison."""
         before, self._at = self._at, at
         if at is not None and before is not None and at.key == before.key:
             if self._rest is None and (self._reader is None or self._reader.is_finished):
-                self.look()  # it had ended; perhaps it goes on
+                self.poll()  # it had ended; perhaps it goes on
             return
         if self._rest is not None:
             self._rest.stop()
@@ -55,9 +55,9 @@ and its best value so far, of marked runs the comparison."""
 
     def _rested(self) -> None:
         self._rest = None
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read and show what the cursor points at, if it can be seen; else stop reading."""
         if self._at is not None and self.can_be_seen:
             self._reader = self._read(self._at)
@@ -80,7 +80,7 @@ and its best value so far, of marked runs the comparison."""
 
     def on_show(self) -> None:
         """It has been hidden."""
-        self.look()
+        self.poll()
 
     def on_hide(self) -> None:
         """Nobody sees it: the tab of another pane is in front, or there is no room."""

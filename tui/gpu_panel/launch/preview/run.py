@@ -63,7 +63,7 @@ class RunPage(Page):
         run: Run = at.lines[0].run
         store = self.stores.run(run)
         if store.caught_up:  # perhaps a while ago
-            await store.look_now()
+            await store.poll_now()
         if store is self.store:
             return
         if not store.caught_up:
@@ -95,7 +95,7 @@ class RunPage(Page):
         facts = figures(store, now)
         self._arrange(store, lines, bool(facts.plain.strip()))
         put(self.query_one("#run-facts", Static), facts, layout=False)
-        self.query_one(Banner).say(lines, tone)
+        self.query_one(Banner).show(lines, tone)
         if store.turn is not None:
             put(self.query_one("#run-plan", Static), Content("\n").join(about(store, now)[:-1]))
         moment = Moment(now, self._changes(), self._rank)

@@ -62,8 +62,8 @@ class SweepPage(Page):
 
     async def follow(self) -> None:
         table = self.query_one(SweepPane)
-        table.look_at_once()
-        looking = self.set_interval(EVERY, table.look)
+        table.poll_now()
+        looking = self.set_interval(EVERY, table.poll)
         try:
             await super().follow()
         finally:

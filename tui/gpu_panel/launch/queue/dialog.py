@@ -187,7 +187,7 @@ class QueueDialog(SubmitDialog):
         except Wrong as err:
             self._blame(err.field, str(err))
             return
-        self.say("keeping the code as it is now …", "-plain")
+        self.show("keeping the code as it is now …", "-plain")
         self.dismiss(await in_thread(lambda: self._put(spec, when, asked, members),
                                      name="panel-queue"))
 
@@ -222,11 +222,11 @@ class QueueDialog(SubmitDialog):
 
     def _blame(self, field: str | None, why: str) -> None:
         """Say at the field what does not fit, and go there."""
-        self.say("")
+        self.show("")
         if field in (wish.COUNT, wish.FREE) and not self._any:
             field = wish.DEVICES
         if field is None:
-            self.say(why)
+            self.show(why)
             return
         row = wish.COUNT if field == wish.FREE else field
         place = self.query_one(f"#wrong-{row}", Static)
@@ -235,7 +235,7 @@ class QueueDialog(SubmitDialog):
         self.query_one(f"#q-{field}").focus()
 
     def _clear(self) -> None:
-        self.say("")
+        self.show("")
         for place in self.query(".wrong"):
             place.display = False
 
@@ -257,14 +257,14 @@ class LaunchTaken(Confirm):
 
 async def problems(draft: Draft, inventory: Inventory) -> tuple[Problem, ...]:
     """What does not fit and waiting would not cure, whatever the person answers in the dialog."""
-    def look() -> tuple[Problem, ...]:
+    def check() -> tuple[Problem, ...]:
         try:
             submit.plan(first_wish(draft).spec(draft.spec_to_wait()), inventory)
         except SpecError as err:
             return tuple(p for p in err.problems if p.key not in _CURED)
         return ()
 
-    return await in_thread(look, name="panel-queue")
+    return await in_thread(check, name="panel-queue")
 
 
 async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside
-from gpu_engine.launching.reattach import take_up_all
+from gpu_engine.launching.reattach import reattach_all
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import notes, waiting
@@ -105,10 +105,10 @@ class RunsFeed:
         newest; and the number of runs that are still to be listed, or whose figures are still to
         be read."""
         self._list()
-        self._look_at_line()
+        self._read_queued()
         for name in self._due():
-            self._look_safely(self._runs[name])
-        unlisted = self._look_at_new()
+            self._read_safely(self._runs[name])
+        unlisted = self._read_new()
         unread = self._read_figures(0.0 if unlisted else SPELL)
         if self.values and not unlisted + unread:
             unread = self._read_values(SPELL)
@@ -120,7 +120,7 @@ class RunsFeed:
         live = sum(line.live for line in found)
         return [*found[:live], *queue, *found[live:]], unlisted + unread
 
-    def look_anew(self) -> None:
+    def relist(self) -> None:
         """List the folder again at the next refresh, and check every run for changes: a resume
         does not change the folder's time stamp."""
         self._folder_stamp = None
@@ -140,14 +140,14 @@ class RunsFeed:
             return
         self._folder_stamp, self._listed_at = stamp, now
         if not readonly.on:
-            take_up_all()
+            reattach_all()
         self._runs = {run.id: run for run in runs.each_run()}
         self._kept = {k: v for k, v in self._kept.items() if k in self._runs}
         self._live = {k: v for k, v in self._live.items() if k in self._runs}
         self._waits = {k: v for k, v in self._waits.items() if k in self._runs}
         self._bad = {}
 
-    def _look_at_line(self) -> None:
+    def _read_queued(self) -> None:
         """Look at the runs that have entered, left or moved in the queue since the last time, and
         see what the others wait for now."""
         folder = paths.queue_folder()
@@ -155,7 +155,7 @@ class RunsFeed:
         if line is not before:
             self._line = line
             for name in [n for n in self._waits if line.get(n) is not before.get(n)]:
-                self._look_safely(self._runs[name])
+                self._read_safely(self._runs[name])
         reasons = {host: waiting.reasons(folder, host)
                    for host in {entry.host for entry in line.values()}}
         # A reason without a board depends on how long the run has waited.
@@ -193,7 +193,7 @@ class RunsFeed:
         except UserError as err:
             self.news = str(err)
 
-    def _look_at_new(self) -> int:
+    def _read_new(self) -> int:
         """Look at runs that are not listed yet, newest first. Returns how many are left."""
         new = [run for name, run in self._runs.items()
                if not any(name in seen
@@ -204,7 +204,7 @@ class RunsFeed:
         for done, run in enumerate(new):
             if done and time.monotonic() > end:
                 return len(new) - done
-            self._look_safely(run)
+            self._read_safely(run)
         return 0
 
     def _due(self) -> list[str]:
@@ -253,14 +253,14 @@ class RunsFeed:
             else:
                 kept.line = replace(kept.line, values=found.values)
         if wanted and not readonly.on:
-            self._values.keep()
+            self._values.save()
         return 0
 
-    def _look_safely(self, run: Run) -> None:
+    def _read_safely(self, run: Run) -> None:
         """Look at a run. If that fails for any reason, show it as unreadable, so that one bad run
         does not hide all others."""
         try:
-            self._look(run)
+            self._read_run(run)
         except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
             self._forget(run)
             self._bad[run.id] = self._broken(run, err)
@@ -272,7 +272,7 @@ class RunsFeed:
         return RunLine(run, run.id, "", 1, "unreadable", False, 0.0,
                        reason=f"can't be shown: {type(error).__name__}; see {errors.log_path()}")
 
-    def _look(self, run: Run) -> None:
+    def _read_run(self, run: Run) -> None:
         try:
             stamp: object = (jobs.stamp(run.path), notes.stamp(run.path), self._line.get(run.id))
         except OSError:

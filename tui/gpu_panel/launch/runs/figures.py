@@ -25,7 +25,7 @@ from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.runs.line import LossHistory, RunLine
 
 if TYPE_CHECKING:
-    from gpu_engine.events.frequent import Told
+    from gpu_engine.events.frequent import EventOrBatch
     from gpu_engine.events.rank_view import RankView
     from gpu_engine.plan.records import LaunchPlan
     from gpu_engine.runs.folder import Run
@@ -58,7 +58,7 @@ class LiveRun:
         plan, follower = self._plan, self._follower
         for rank, told in follower.poll(budget=_BUDGET):
             if rank == min(follower.ranks):
-                _take(self._history, told)
+                _add(self._history, told)
                 if isinstance(told, Eval | Metric):
                     _extend(self._values, told)
         now = follower.progress()
@@ -72,7 +72,7 @@ class LiveRun:
                        devices=_devices(plan) if here else ())
         if follower.behind:
             return line
-        if line.state == "running" and (still := hangs.found(
+        if line.state == "running" and (still := hangs.find_hang(
                 follower.ranks.values(), time.time(), unheard=follower.state.unheard)) \
                 and not still.works:
             unheard = disk_room.silence(line.run.path) if still.silent else None
@@ -124,7 +124,7 @@ def _evenly(curve: list[tuple[int, float]], points: int = 2 * _PARTS) -> tuple[f
     return tuple(out[1:])
 
 
-def _take(history: LossHistory, told: Told) -> None:
+def _add(history: LossHistory, told: EventOrBatch) -> None:
     steps = told.steps if not isinstance(told, Event) else [told] if isinstance(told, Step) else []
     for event in steps:
         if event.loss is not None:

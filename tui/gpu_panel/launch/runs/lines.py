@@ -39,7 +39,7 @@ class RunText:
 def run_row(line: RunLine, layout: Layout, marked: bool = False) -> Row:
     """The row of a run: one line, and a second one if there is no room for why it failed, waits or
     stands still."""
-    words = said(line)
+    words = remarks(line)
     long = bool(words) and _length(_joined([*words, *_ago(line)])) > layout.room
     first = RunText(line, layout, marked, long)
     return Row(line.id, (first, ((_BELOW, "dim"), *_joined(words))) if long else (first,))
@@ -51,7 +51,7 @@ def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = 
     for column, width in layout.columns:
         text, style = column.part(line, width)
         parts.append((text + " " * GAP, style))
-    words = [] if below else said(line)
+    words = [] if below else remarks(line)
     if line.live and not words and line.seconds_left is not None:
         words = [(f"{units.clock(line.seconds_left)} left", "")]
     return (*parts, *_joined([*words, *_ago(line)]))
@@ -67,7 +67,7 @@ def head_line(layout: Layout, by: str | None, turned: bool) -> Line:
     return ((text, "dim"),)
 
 
-def said(line: RunLine) -> list[Part]:
+def remarks(line: RunLine) -> list[Part]:
     """What a person should know about a run: why it failed, waits or stands still, what is wrong
     with its folder."""
     parts: list[Part] = []

@@ -96,7 +96,7 @@ class RunsList(Rows):
 
     # --- reading -------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read what is new on disk, unless that is still being done. If no run is live, do so at
         every second call only."""
         self._skipped = self.lines is not None and not self.live and not self._skipped
@@ -104,10 +104,10 @@ class RunsList(Rows):
             self._reading = True
             self._read()
 
-    def look_at_once(self) -> None:
+    def poll_now(self) -> None:
         """Read what is new now, as something is known to have changed."""
         self._skipped = True
-        self.look()
+        self.poll()
 
     @work(exit_on_error=False, group="runs")
     async def _read(self) -> None:
@@ -142,7 +142,7 @@ class RunsList(Rows):
 
     def _read_on(self) -> None:
         if self.screen.is_active:
-            self.look_at_once()
+            self.poll_now()
 
     def _in_sight(self) -> tuple[str, ...]:
         """The runs that are on the screen now."""
@@ -193,7 +193,7 @@ class RunsList(Rows):
         """Put the cursor on a run that has just been started, once it is listed; of a sweep, on the
         line that stands for it."""
         self._new = run
-        self.look_at_once()
+        self.poll_now()
 
     def _go_to(self, run: str) -> None:
         key = next((entry.id for entry in self._entries if entry.id == run or (
@@ -329,7 +329,7 @@ class RunsList(Rows):
                 self.order = None
             self._arrange()
             self._keep_choices()
-            self.look_at_once()  # a value that is shown now may have to be read
+            self.poll_now()  # a value that is shown now may have to be read
 
     def _read_choices(self) -> None:
         """Columns and order as they were chosen last."""

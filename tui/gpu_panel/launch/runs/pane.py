@@ -273,7 +273,7 @@ compares them. Esc clears the marks, then the filter."""
         with guard(self.app):
             if targets := self.targets:
                 await several.ask_and_stop(self.app, targets)
-                self.look_at_once()
+                self.poll_now()
 
     @work(exit_on_error=False, group="move")
     async def action_move(self, to: str) -> None:
@@ -290,7 +290,7 @@ compares them. Esc clears the marks, then the filter."""
             async with self._moves:
                 await in_thread(lambda: change.move(line.run, to), name="panel-move")
             same.done(self.app, f"Run {line.id} was moved", [["queue", "move", line.id, to]])
-            self.look_at_once()
+            self.poll_now()
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def stop(self, line: RunLine, title: str) -> None:
@@ -343,8 +343,8 @@ compares them. Esc clears the marks, then the filter."""
 
     def _list_anew(self) -> None:
         if self._feed is not None:
-            self._feed.look_anew()
-        self.look_at_once()
+            self._feed.relist()
+        self.poll_now()
 
 
 def _ask_slurm() -> None:

@@ -72,10 +72,10 @@ def row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool
         head = fit(head, layout.columns[0][1])
     parts += [(head + " " * GAP, "accent"), (line.id + " ", "strong"),
               (clean(line.first.name, _LONGEST) + " " * GAP, "")]
-    return Row(line.id, (_said(line, tuple(parts), matching),))
+    return Row(line.id, (_progress(line, tuple(parts), matching),))
 
 
-def _said(line: SweepLine, parts: Line, matching: bool) -> Line:
+def _progress(line: SweepLine, parts: Line, matching: bool) -> Line:
     """How far the sweep is: "12 of 16 done · 1 failed · best 0.412 (lr=3e-4)"."""
     counts = Counter(one.state for one in line.members)
     bad = counts["failed"] + counts["lost"]

@@ -122,9 +122,9 @@ class TorchScreen(ModalScreen[str | None]):
         button.disabled = going or self._offer.problem is not None
         self.query_one(".dialog").border_subtitle = "x cancel · esc go on in the background" \
             if going else "y install · c choose another · esc"
-        put(self.query_one("#torch-progress", Static), self._said())
+        put(self.query_one("#torch-progress", Static), self._text())
 
-    def _said(self) -> Content:
+    def _text(self) -> Content:
         running = self._installation
         if self._offer.problem is not None:
             return Content.styled(f"\n✗ {clean(self._offer.problem)}", "$text-error")

@@ -77,7 +77,7 @@ class JoinedLog:
         older = self._set_aside()
         found = _identity(older)
         if not self._opened or (found != self._older_id and self._was_cut()):
-            self._take(older, found, limit)
+            self._read_older(older, found, limit)
             return True
         before = self._now.generation
         changed = self._now.update(limit)
@@ -134,7 +134,7 @@ class JoinedLog:
             self._noticed = now
         return now - self._noticed > _PATIENCE
 
-    def _take(self, path: Path, identity: Identity, limit: int) -> None:
+    def _read_older(self, path: Path, identity: Identity, limit: int) -> None:
         """Read the older part, start again with the newer one, and replace both at once."""
         older = LogFile(path, self.title) if identity is not None else None
         while older is not None and (older.update() or older.share < 1.0):

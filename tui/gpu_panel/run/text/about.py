@@ -26,7 +26,7 @@ def about(store: RunStore, now: float, size: int | None = None,
     out: list[Content] = []
     if state is not None:
         out += _part("Attempts", attempts(store, state, now))
-    out += _part("Warnings", [*_told(store), *(
+    out += _part("Warnings", [*_notices(store), *(
         Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
         for w in (*store.launch_warnings(), *store.view.warnings()))])
     if state is not None:
@@ -45,7 +45,7 @@ def about(store: RunStore, now: float, size: int | None = None,
     return out + _part("What you wrote", [Content(clean(line)) for line in written])
 
 
-def _told(store: RunStore) -> list[Content]:
+def _notices(store: RunStore) -> list[Content]:
     """What is told of the run, with the lines that mend it."""
     return [Content.styled(text, "$text-warning") if first else Content(text)
             for one in (store.state.warnings if store.state is not None else ())

@@ -128,8 +128,8 @@ def why_still(store: RunStore, now: float) -> hangs.Hang | None:
     if state is None or state.state != "running" or store.behind:
         return None
     soon = any(is_silent(v, now) for v in store.ranks.values())
-    return hangs.found(store.ranks.values(), now, at_least=SILENT if soon else hangs.SOON,
-                       unheard=state.unheard)
+    return hangs.find_hang(store.ranks.values(), now, at_least=SILENT if soon else hangs.SOON,
+                           unheard=state.unheard)
 
 
 def missing(ranks: Mapping[int, RankView]) -> list[int]:

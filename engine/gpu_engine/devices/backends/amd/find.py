@@ -75,7 +75,7 @@ def find(tree: Tree) -> tuple[list[Found], int]:
         nodes.append(_Node(name, gpu_id or 0, properties, card, part))
     cards, serials = Counter(n.card for n in nodes), Counter(n.serial for n in nodes)
     models = _models(tree)
-    return [_found(tree, index, node, cards, serials, models)
+    return [_gpu(tree, index, node, cards, serials, models)
             for index, node in enumerate(nodes)], hidden
 
 
@@ -135,8 +135,8 @@ def _address(tree: Tree, properties: dict[str, int]) -> tuple[str, int]:
     return f"{bus}.{function}", part
 
 
-def _found(tree: Tree, index: int, node: _Node, cards: Counter[str], serials: Counter[int],
-           models: dict[tuple[int, int], str]) -> Found:
+def _gpu(tree: Tree, index: int, node: _Node, cards: Counter[str], serials: Counter[int],
+         models: dict[tuple[int, int], str]) -> Found:
     p = node.properties
     look = Look(tree, tree.pci / node.card)
     divided = cards[node.card] > 1
