@@ -16,11 +16,6 @@ the machine had much other work, every program waited for a core most of the tim
 many times what they are on a machine of one's own. Then a ratio of durations by the clock says
 little, and its range shows that; processor times and shares of a core are steadier. What each
 benchmark does is in `bench/peers/`.
-
-Training that was measured before 2026-11-25 (the last table says when) was with an engine that
-left out torch._dynamo at a start and torch's own record of each step. It no longer does: expect its
-start and its step about where its "own script" stands, which is as by hand in both. And each launch
-was a fork of the command; it is a new interpreter now, which takes 0.05 s of processor time more.
 """
 
 TITLES = {
@@ -104,7 +99,8 @@ LOSSES = {
 - **Watching**: the panel asks the driver in a process of its own, so that a driver that hangs
   does not stop the screen, asks who holds each device, and redraws a larger screen.""",
     ("log", "step"): """\
-- **Recording**: see the step above; "nothing" records nothing.""",
+- **Recording**: "nothing" records nothing. Ours records each loss, the learning rate, memory, and
+  what the time of each step went into.""",
     ("log", "cpu"): """\
 - **Processor time of recording**: the thread that writes is in it.""",
     ("open", "opened"): """\
