@@ -78,7 +78,7 @@ def twenty_wait_through_a_reboot(box: Box) -> None:
         assert run.state().state == "queued"
         assert "the queue does not run: gpu-engine queue starts it" in (run.state().reason or "")
     again = Waiter(queue_folder())
-    again._take_in()
+    again._enqueue_started_here()
     assert [w.run for w in change.line()] == all_of_them
     for run in all_of_them[2:]:
         run.stop()

@@ -56,8 +56,8 @@ def test_it_is_asked_again_only_after_an_installation(tmp_path: Path, monkeypatc
     site = environment(tmp_path / "env")
     python = str(tmp_path / "env" / "bin" / "python")
     calls: list[str] = []
-    run = ask._asked
-    monkeypatch.setattr(ask, "_asked", lambda path: (calls.append(path), run(path))[1])
+    run = ask._ask
+    monkeypatch.setattr(ask, "_ask", lambda path: (calls.append(path), run(path))[1])
     assert not ask.inspect(python).has_torch
     assert not ask.inspect(python).has_torch
     torch = torch_in(site, "2.13.0+cpu", None)
@@ -92,5 +92,5 @@ def test_what_is_not_there_or_does_not_end(tmp_path: Path, monkeypatch) -> None:
     hangs = ask.inspect(script(tmp_path / "hangs", "exec sleep 60"))
     assert hangs.slow
     assert "did not answer" in hangs.sentence()
-    monkeypatch.setattr(ask, "_asked", None)  # it is not asked again at once
+    monkeypatch.setattr(ask, "_ask", None)  # it is not asked again at once
     assert ask.inspect(str(tmp_path / "hangs")) == hangs

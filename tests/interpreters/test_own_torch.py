@@ -91,7 +91,7 @@ def test_it_is_installed_and_taken_last(tmp_path: Path, monkeypatch, home: Path)
 def test_the_command_line_says_what_and_does_it(tmp_path: Path, monkeypatch, home: Path) -> None:
     """Also where something has torch already. Nothing is written before it is asked for."""
     wheelhouse(tmp_path / "wheels", monkeypatch)
-    monkeypatch.setattr(choose, "found", lambda: choose.Chosen(None, ""))
+    monkeypatch.setattr(choose, "current", lambda: choose.Chosen(None, ""))
     said = called("torch")
     assert said.returncode == 0, said
     for words in ("torch 2.13.0 for the processor alone", f"where   {home}/torch", "about 0.2 GB",

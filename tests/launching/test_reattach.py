@@ -15,7 +15,7 @@ LOST = State("lost", "0a1b", "x", 1.0)
 def taken(monkeypatch: pytest.MonkeyPatch, tmp_path) -> list[Run]:
     """The runs that were taken up, of which each process is killed at once."""
     out: list[Run] = []
-    monkeypatch.setattr(reattach, "take_up", lambda run: out.append(run) or True)
+    monkeypatch.setattr(reattach, "reattach", lambda run: out.append(run) or True)
     monkeypatch.setattr(Run, "state", lambda run: State("running", "0a1b", "x", 1.0))
     return out
 

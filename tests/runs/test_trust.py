@@ -187,7 +187,7 @@ def test_a_folder_that_says_it_waits_is_not_started(home, tmp_path):
     (run.path / "spec.toml").write_text((run.path / "spec.toml").read_text().replace(
         '["true"]', json.dumps(["touch", str(marker)])))
     line = Waiter(queue_folder())
-    line._take_in()  # what it does first, as a waiter that begins
+    line._enqueue_started_here()  # what it does first, as a waiter that begins
     assert waiting.ids(queue_folder()) == [waits.id]
     kit.turn_until(line, lambda: not waits.state().live)
     assert run.state().state == "queued"
@@ -197,7 +197,7 @@ def test_a_folder_that_says_it_waits_is_not_started(home, tmp_path):
 def test_one_of_ours_that_missed_its_place_in_the_line_gets_it(home):
     run = kit.queue("true")
     (waiting.line_folder(queue_folder()) / run.id).unlink()
-    Waiter(queue_folder())._take_in()
+    Waiter(queue_folder())._enqueue_started_here()
     assert waiting.ids(queue_folder()) == [run.id]
 
 
@@ -230,7 +230,7 @@ def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkey
     said = called("export", run.id, str(tmp_path / "w.pt"))
     assert said.returncode == 2
     assert not marker.exists()
-    monkeypatch.setattr(ask_torch.choose, "found", lambda: ask_torch.choose.Chosen(None, ""))
+    monkeypatch.setattr(ask_torch.choose, "current", lambda: ask_torch.choose.Chosen(None, ""))
     said = called("export", run.id, str(tmp_path / "w.pt"))
     assert f"--python PATH names one; the run's own is said to be {evil}" in said.stderr
     called("export", run.id, str(tmp_path / "w.pt"), "--python", str(evil))
@@ -241,7 +241,7 @@ def test_without_torch_here_no_checkpoint_is_brought_from_a_host(home, tmp_path,
     run = ended()
     parts.write(run.path, parts.Part(host="nowhere", node=0, ranks=(0,), spec={}, folders=("~",),
                                      key="key/0", run="ab12"))
-    monkeypatch.setattr(ask_torch.choose, "found", lambda: ask_torch.choose.Chosen(None, ""))
+    monkeypatch.setattr(ask_torch.choose, "current", lambda: ask_torch.choose.Chosen(None, ""))
     said = called("export", run.id, str(tmp_path / "w.pt"))
     assert "--python PATH names one" in said.stderr
     assert "w.txt: the end of its name" in called("export", run.id, str(tmp_path / "w.txt")).stderr

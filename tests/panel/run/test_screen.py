@@ -109,8 +109,8 @@ async def test_the_first_frame_knows_the_run(tmp_path: Path, monkeypatch) -> Non
 async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path: Path, monkeypatch) -> None:
     """On a disk that hangs."""
     answers = threading.Event()
-    look = RunStore._look
-    monkeypatch.setattr(RunStore, "_look", lambda self: (answers.wait(), look(self))[1])
+    look = RunStore._poll
+    monkeypatch.setattr(RunStore, "_poll", lambda self: (answers.wait(), look(self))[1])
     app = Mini(trained(tmp_path).run, at=52)
     try:
         async with app.run_test(size=WIDE) as pilot:
