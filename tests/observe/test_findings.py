@@ -85,8 +85,8 @@ def test_the_first_step_without_a_finite_loss_is_named_and_the_run_completes(hom
     (("GPU 0", "GPU 1"), [], []), (("GPU 0",), [0], [])])
 def test_a_process_that_uses_one_of_its_gpus_is_told(tmp_path, devices, used, told):
     found = Findings(tmp_path, 0, 1, devices)
-    assert found.look(0, lambda: used, losses=True, over=False) == []
-    seen = [found.look(step, lambda: used, losses=True, over=False) for step in (3, 4)]
+    assert found.check(0, lambda: used, losses=True, over=False) == []
+    seen = [found.check(step, lambda: used, losses=True, over=False) for step in (3, 4)]
     assert [w.code for each in seen for w in each] == told
 
 

@@ -115,7 +115,7 @@ def test_an_answer_without_end_and_of_anything_is_bounded_text():
 def test_one_that_is_silent_is_left_alone():
     with nccl(b"", closes=False) as (address, asked):
         question = ras.Question(address)
-        wait_for(lambda: not question.look() and b"STATUS" in b"".join(asked))
+        wait_for(lambda: not question.receive() and b"STATUS" in b"".join(asked))
         question.close()
         assert question.words == ""
 

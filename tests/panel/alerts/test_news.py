@@ -15,13 +15,13 @@ from ...notify.kit import Made
 def news(home, monkeypatch) -> RunsNews:
     monkeypatch.setattr(watch, "_FIGURES_EVERY", 0.0)
     found = RunsNews()
-    assert found.look() == []
+    assert found.poll() == []
     return found
 
 
 def told(news: RunsNews) -> list[tuple[str, str]]:
     """(run, event) of what is new, over some looks."""
-    return [(one.run.id, one.happened.event) for _ in range(3) for one in news.look()]
+    return [(one.run.id, one.happened.event) for _ in range(3) for one in news.poll()]
 
 
 def test_runs_that_train_now_or_begin_later_are_told_of_once(news):

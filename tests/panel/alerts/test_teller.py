@@ -43,20 +43,20 @@ async def test_a_run_that_ends_is_told_on_any_screen_and_its_own_shows_no_toast(
         told = sent(app, monkeypatch)
         await until(pilot, lambda: screen.runs.live == 2)
         await until(pilot, lambda: app.teller._lines)
-        await app.teller.look()
+        await app.teller.poll()
         await app.push_screen(RunScreen(one.run))
         one.end("completed")
-        await app.teller.look()
+        await app.teller.poll()
         assert len(told) == 1
         assert told[0].startswith(f"\a\x1b]777;notify;toy completed;toy (run {one.run.id}) on "
                                   f"{teller.socket.gethostname()} completed after 00:")
         assert not app._notifications, "its own screen says so"
         other.end("failed", reason="bad;\x1b]data")
-        await app.teller.look()
+        await app.teller.poll()
         assert len(told) == 2
         assert told[1].endswith(": bad,\a")
         await until(pilot, lambda: "toy failed" in screen_text(app))
-        await app.teller.look()
+        await app.teller.poll()
         assert len(told) == 2
 
 
@@ -67,11 +67,11 @@ async def test_it_can_be_turned_off_which_is_kept(monkeypatch):
         told = sent(app, monkeypatch)
         assert app.teller.on
         await until(pilot, lambda: app.teller._lines)
-        await app.teller.look()
+        await app.teller.poll()
         await pilot.press("f8")
         await until(pilot, lambda: not app.teller.on)
         made.end("failed", reason="x")
-        await app.teller.look()
+        await app.teller.poll()
         assert told == []
         assert themed.read()["tell"] is False
         await pilot.press("f8")
@@ -102,11 +102,11 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         await until(pilot, lambda: "1 is free now" in screen_text(app))
         assert source.wanted == {"0"}
         for _ in range(5):
-            await app.teller.look()
+            await app.teller.poll()
         assert told == []
         use(2)
         for expected in (0, 0, 1, 1):
-            await app.teller.look()
+            await app.teller.poll()
             assert len(told) == expected
         assert "Device 0 is free" in told[0]
         assert source.wanted == set()
@@ -115,10 +115,10 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         await until(pilot, lambda: source.freedom and not source.freedom["1"].free)
         await pilot.press("W")
         await until(pilot, lambda: "notified when any device is free" in screen_text(app))
-        await app.teller.look()
+        await app.teller.poll()
         use(0, 1)
         for _ in range(4):
-            await app.teller.look()
+            await app.teller.poll()
         assert len(told) == 2
         assert "Device 2 is free" in told[1]
         assert source.wanted == set()
