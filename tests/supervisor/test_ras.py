@@ -73,7 +73,7 @@ def nccl(answer: bytes, *, closes: bool = True):
 
 
 def words(question: ras.Question) -> str:
-    wait_for(question.look)
+    wait_for(question.receive)
     return question.words
 
 

@@ -30,7 +30,7 @@ def by_hand(monkeypatch):
 def sent(app, monkeypatch) -> list[str]:
     """What the terminal is sent from now on."""
     found: list[str] = []
-    monkeypatch.setattr(app, "terminal", SimpleNamespace(tell=found.append))
+    monkeypatch.setattr(app, "terminal", SimpleNamespace(send=found.append))
     return found
 
 

@@ -98,7 +98,8 @@ async def read(pilot) -> CompareScreen:
 
 
 async def painted(pilot, screen: CompareScreen) -> None:
-    await until(pilot, lambda: screen._painted == (screen.store.version, screen._chosen))
+    await until(pilot, lambda: (screen._painted or ())[:2] == (
+        screen.store.version, screen._chosen))
 
 
 def named(runs: list[Run], *names: str) -> list[Run]:

@@ -36,7 +36,7 @@ class CompareScreen(StoreScreen):
         super().__init__()
         self.store = store or CompareStore(runs)
         self._chosen: int | None = None
-        self._painted: object = None
+        self._painted: tuple[object, ...] | None = None
 
     def compose(self) -> ComposeResult:
         yield PaneBar(self.tabs(), id="tabs")

@@ -322,7 +322,7 @@ def test_a_completed_run_of_which_something_is_told_is_amber():
 
 
 def test_of_columns_that_have_no_room_the_first_stay():
-    names = tuple(f"train.key_{at}" for at in range(9))
+    names = tuple(f"task.params.key_{at}" for at in range(9))
     lines = [replace(LINE, settings=dict.fromkeys(names, "0.125"))]
     shape = layout(lines, 90, ("run", *names))
     shown_ones = [column.name for column, _ in shape.columns]
@@ -331,10 +331,12 @@ def test_of_columns_that_have_no_room_the_first_stay():
 
 
 def test_a_recorded_value_that_is_not_read_yet_is_said_to_come():
-    asked = ("run", "train.lr", "max:norm")
-    unread, read_ = replace(LINE, read=False), replace(LINE, read=True)
-    assert [text.strip() for text, _ in run_line(unread, layout([unread], 90, asked))][2:3] == ["…"]
-    assert "max:norm" not in [c.name for c, _ in layout([read_], 90, asked).columns]
+    asked = ("run", "max:norm")
+    for read_, shown_ones in ((False, [("run", "3f2a"), ("max:norm", "…")]),
+                              (True, [("run", "3f2a")])):
+        one = replace(LINE, read=read_)
+        assert [(column.name, column.part(one, width)[0].strip())
+                for column, width in layout([one], 90, asked).columns] == shown_ones
 
 
 def test_runs_without_a_value_come_last_in_any_order():
