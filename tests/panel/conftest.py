@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+import textual.app
+import textual.pilot
+from textual._context import active_app
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
@@ -35,3 +39,23 @@ Stylesheet._parse_rules = _parse_once  # type: ignore[method-assign]
 
 # The pilot's pause gives up after 30 s; a busy machine may take longer to show a screen.
 Pilot._wait_for_screen.__defaults__ = (300.0,)
+
+
+async def _idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
+    """Until this thread has nothing to do but to wait, and the screen shows what has changed.
+    Textual's own way to find out sleeps for 20 ms at least, and up to a second while any thread of
+    the process works: twice for each key."""
+    loop, app = asyncio.get_running_loop(), active_app.get()
+    while True:
+        await asyncio.sleep(0)
+        if loop._ready:  # type: ignore[attr-defined]
+            continue
+        screen = app._screen_stack[-1] if app._screen_stacks else None
+        if screen is None or not (
+                app._resize_event or screen._layout_required or screen._scroll_required
+                or screen._repaint_required or screen._dirty_widgets or screen._callbacks):
+            return
+        await asyncio.sleep(0.005)  # the screen is drawn sixty times a second
+
+
+textual.app.wait_for_idle = textual.pilot.wait_for_idle = _idle

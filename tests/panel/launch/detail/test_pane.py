@@ -117,6 +117,7 @@ async def test_the_focus_is_kept_when_the_terminal_is_small_for_a_while(keys):
             await pilot.resize_terminal(*size)
             await until(pilot, lambda size=size: tuple(screen.size) == size)
             await settled(pilot, screen)
-            assert screen.focused is (screen.detail if size[0] == 80 else before)
+            await until(pilot, lambda size=size: screen.focused is (
+                screen.detail if size[0] == 80 else before))
         await pilot.press("down")
         await until(pilot, lambda: screen.devices.cursor == 1 or before is screen.detail)

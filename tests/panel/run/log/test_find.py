@@ -191,17 +191,17 @@ async def test_long_lines_are_wrapped(tmp_path: Path) -> None:
         await pilot.press(*["down"] * 6)
         await idle(pilot)
         assert view.current().startswith("06")
-        assert any(row.startswith("06-") for row in seen(pilot))
+        await until(pilot, lambda: any(row.startswith("06-") for row in seen(pilot)))
         await pilot.press("end", "up", "up")
         await idle(pilot)
         assert view.current().startswith("37")
-        assert any(row.startswith("37-") for row in seen(pilot))
+        await until(pilot, lambda: any(row.startswith("37-") for row in seen(pilot)))
         await pilot.resize_terminal(30, 22)
         await idle(pilot)
         view.search("39-", 1)
         await idle(pilot)
         assert view.current().startswith("39")
-        assert any(row.startswith("39-") for row in seen(pilot))
+        await until(pilot, lambda: any(row.startswith("39-") for row in seen(pilot)))
         for strip in pilot.app.screen._compositor.render_strips():
             assert strip.cell_length == 30
 
