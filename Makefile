@@ -19,7 +19,7 @@ panel: $(READY)
 test: $(READY)
 	@$(MAKE) --no-print-directory -j 2 lint tested
 
-# What needs neither torch nor other programs, for the time while one works: a minute.
+# What needs neither torch nor other programs, for the time while one works: a minute or two.
 test-fast: $(READY)
 	$(VENV)/bin/python -m pytest -q -n 4 --dist loadfile $(FAST)
 
