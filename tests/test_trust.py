@@ -41,7 +41,8 @@ WRITING = {
         slurm/submit.py: write_inside in _submitted, write_inside in again
         remote/run/queries.py: open_inside in _whole, write_inside in _manifest
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
-        remote/run/pending_stops.py: open_inside in begin, open_inside in deliver, open_inside in _delivered
+        remote/run/pending_stops.py: open_inside in begin, open_inside in deliver
+        remote/run/pending_stops.py: open_inside in _delivered
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
         supervisor/terminal.py: open_inside in __init__
