@@ -19,7 +19,7 @@ panel: $(READY)
 test: $(READY)
 	@$(MAKE) --no-print-directory -j 2 lint tested
 
-# What needs neither torch nor other programs, for the time while one works: a minute.
+# What needs neither torch nor other programs, for the time while one works: a minute or two.
 test-fast: $(READY)
 	$(VENV)/bin/python -m pytest -q -n 4 --dist loadfile $(FAST)
 
@@ -72,9 +72,10 @@ lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --no-deps --universal --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 -o locked.txt $(VENV)/has.txt
 
-# The manual pages, after a command has changed.
+# The manual pages and docs/{commands,spec,keys}.md, after a command, a key of the spec or a key has changed.
 man: $(READY)
 	$(VENV)/bin/python -m tests.man_pages
+	$(VENV)/bin/python docs/site/reference.py
 
 # The documentation as a site, in build/site. A link that leads nowhere fails.
 docs: $(READY)

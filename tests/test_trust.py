@@ -26,7 +26,7 @@ WRITING = {
         observe/findings.py: open_inside in _noted_by_another
         observe/notes.py: open_inside in note
         queue/start.py: write_inside in _write, write_json_inside in _write
-        runs/attempts.py: write_inside in keep
+        runs/attempts.py: write_inside in save
         runs/create.py: open_inside in lock_of, write_inside in _make, write_json_inside in _make,
             write_inside in reopen_run, write_json_inside in reopen_run
         runs/environment.py: write_json_inside in write
@@ -41,7 +41,8 @@ WRITING = {
         slurm/submit.py: write_inside in _submitted, write_inside in again
         remote/run/queries.py: open_inside in _whole, write_inside in _manifest
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
-        remote/run/pending_stops.py: open_inside in begin, open_inside in tell, open_inside in _told
+        remote/run/pending_stops.py: open_inside in begin, open_inside in deliver
+        remote/run/pending_stops.py: open_inside in _delivered
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
         supervisor/terminal.py: open_inside in __init__
@@ -79,12 +80,12 @@ WRITING = {
             copyfile in _taken_over, move in put
         queue/__main__.py: open in main
         queue/submit.py: write_atomic in _enter
-        queue/waiter.py: open in ensure, write_json in _tell
+        queue/waiter.py: open in ensure, write_json in _write_board
         runs/bin.py: rename in put, rename in restore
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, open in enter
         slurm/watch.py: open in refresh
-        sweep/figures.py: write_json in keep
+        sweep/figures.py: write_json in save
         worker/restarts.py: write_json in remember
         interpreters/own_torch.py: open in install, touch in install
         gpu_panel/common/clipboard.py: write_atomic in copy

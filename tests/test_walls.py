@@ -57,7 +57,7 @@ from gpu_engine.spec import from_dict
 {before}
 for _ in range(2):
     try:
-        gpu_engine.launch(from_dict({{"task": {{"use": "nowhere:Nothing"}}}}))
+        gpu_engine.launch(from_dict({{"devices": {{"ids": ["nowhere"]}}}}))
     except gpu_engine.common.errors.SpecError as err:
         print(err)
 """], capture_output=True, text=True, timeout=600)

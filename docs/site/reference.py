@@ -115,10 +115,9 @@ _SCOPES = {
     "compare": "Compared runs: table", "curves": "Curves, wherever they are drawn",
     "compare-runs": "Compared runs: list", "compare-table": "Compared runs: what differs",
     "run": "Run screen, wherever the focus is", "chart": "Run screen: both charts",
-    "loss": "Run screen: loss", "ranks": "Run screen: ranks", "log": "Run screen: log",
     "find": "Run screen: the field to find in",
 }
-"""The title of each scope of `gpu_panel.keys`."""
+"""The title of each scope of `gpu_panel.keys`; any other is a pane of the run screen."""
 
 
 def _same(action: str) -> str:
@@ -133,7 +132,7 @@ def panel_keys() -> str:
              "`?` shows those of the screen that you are on; ctrl+p finds any action by its "
              "name.\n"]
     for scope in dict.fromkeys(k.scope for k in keys.KEYS):
-        parts.append(f"## {_SCOPES[scope]}\n")
+        parts.append(f"## {_SCOPES.get(scope, f'Run screen: {scope}')}\n")
         parts.append(_table(("key", "", "what it does"), (
             (f"`{keys.display(k.keys)}`", k.label, k.tooltip + _same(k.id))
             for k in keys.of(scope))))

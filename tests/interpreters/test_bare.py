@@ -172,6 +172,18 @@ def test_without_torch_all_but_training_works(bare: Path, tmp_path: Path) -> Non
     assert imported == "False"
 
 
+def test_what_a_release_is_tried_with_passes(bare: Path) -> None:
+    """.ci/try, before each release: it must know the commands and what they say now."""
+    for script in metadata.Distribution.at(next(Path(bare.parents[1]).glob(
+            "lib/*/site-packages/*.dist-info"))).entry_points:
+        file = bare.parent / script.name
+        file.write_text(f"#!{bare}\nfrom {script.module} import main\nmain()\n")
+        file.chmod(0o755)
+    done = subprocess.run([str(ROOT / ".ci" / "try"), str(bare.parents[1])], text=True,
+                          capture_output=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_its_ranks_run_in_the_projects_environment(bare: Path, tmp_path: Path) -> None:
     """That has torch and nothing of gpu-panel's: the rank finds the engine by its file."""
     (tmp_path / "tiny.py").write_text(TASK)

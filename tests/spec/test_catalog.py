@@ -16,7 +16,7 @@ from gpu_engine.launching.preflight import probe
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import from_dict
 
-from ..conftest import slots
+from ..conftest import HAS_TORCH, slots
 
 SOURCE = '''
 """A task."""
@@ -195,6 +195,7 @@ def described(*uses):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.skipif(not HAS_TORCH, reason="imports the tasks")
 def test_source_and_import_describe_the_same(home):
     """The form is drawn from source; what importing the class says must not differ."""
     from gpu_engine.launching import ask_torch
@@ -210,6 +211,7 @@ def test_source_and_import_describe_the_same(home):
             assert " ".join(imported["help"].split()) == read.help
 
 
+@pytest.mark.skipif(not HAS_TORCH, reason="imports the tasks")
 def test_source_and_import_know_the_same_limits():
     from gpu_engine.common.hints import hints_of
     from gpu_engine.common.values import kind_of

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import BindingType
+from textual.content import Content
 from textual.widgets import Static
 
 from gpu_panel import keys
@@ -13,6 +14,7 @@ from gpu_panel.app import PanelApp
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import Pane
+from gpu_panel.common.static_text import put
 from gpu_panel.keys import Key
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.screen import RunScreen
@@ -37,7 +39,7 @@ class SkippedPane(Static, RunPane):
 
     def paint(self, store: RunStore, moment: Moment) -> None:
         counted = {rank: self.factor * (view.skipped or 0) for rank, view in store.ranks.items()}
-        self.update(f"skipped {counted}, rank {moment.rank} is chosen")
+        put(self, Content(f"skipped {counted}, rank {moment.rank} is chosen"), layout=False)
 
     def action_twice(self) -> None:
         self.factor = 2

@@ -18,7 +18,7 @@ def on_screen(app: Mini) -> set[str]:
     return {pane.NAME for pane in app.run_screen._panes() if pane.is_on_screen and pane.size.area}
 
 
-ALL = {"loss", "memory", "ranks", "log"}
+ALL = {pane.NAME for pane in RunScreen.PANES}
 
 
 async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_script_without_figures_gets_its_log_large(tmp_path: Path, size)
         await settled(pilot)
         await until(pilot, lambda: "loss" not in on_screen(app))
         await shown(pilot)
-        assert on_screen(app) == ({"ranks", "log"} if size == WIDE else {"log"})
+        assert on_screen(app) == (ALL - {"loss", "memory"} if size == WIDE else {"log"})
         assert app.run_screen.query_one(LogView).size.height > size[1] // 2
         assert "the script speaks" in terminal(app)
         await pilot.press("2")  # somebody wants to see it all the same
