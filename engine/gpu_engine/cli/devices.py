@@ -109,7 +109,7 @@ def _wait_free(count: int, free: int | None, as_json: bool) -> None:
 
 
 _EVERY, _LOOK_EVERY = 0.5, 0.1
-"""Seconds between two snapshots, and between two looks for a new one."""
+"""Seconds between two snapshots, and between two checks for a new one."""
 
 
 def _require_enough(inventory: Inventory, count: int, free: int | None) -> None:

@@ -18,7 +18,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_dict
 
 _LOOK_EVERY = 0.5
-"""Seconds between two looks at a live run."""
+"""Seconds between two readings of a live run."""
 _ANEW_EVERY = 2.0
 """Seconds between two beginnings of the same export, at least."""
 

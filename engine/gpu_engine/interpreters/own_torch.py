@@ -40,7 +40,7 @@ estimated."""
 _NVIDIA = Path("/proc/driver/nvidia/version")
 _AMD = Path("/sys/class/kfd")
 _TICK = 1.0
-"""Seconds between two looks at how much has come."""
+"""Seconds between two readings of how much has come."""
 _PATIENCE = 5.0
 """Seconds in which an installer may end by itself before it is killed."""
 _SAID = 6

@@ -17,7 +17,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 
 EVERY = 1.5
-"""Seconds between two looks at a run."""
+"""Seconds between two readings of a run."""
 _SLURM_EVERY = 30.0
 """Seconds between two questions to Slurm about a job that has not ended."""
 

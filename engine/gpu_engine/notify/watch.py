@@ -26,7 +26,7 @@ from gpu_engine.runs.state import State
 _FIGURES_EVERY = 5.0
 """Seconds between two readings of the events."""
 _RANKS_EVERY = 30.0
-"""Seconds between two looks for ranks that were not there before."""
+"""Seconds between two searches for ranks that were not there before."""
 _NEAR = 64 << 10
 """Bytes at the end of a file that are read where there is much more."""
 _MOST_RANKS = 64
@@ -41,7 +41,7 @@ _SURE = 2
 within a moment, and after a machine's sleep everything seems to have stood still."""
 
 _SLOW_EVERY, _SLOW_SURE = 60.0, 3
-"""Seconds between two looks for why a run is slow; looks in a row that must find the same."""
+"""Seconds between two searches for why a run is slow; how many in a row must find the same."""
 COSTLY = 0.2
 """The share of its time that a reason must cost to be told of."""
 
@@ -125,7 +125,7 @@ class RunWatch:
         self._devices = DeviceFiles(run.path)
         self._judged = time.monotonic()
         self._found: dict[str, int] = {}
-        """Verdict → in how many looks in a row it was found."""
+        """Verdict → in how many searches in a row it was found."""
 
     @property
     def told(self) -> frozenset[str]:

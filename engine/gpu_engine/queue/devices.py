@@ -17,8 +17,8 @@ from gpu_engine.devices.sampler import Sampler
 from gpu_engine.queue.order import DeviceNow
 
 INTERVAL = 0.3
-"""Seconds between two looks at devices of which one may become free: three of them and the start of
-the run fit into two seconds."""
+"""Seconds between two readings of devices of which one may become free: three of them and the start
+of the run fit into two seconds."""
 _SLOWER = 1.0
 """The same while other people's processes are on them, which may take days: each look costs."""
 _FIND_AGAIN = 60.0

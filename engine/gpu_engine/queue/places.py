@@ -22,7 +22,7 @@ from gpu_engine.queue.order import Request, Turn, Wants
 MOST = 16
 """How many places a user takes: whoever queues a thousand runs leaves room for others between."""
 _LOOK = 1.0
-"""Seconds between two looks at the places of other users."""
+"""Seconds between two readings of the places of other users."""
 PATIENCE = 60.0
 """Seconds for which another user's run may leave free devices that it waits for, as when its waiter
 is stopped. Then it is waited for no longer."""

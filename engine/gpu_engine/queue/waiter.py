@@ -32,7 +32,7 @@ from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.waiting import Board, Entry
 
 _CHECKED = 30.0
-"""Seconds between two looks at all entries, in case somebody has removed a run's folder."""
+"""Seconds between two readings of all entries, in case somebody has removed a run's folder."""
 _LINGER = 1.0
 """Seconds without a waiting run before the waiter ends."""
 _REFRESHED = 60.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EVERY = 5.0
-"""Seconds between two looks at all files."""
+"""Seconds between two readings of all files."""
 _AT_ONCE = 1 << 20
 """Bytes to digest at once, about 20 ms: the supervisor must also react to signals."""
 

@@ -13,7 +13,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 
 _MOMENT = 0.03
-"""Seconds between two looks whether the state was written: one `stat` each."""
+"""Seconds between two checks whether the state was written: one `stat` each."""
 
 
 class Follower:

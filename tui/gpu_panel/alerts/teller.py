@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpu_panel.themed import ThemedApp
 
 EVERY = 1.5
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 _FIRST = 3.0
 """Seconds after the opening of the panel until the first."""
 _NEWEST = 50

@@ -34,7 +34,7 @@ _BATCH = 0.02
 _PIECE = 1 << 16
 """Bytes that are read of a file at a time: not many, as each turn reads some of every run."""
 _LOOK_EVERY, _LIVE_EVERY, _DONE_EVERY = 1.0, 0.5, 2.0
-"""Seconds between looks at the states, and between reads while a run is live and when none is."""
+"""Seconds between reads of the states, and between reads while a run is live and when none is."""
 
 
 class Compared:

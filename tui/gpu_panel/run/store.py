@@ -46,7 +46,7 @@ MANY, MANY_EVERY = 16, 1.0
 """With more ranks than that, a live run is read less often: most of the cost is per read and rank,
 and at so many nobody sees the difference."""
 JUDGED_EVERY = 5.0
-"""Seconds between two looks at why the run is slow."""
+"""Seconds between two readings of why the run is slow."""
 AT_ONCE = 8
 """Ranks whose news are folded before other tasks get their turn."""
 

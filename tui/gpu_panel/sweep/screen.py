@@ -59,7 +59,7 @@ def against(key: str, members: Sequence[One], by: By) -> tuple[str, list[Dot]]:
 
 
 EVERY = 2.0
-"""Seconds between two looks while runs of it may still change."""
+"""Seconds between two polls while runs of it may still change."""
 
 
 class SweepScreen(PaneScreen):

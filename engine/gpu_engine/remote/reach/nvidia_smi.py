@@ -34,7 +34,7 @@ _BIGGEST = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look by nvidia-smi gave."""
+    """What nvidia-smi said."""
 
     inventory: Inventory
     snapshot: Snapshot

@@ -30,7 +30,7 @@ class HostSeen:
     inventory: Inventory | None = None
     snapshot: Snapshot | None = None
     recent: tuple[Snapshot, ...] = ()
-    """The newest looks at the devices of `inventory`, oldest first."""
+    """The newest snapshots of the devices of `inventory`, oldest first."""
     freedom: Mapping[str, Availability] = field(default_factory=lambda: MappingProxyType({}))
     """By device id; a device that is absent has not been judged."""
     heard: float | None = None

@@ -24,7 +24,7 @@ from gpu_engine.remote.reach.remote_devices import KEPT, HostSeen
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds before a host is tried again, and again."""
 _BY_SMI = 3.0
-"""Seconds between two looks by nvidia-smi."""
+"""Seconds between two readings by nvidia-smi."""
 _AGENT_AGAIN = 20
 """Looks by nvidia-smi after which our program is tried once more: it may have been set up."""
 

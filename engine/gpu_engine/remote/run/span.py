@@ -32,7 +32,7 @@ WAKE = 8.0
 LINGER = 60.0
 """Seconds that the others get to complete, once one has."""
 LONGEST_PAUSE = 60.0
-"""Seconds between two looks whether all hosts are there for another attempt."""
+"""Seconds between two checks whether all hosts are there for another attempt."""
 GIVE_UP = 60.0
 """Seconds for which a host that can't be reached is waited for, once all others have ended."""
 _EXIT = {"completed": 0, "stopped": 130, "failed": 1}

@@ -17,7 +17,7 @@ from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Run, State
 
 LOOK = 0.1
-"""Seconds between two looks while nothing comes."""
+"""Seconds between two polls while nothing comes."""
 _ALL_FILES = 10
 """Looks after which it is seen whether there are new files."""
 

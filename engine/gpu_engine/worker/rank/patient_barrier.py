@@ -20,7 +20,7 @@ from gpu_engine.worker.rank.store import Store
 _LOOK = 0.5
 _PARTING = 10.0
 _PAUSES = (0.0002, 0.1)
-"""Seconds between two looks at the store: at first, and at most."""
+"""Seconds between two readings of the store: at first, and at most."""
 
 
 class PatientBarrier:

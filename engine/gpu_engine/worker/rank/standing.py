@@ -26,7 +26,7 @@ from . import torch_private
 AFTER = 10.0
 """Seconds without a step, or a change of phase, after which a rank says where it is."""
 _EVERY = 5.0
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 _AT_MOST_EVERY = 60.0
 """The time between two events doubles up to this many seconds, as in a long validation, unless the
 rank begins or ends to work."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.runs.line import RunLine
 
 REMEMBER_EVERY = 30.0
-"""Seconds between two looks at the snapshots while another screen is shown."""
+"""Seconds between two readings of the snapshots while another screen is shown."""
 MOST_WAITS = 6
 """Snapshots after which the freest devices are chosen even if not all are judged yet. Counted from
 the sampler's first one, as a driver that hangs for one GPU may delay that for long."""

@@ -16,7 +16,7 @@ from gpu_panel.launch.stores import Stores
 SOON = 0.05
 """Seconds for which a page waits for its first figures; what was shown stays until then."""
 AGAIN, CATCHING_UP = 0.5, 0.1
-"""Seconds between two looks at what was read: usually, and while old events are being read."""
+"""Seconds between two polls of what was read: usually, and while old events are being read."""
 
 
 class Page(Vertical):

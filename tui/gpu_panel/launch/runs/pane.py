@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.stores import Stores
 
 _ASK_SLURM = 3.0
-"""Seconds between two looks at whether there are jobs of Slurm, and whether it is time to ask."""
+"""Seconds between two checks whether there are jobs of Slurm, and whether it is time to ask."""
 _DOES = {"stop": "stopped", "resume": "resumed", "remove": "removed", "again": "loaded",
          "note": "named", "tags": "tagged", "move": "moved", "open": "opened"}
 _OF_ONE = ("resume", "again", "note", "move")

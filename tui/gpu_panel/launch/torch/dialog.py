@@ -69,7 +69,7 @@ class Installation:
 
 
 _LOOK = 0.25
-"""Seconds between two looks at the installation."""
+"""Seconds between two readings of the installation."""
 _WIDTH = 20
 """Cells of the bar."""
 _LINE = 58
