@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import gpu_panel
@@ -40,14 +41,18 @@ def own(tree: ast.AST) -> set[str]:
         and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")}
 
 
+@cache
+def of_textual(base: type) -> set[str]:
+    """The private names of one of Textual's classes; none of another class."""
+    if base.__module__.partition(".")[0] != "textual":
+        return set()
+    tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+    return set(filter(is_private, own(tree) | vars(base).keys()))
+
+
 def of_bases(cls: type) -> set[str]:
     """The private names of Textual's classes that `cls` inherits from."""
-    found: set[str] = set()
-    for base in cls.__mro__:
-        if base.__module__.partition(".")[0] == "textual":
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-            found |= own(tree) | vars(base).keys()
-    return set(filter(is_private, found))
+    return set().union(*map(of_textual, cls.__mro__))
 
 
 def test_private_names_of_textual_are_in_one_file() -> None:
