@@ -8,7 +8,7 @@ import pytest
 
 from gpu_engine.events import notices, schema
 from gpu_engine.events.reader import Tail
-from gpu_engine.supervisor.noticed import found
+from gpu_engine.supervisor.noticed import notices_of
 from gpu_engine.supervisor.rank_state import RankState
 
 
@@ -31,7 +31,7 @@ def test_each_is_told_once_and_the_worst_first(losses):
     nan = float("nan")
     seen = ranks([same, step(7, nan)], [apart, step(5, 1.0), step(6, nan), step(7, nan)],
                  [same, apart])
-    told = found(seen, losses=losses)
+    told = notices_of(seen, losses=losses)
     assert [(n.code, n.rank, n.step) for n in told] == [
         *([("nonfinite", 1, 6)] if losses else []), ("not-reduced", 1, None),
         ("same-file", 0, None)]
@@ -41,24 +41,24 @@ def test_each_is_told_once_and_the_worst_first(losses):
 def test_a_full_disk_is_told_of_the_run():
     seen = ranks([notices.same_file("m.pt", 2), notices.not_recorded(12.0, 7)],
                  [notices.not_saved("no space left"), notices.not_recorded(3.0, 1)])
-    assert [(n.code, n.rank) for n in found(seen, losses=True)] == [
+    assert [(n.code, n.rank) for n in notices_of(seen, losses=True)] == [
         ("not-saved", 1), ("not-recorded", 0), ("same-file", 0)]
 
 
 def test_another_attempt_begins_with_nothing_told():
     seen = ranks([notices.apart(2, 5, group=False), step(7, float("nan"))])
-    assert found(seen, losses=True)
+    assert notices_of(seen, losses=True)
     seen[0].attempt = 2
     seen[0].fold(schema.Start(0, 0, 0, 1, 1, 2, attempt=2))
-    assert found(seen, losses=True) == ()
+    assert notices_of(seen, losses=True) == ()
 
 
 def test_a_loss_that_went_away_is_told_with_its_figures():
     low = [schema.Step(at, 0.1, 0, n=50, loss=4.0 if at <= 50 else 1.0, loss_min=0.5)
            for at in range(50, 501, 50)]
     high = [schema.Step(at, 0.1, 0, n=50, loss=3.5, loss_min=3.0) for at in range(550, 801, 50)]
-    assert found(ranks(low), losses=True) == ()
-    (told,) = found(ranks(low + high), losses=True)
+    assert notices_of(ranks(low), losses=True) == ()
+    (told,) = notices_of(ranks(low + high), losses=True)
     assert (told.code, told.step) == ("diverged", 500)
     assert told.message == ("the loss is about 3.5, far above its best of 1 around step 100, and "
                             "has been for 300 steps")
@@ -68,5 +68,5 @@ def test_a_loss_that_went_away_is_told_with_its_figures():
     (10, "3f2a", True), (None, "3f2a", False), (10, None, False)])
 def test_of_a_task_the_examples_of_the_step_can_be_named(per_epoch, task, named):
     plan = schema.Schedule(50, per_epoch, None, 640, 0, 64)
-    [told] = found(ranks([plan, step(6, float("nan"))]), losses=True, task=task)
+    [told] = notices_of(ranks([plan, step(6, float("nan"))]), losses=True, task=task)
     assert ("gpu-engine examples 3f2a --step 6" in told.message) == named

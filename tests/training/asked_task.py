@@ -23,7 +23,7 @@ class Asked(Task):
 
     def __post_init__(self) -> None:
         self._asked = 0
-        for name in ("meet", "all_reduce_max"):
+        for name in ("barrier", "all_reduce_max"):
             self._count(name)
 
     def _count(self, name: str) -> None:

@@ -38,8 +38,8 @@ class Watched(Group):
         self._slow = slow
         self.asked: list[str] = []
 
-    def meet(self) -> None:
-        self.asked.append("meet")
+    def barrier(self) -> None:
+        self.asked.append("barrier")
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
         self.asked.append("all_reduce_max")
@@ -66,11 +66,11 @@ def met(data: MapData, *, slow: bool) -> list[list[str]]:
 
 
 def test_ranks_whose_data_begins_at_once_meet_in_the_first_epoch_only() -> None:
-    assert met(map_data(), slow=False) == [["meet", "all_reduce_max"], [], []]
+    assert met(map_data(), slow=False) == [["barrier", "all_reduce_max"], [], []]
 
 
 def test_one_rank_whose_data_takes_long_makes_all_meet() -> None:
-    always = [["meet", "all_reduce_max"], ["meet"], ["meet"]]
+    always = [["barrier", "all_reduce_max"], ["barrier"], ["barrier"]]
     assert met(map_data(), slow=True) == always
     assert met(map_data(Subset(DATA, range(12))), slow=False) == always
 
@@ -151,7 +151,7 @@ def test_an_epochs_end_is_waited_for_if_there_is_an_evaluation(
     recorder.close()
     assert (at.step, at.epoch) == (9, 2)
     assert evaluations == ([3, 6] if evaluates else [])
-    assert group.asked == ["meet", *["all_reduce_max"] * (1 + settled)]
+    assert group.asked == ["barrier", *["all_reduce_max"] * (1 + settled)]
 
 
 @pytest.mark.parametrize("held_out", [0, 4])

@@ -296,7 +296,7 @@ class SecondRank:
     def broadcast_patiently(self, text: str) -> str:
         return json.dumps(self.chosen)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         pass
 
     def all_reduce_max(self, values: list[float]) -> list[float]:

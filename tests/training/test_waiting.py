@@ -130,7 +130,7 @@ def test_a_rank_waits_only_as_long_as_heartbeats_come(pair) -> None:
 
     first.report_wait = say
     with pytest.raises(PeerLost, match=r"rank 1 .* 10 s .* last reading its data"):
-        first.barrier()
+        first.wait()
     assert 60 * patient_barrier._LOOK + 10 < clock.now < 60 * patient_barrier._LOOK + 13
     assert said[1] == "waiting for rank 1: reading its data"
     assert said[-1] == ""
@@ -156,19 +156,19 @@ def test_a_rank_that_is_ahead_leaves_what_others_still_look_for(monkeypatch) -> 
     # `wait` without its wait: where a rank is that has come but not looked.
     monkeypatch.setattr(PatientBarrier, "wait_for", lambda self, keys: None)
     keys = [f"gpu-panel/met/1/{rank}" for rank in range(2)]
-    second.barrier()
-    first.barrier()
+    second.wait()
+    first.wait()
     assert store.check(keys)
     first.broadcast("text")
-    first.barrier()
+    first.wait()
     assert store.check(keys)  # rank 1 can still leave the first meeting
     monkeypatch.setattr(PatientBarrier, "wait_for", wait)
     assert second.broadcast("") == "text"
-    second.barrier()
+    second.wait()
     monkeypatch.setattr(PatientBarrier, "wait_for", lambda self, keys: None)
     for number in range(4, 8):  # nothing is left behind in the long run
-        first.barrier()
-        second.barrier()
+        first.wait()
+        second.wait()
         assert store.check([f"gpu-panel/met/{n}/{r}" for n in (number - 1, number)
                             for r in range(2)])
         assert not any(store.check([f"gpu-panel/met/{n}/{r}"])

@@ -275,7 +275,7 @@ def test_a_connection_that_hangs_is_begun_again(monkeypatch):
 
     monkeypatch.setattr(ports.socket, "create_connection", connection)
     told = []
-    asked = SimpleNamespace(say=told.append)
+    asked = SimpleNamespace(send=told.append)
     with socket.create_server(("127.0.0.1", 0)) as server:
         answering = threading.Thread(
             target=lambda: server.accept()[0].sendall(ports.GREETING), daemon=True)

@@ -37,7 +37,7 @@ class Pieces:
     def __init__(self, to: Mirror) -> None:
         self.to = to
 
-    def say(self, piece: Piece) -> None:
+    def send(self, piece: Piece) -> None:
         self.to.append(piece)
 
 
