@@ -186,6 +186,12 @@ def test_nothing_is_told_of_ranks_that_go_on(views):
     assert hangs.find_hang(views, NOW) is None
 
 
+def test_a_wait_is_told_once_it_has_taken_long():
+    for still, told in ((hangs.SOON - 1, False), (hangs.SOON + 1, True)):
+        found = hangs.find_hang([rank(0, WAITS, still=still), rank(1, still=still)], NOW)
+        assert (found is not None) is told
+
+
 def test_slow_steps_are_no_standstill():
     views = [rank(0, WAITS), rank(1, DONE, works=True)]
     for view in views:  # a step a minute

@@ -90,7 +90,7 @@ def test_ranks_of_a_run_are_read_in_turn(tmp_path):
     assert len(first) == 1  # its time was over with the first piece
     while first:
         for rank, events in first:
-            got[rank] += [e.step for stretch in events for e in stretch.steps]
+            got[rank] += [e.step for batch in events for e in batch.steps]
         first = reader.read(1.0, 1 << 12)
     assert {rank: len(steps) for rank, steps in got.items()} == {0: 4000, 1: 3, 2: 1}
     assert got[0] == list(range(4000))

@@ -96,7 +96,7 @@ def _send(entries: list[To], message: Message, as_json: bool) -> None:
     results = send.deliver_all(entries, message, report)
     if as_json:
         echo(in_json([{"name": to.name, "kind": to.kind, "sent": result is None,
-                                  "problem": result} for to, result in results]))
+                       "problem": result} for to, result in results]))
     sys.exit(1 if any(result is not None for _, result in results) else 0)
 
 

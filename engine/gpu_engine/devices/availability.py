@@ -158,15 +158,15 @@ class Steady:
     two processes of somebody's script."""
 
     def __init__(self, readings: int = READINGS) -> None:
-        self._looks = readings
+        self._readings = readings
         self._times: dict[str, int] = {}
 
     def update(self, freedom: Mapping[str, Availability]) -> frozenset[str]:
         """Take in what one look has found, by a device's id or any other key. Returns the keys of
         those that have been free for long enough."""
-        self._times = {key: min(self._times.get(key, 0) + 1, self._looks)
+        self._times = {key: min(self._times.get(key, 0) + 1, self._readings)
                        for key, found in freedom.items() if found.free}
-        return frozenset(k for k, times in self._times.items() if times == self._looks)
+        return frozenset(k for k, times in self._times.items() if times == self._readings)
 
 
 def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,

@@ -202,8 +202,8 @@ class Supervisor:
         if not self.is_task and procs.LINUX:
             attempt.left = left_running.LeftRunning()
         while attempt.going_on:
-            self._state_what_is_left(attempt)
-            self._state_terminal(attempt)
+            self._explain_what_is_left(attempt)
+            self._explain_terminal(attempt)
             self._handle(attempt, self._wait(attempt))
             self._check(attempt)
             devices.sample()
@@ -266,7 +266,7 @@ class Supervisor:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
 
-    def _state_what_is_left(self, attempt: Attempt) -> None:
+    def _explain_what_is_left(self, attempt: Attempt) -> None:
         """Say why the run goes on though its command has ended."""
         left = attempt.left
         if left is None or attempt.stopping is not None or not left.going_on:
@@ -277,7 +277,7 @@ class Supervisor:
         if reason != self.state.reason:
             self._set_state("running", reason=reason)
 
-    def _state_terminal(self, attempt: Attempt) -> None:
+    def _explain_terminal(self, attempt: Attempt) -> None:
         """Say how to get to the rank that has a terminal, and whether its debugger waits."""
         rank = self.plan.spec.run.debug_rank
         if attempt.terminal is None or attempt.stopping is not None \

@@ -224,9 +224,9 @@ def test_the_fast_lines_have_every_field_of_their_events():
     common = [event_lines.line("step", {"step": 9, "lr": None, "skipped": 0, "n": 2, "loss": 1.0,
                                         "losses": [1.0, "NaN"]}),
               encode(schema.Memory(5, (1, None))), encode(schema.Phase("data", 1.0, 10))]
-    (stretch,) = grouped(common, lambda line: pytest_fail(line))
-    assert isinstance(stretch, EventBatch)
-    assert (len(stretch), stretch.at_step, len(stretch.odd)) == (3, 10, 1)
+    (batch,) = grouped(common, lambda line: pytest_fail(line))
+    assert isinstance(batch, EventBatch)
+    assert (len(batch), batch.at_step, len(batch.odd)) == (3, 10, 1)
     assert json.loads(common[0])["losses"] == [1.0, "NaN"]
 
 

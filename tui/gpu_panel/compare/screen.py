@@ -57,9 +57,11 @@ class CompareScreen(StoreScreen):
             await asyncio.sleep(_EVERY)
 
     def paint(self) -> None:
+        if not self.app.is_running or not self.is_current:
+            return
         # A pane that was behind a tab has the rows that it wants only once it can be seen.
         now = (self.store.version, self._chosen, [pane.size.width > 0 for pane in self._panes()])
-        if not self.app.is_running or not self.is_current or now == self._painted:
+        if now == self._painted:
             return
         self._painted = now
         for pane in self._panes():

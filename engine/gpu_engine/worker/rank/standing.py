@@ -50,7 +50,7 @@ class StandingStill:
         self._place: object = None
         self._since = time.time()
         self._said: schema.Stands | None = None
-        self._look_at = self._tell_at = self._pause = 0.0
+        self._check_at = self._report_at = self._pause = 0.0
         self._before = (0.0, (0.0, 0))
         """(monotonic seconds, `_amount`) of the last look."""
 
@@ -60,14 +60,14 @@ class StandingStill:
         now = time.monotonic()
         if (step, phase) != self._place:
             self._place, self._since, self._said = (step, phase), time.time(), None
-            self._look_at, self._tell_at, self._pause = now + AFTER - _EVERY, now + AFTER, _EVERY
-        if phase == "done" or now < self._look_at:
+            self._check_at, self._report_at, self._pause = now + AFTER - _EVERY, now + AFTER, _EVERY
+        if phase == "done" or now < self._check_at:
             return None
-        self._look_at = now + _EVERY
+        self._check_at = now + _EVERY
         works = self._works(now)
-        if now < self._tell_at and (self._said is None or works == self._said.works):
+        if now < self._report_at and (self._said is None or works == self._said.works):
             return None
-        self._tell_at = now + self._pause
+        self._report_at = now + self._pause
         self._pause = min(2 * self._pause, _AT_MOST_EVERY)
         said, self._said = self._said, self._event(
             step, phase, _frames(sys._current_frames().get(self._main or 0)), works)

@@ -61,10 +61,10 @@ class GpuProcessesScreen(PaneScreen):
     DEFAULT_CSS = "GpuProcessesScreen { GpuProcessesPane { height: 1fr; } }"
 
     def __init__(self, source: DeviceSource, runs: Runs, stop: Stop,
-                 look: Callable[[], object]) -> None:
-        """`runs` and `stop`: as the table's. `look`: has the runs read again."""
+                 poll: Callable[[], object]) -> None:
+        """`runs` and `stop`: as the table's. `poll`: has the runs read again."""
         super().__init__()
-        self._poll = look
+        self._poll = poll
         self._pane = GpuProcessesPane(source, runs, stop)
 
     def compose(self) -> ComposeResult:
