@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 
@@ -80,11 +79,12 @@ def processes(sample):
 
 @pytest.fixture
 def asleep():
-    """A process whose figures hold still."""
-    process = subprocess.Popen(["sleep", "3600"])
-    yield process.pid
-    process.kill()
-    process.wait()
+    """The pids of two processes whose figures hold still."""
+    processes = [subprocess.Popen(["sleep", "3600"]) for _ in range(2)]
+    yield [process.pid for process in processes]
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 @needs_nvitop
@@ -92,9 +92,9 @@ def test_as_nvitop_shows_it(as_this_machine, asleep):
     as_this_machine(
         "count 8", "gpu * mem_util 12", "gpu 0 util 37", "gpu 0 mem_used 36507222016",
         "gpu 0 temp 61", "gpu 0 power 301500", "gpu 0 fan 30", "gpu 0 pstate 2",
-        f"gpu 0 proc {asleep} 1073741824 compute 50", f"gpu 0 proc {os.getppid()} 2147483648",
+        f"gpu 0 proc {asleep[0]} 1073741824 compute 50", f"gpu 0 proc {asleep[1]} 2147483648",
         "gpu 1 util na", "gpu 1 power na", "gpu 1 ecc_uncorrected na", "gpu 1 persistence 0",
-        "gpu 2 ecc_uncorrected 3", "gpu 3 clock_sm 1410", f"gpu 3 proc {asleep} na graphics",
+        "gpu 2 ecc_uncorrected 3", "gpu 3 clock_sm 1410", f"gpu 3 proc {asleep[0]} na graphics",
         "gpu 4 power_limit na", "gpu 4 temp na", "gpu 5 clock_sm na", "gpu 5 clock_sm_max na",
         "gpu 6 pstate na", "gpu 7 compute_mode na", "gpu 7 persistence na",
     )  # fmt: skip
@@ -115,7 +115,7 @@ def test_of_a_lost_gpu_nothing_is_known_to_both(as_this_machine):
 def test_slices_as_nvitop_shows_them(as_this_machine, asleep):
     as_this_machine(
         "count 2", "gpu 1 mig 1", "gpu 1 slice 0 MIG-aaaaaaaa-1111-5222-8333-444444444444",
-        "gpu 1 slice 0 mem_used 123456789", f"gpu 1 slice 0 proc {asleep} 1000",
+        "gpu 1 slice 0 mem_used 123456789", f"gpu 1 slice 0 proc {asleep[0]} 1000",
         "gpu 1 slice 1 MIG-bbbbbbbb-1111-5222-8333-444444444444",
     )  # fmt: skip
     _, theirs = as_nvitop()

@@ -18,6 +18,7 @@ from gpu_engine.supervisor import device_record
 from gpu_engine.supervisor.device_record import DeviceRecord
 
 from ..conftest import wait_for
+from ..observe.kit import PYTHON, Ran, engine_run, start
 
 
 def written(run: Run) -> list[schema.Devices]:
@@ -55,6 +56,25 @@ def test_gpus_are_read_by_the_probe(as_this_machine, tmp_path: Path) -> None:
     many = len(written(run))
     record.sample()
     assert len(written(run)) == many
+
+
+def test_what_reads_the_gpus_is_not_what_a_command_has_left_running(home, as_this_machine) -> None:
+    as_this_machine("count 1")
+    run, state = engine_run("--devices", "0", "--", PYTHON, "-c", "import time; time.sleep(7)")
+    seen = Ran(run, state, None)
+    assert state["state"] == "completed", seen.log()
+    assert written(run)  # the first reading comes after five seconds
+    assert not [e for e in seen.of("warning") if "left running" in e["message"]]
+
+
+def test_a_stop_signals_the_run_and_not_what_reads_the_gpus(home, as_this_machine) -> None:
+    as_this_machine("count 1")
+    seen = start("sleep", "1000", devices="0")
+    wait_for((seen.run.path / DEVICES).exists)
+    seen.run.stop()
+    state = wait_for(lambda: (s := seen.run.state()) and not s.live and s)
+    assert state.state == "stopped"
+    assert "no longer recorded" not in (seen.run.path / "supervisor.log").read_text()
 
 
 def test_why_a_clock_is_held_down_and_who_else_computes_there(as_this_machine, tmp_path: Path,

@@ -84,9 +84,9 @@ def engine_run(*args: str, env: dict[str, str] | None = None) -> tuple[runs.Run,
     return runs.find(state["id"]), state
 
 
-def start(*command: str) -> Ran:
-    """`gpu-engine run --detach` with this command, on a CPU slot."""
-    done = CliRunner().invoke(cli, ["run", "--detach", "--devices", "cpu:0", "--", *command])
+def start(*command: str, devices: str = "cpu:0") -> Ran:
+    """`gpu-engine run --detach` with this command."""
+    done = CliRunner().invoke(cli, ["run", "--detach", "--devices", devices, "--", *command])
     assert done.exit_code == 0, repr(done.exception)
     return Ran(runs.find(done.stdout.strip()), {}, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,8 @@ from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, oom, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
-from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.children import Child, childless, descendants
+from gpu_engine.supervisor.device_record import DeviceRecord
 from gpu_engine.supervisor.left_running import LeftRunning
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
@@ -50,6 +52,7 @@ class Attempt:
     """When the remaining processes are killed, monotonic seconds."""
     orphans: dict[int, int] = field(default_factory=dict)
     """The exit statuses of processes that have become our children and ended by themselves."""
+    devices: DeviceRecord | None = None
     left: LeftRunning | None = None
     """What a person's own command has left running; None for a task, whose ranks leave nothing."""
     terminal: Terminal | None = None
@@ -74,10 +77,15 @@ class Attempt:
             return False
         if self.stopping is None:
             return self.left is not None and all(c.status == 0 for c in self.children) \
-                and self.left.check(self.events)
+                and self.left.check(self.events, self._below())
         if not any(s.begun for s in self.events.values()):
-            self.stopping.signal_all()
+            self.stopping.signal_all(self._below())
         return self.stopping.going_on
+
+    def _below(self) -> list[int]:
+        """All processes below this one but its own, which reads the GPUs."""
+        ours = None if self.devices is None else self.devices.pid
+        return [] if childless() else [p for p in descendants(os.getpid()) if p != ours]
 
     @property
     def only_leaving(self) -> bool:

@@ -52,6 +52,11 @@ class DeviceRecord:
         """The monotonic time of the reading that was written last."""
         self._over = not self._devices
 
+    @property
+    def pid(self) -> int | None:
+        """The process that reads the GPUs, which is below this one and none of the run's."""
+        return None if self._probe is None else self._probe.pid
+
     def sample(self) -> None:
         """Write what is new. Never waits, never raises."""
         if self._over or time.monotonic() < self._due:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.plan.wrappers import is_python
-from gpu_engine.supervisor.children import childless, descendants
 from gpu_engine.supervisor.rank_state import RankState
 
 START = 30.0
@@ -45,11 +44,11 @@ class LeftRunning:
     """When something trained last, or else the command ended; seconds since boot."""
     _with_torch: set[int] = field(default_factory=set)
 
-    def check(self, events: Mapping[int, RankState]) -> bool:
-        """Look once. Returns whether there is anything to wait for."""
+    def check(self, events: Mapping[int, RankState], below: Sequence[int]) -> bool:
+        """Look once. `below`: the pids of all that the command has started and that still run.
+        Returns whether there is anything to wait for."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._since = self._since or now
-        below = [] if childless() else descendants(os.getpid())
         self.seen.update(below)
         views = [seen.view for seen in events.values()]
         trained = any(view.stepped for view in views)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.supervisor.children import Child, descendants, process_table
+from gpu_engine.supervisor.children import Child, process_table
 from gpu_engine.supervisor.rank_state import RankState
 
 SAVE_PATIENCE = 30.0
@@ -75,10 +75,10 @@ class Stopping:
         """Whether any signalled process still runs."""
         return any(procs.alive(*known) for known in self.signalled)
 
-    def signal_all(self) -> None:
-        """Signal all processes below us. Used if no rank has written events, so that any process
+    def signal_all(self, pids: Iterable[int]) -> None:
+        """Signal all processes of the run. Used if no rank has written events, so that any process
         may be a rank."""
-        for pid in descendants(os.getpid()):
+        for pid in pids:
             self._send((pid, procs.start_ticks(pid)))
 
     def writing(self) -> bool:

@@ -197,7 +197,8 @@ class Supervisor:
             return "failed", failed.message, failed
         self._set_state("running", processes=attempt.processes())
         self.watch = hang_watch.Watch(self.run, self.hang_timeout, attempt.nccl_at)
-        devices = DeviceRecord(self.run, self.plan.source, claim.devices_of(self.plan))
+        devices = attempt.devices = DeviceRecord(self.run, self.plan.source,
+                                                 claim.devices_of(self.plan))
         digests = Digests()
         if not self.is_task and procs.LINUX:
             attempt.left = left_running.LeftRunning()
