@@ -38,7 +38,7 @@ def command(run: str, steps: int, ranks: tuple[int, ...], wait: float, memory: b
 
     found = find(run)
     answers = trace(found, steps=steps, ranks=ranks, wait=wait, memory=memory)
-    out = [(rank, *traces.describe(found, answer, memory=memory))
+    out = [(rank, *traces.describe(found, rank, answer, memory=memory))
            for rank, answer in answers.items()]
     for rank, path, _, text in () if as_json else out:
         echo(f"--- rank {rank} ---")

@@ -20,12 +20,17 @@ import msgspec
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
-from gpu_engine.diagnose import memory_traces, trace_files
+from gpu_engine.diagnose import memory_traces, steps, trace_files
+from gpu_engine.events import reader, schema
 from gpu_engine.events.schema import Trace
 from gpu_engine.runs.folder import Run
 
 _ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LOADER = "enumerate(DataLoader)"
+_SLOWED = 1.1
+"""If steps are so many times as long as usually, a GPU's shares are of what they usually take: the
+profiler makes starting a kernel slower, and the GPU waits for that. On an H200, steps of 3.2 ms
+took 5.8 ms."""
 Spans = list[tuple[float, float]]
 """Ranges (from, to) in microseconds, in order and apart from each other."""
 
@@ -68,10 +73,12 @@ class Gap:
 
 @frozen(slots=True)
 class Summary:
-    """A trace at a glance. Shares are of its whole time, 0 to 1."""
+    """A trace at a glance. Shares are of the time `of`, 0 to 1."""
 
     steps: int
     seconds: float
+    of: float
+    """Seconds: of the whole trace, or those that so many steps usually take (`_SLOWED`)."""
     gpu: bool
     """Whether what is told is of a GPU; else of the processor."""
     operators: tuple[Operator, ...]
@@ -87,22 +94,27 @@ class Summary:
     """What would help, with the figure that says so: at most three, empty where none carries it."""
 
 
-def read(run: Path, name: str) -> Summary:
-    """The trace `name` in the run folder `run`. Raises UserError if it is none."""
+def read(run: Path, name: str, usual: float | None = None) -> Summary:
+    """The trace `name` in the run folder `run`. `usual`: seconds of a step that is not traced, if
+    known. Raises UserError if it is none."""
     with trace_files.readable(name):
-        return summary(msgspec.json.decode(trace_files.unpacked(run, name), type=_File).traceEvents)
+        return summary(msgspec.json.decode(trace_files.unpacked(run, name), type=_File).traceEvents,
+                       usual)
 
 
-def summary(events: Iterable[_Range]) -> Summary:
-    """What these events say. Raises UserError if there is no step among them."""
+def summary(events: Iterable[_Range], usual: float | None = None) -> Summary:
+    """What these events say. `usual`: as for `read`. Raises UserError if there is no step among
+    them."""
     ranges = sorted((e for e in events if e.ph == "X" and e.dur > 0), key=lambda e: e.ts)
-    steps = [e for e in ranges if e.cat == "user_annotation" and e.name.startswith("ProfilerStep#")]
-    if not steps:
+    marks = [e for e in ranges if e.cat == "user_annotation" and e.name.startswith("ProfilerStep#")]
+    if not marks:
         raise UserError("there is no whole step in the trace")
-    begin, end = steps[0].ts, max(e.end for e in steps)
+    begin, end = marks[0].ts, max(e.end for e in marks)
     ranges = [e for e in ranges if begin <= e.ts < end]
-    whole = end - begin
+    traced = end - begin
     kernels = [e for e in ranges if e.cat in _ON_GPU]
+    usually = len(marks) * (usual or inf) * 1e6
+    whole = usually if kernels and traced > _SLOWED * usually else traced
     work = kernels or [e for e in ranges if e.cat == "cpu_op"]
     talk = [e for e in ranges if _communicates(e)]
     # What calls a collective operation waits in it, on the processor, as its caller does.
@@ -111,11 +123,13 @@ def summary(events: Iterable[_Range]) -> Summary:
     busy, talking = union(work) if kernels else computing, union(talk)
     hidden = length(both(talking, computing)) / length(talking) if talking else None
     own = _own_times(work) if not kernels else [(e, e.dur) for e in kernels]
-    share = length(clip(busy, begin, end)) / whole
+    idle = max(1 - length(clip(busy, begin, end)) / whole, 0.0)
     communication = length(clip(talking, begin, end)) / whole
-    return Summary(len(steps), whole / 1e6, bool(kernels), _longest(own), max(1 - share, 0.0),
+    return Summary(len(marks), traced / 1e6, whole / 1e6, bool(kernels), _longest(own), idle,
                    _gaps(work, busy), communication, hidden,
-                   _advice(ranges, kernels, whole, 1 - share, communication * (1 - (hidden or 0))))
+                   _advice(ranges, kernels, traced, whole,
+                           idle if usual or not kernels else 0.0,  # else it may be the profiler's
+                           communication * (1 - (hidden or 0))))
 
 
 def _communicates(one: _Range) -> bool:
@@ -158,12 +172,12 @@ def _gaps(work: Sequence[_Range], busy: Spans, most: int = 3) -> tuple[Gap, ...]
                  for size, a, b in apart)
 
 
-def _advice(ranges: Sequence[_Range], kernels: Sequence[_Range], whole: float, idle: float,
-            exposed: float) -> tuple[str, ...]:
+def _advice(ranges: Sequence[_Range], kernels: Sequence[_Range], traced: float, whole: float,
+            idle: float, exposed: float) -> tuple[str, ...]:
     """What would help, the largest share first. Each rule has its threshold in front of it."""
     def share(*beginnings: str, cat: str) -> float:
         return length(union(e for e in ranges if e.cat == cat and e.name.startswith(beginnings))) \
-            / whole
+            / (whole if cat in _ON_GPU else traced)
 
     found: list[tuple[float, str]] = []
 
@@ -182,8 +196,8 @@ def _advice(ranges: Sequence[_Range], kernels: Sequence[_Range], whole: float, i
     if kernels:
         rule(0.1, reads, "{} of the time reads a value from the GPU (.item(), .cpu(), a loss that "
              "is printed): read it less often")
-        rule(0.1, share("Memcpy HtoD", cat="gpu_memcpy"), "{} of the time copies to the GPU: "
-             "pin_memory=True in the DataLoader and non_blocking=True")
+        rule(0.1, share("Memcpy HtoD (Pageable", cat="gpu_memcpy"), "{} of the time copies to the "
+             "GPU: pin_memory=True in the DataLoader and non_blocking=True")
         if data < 0.2 and median(e.dur for e in kernels) < 20:
             rule(0.3, idle, "for {} of the time the GPU has nothing to do, and half of its kernels "
                  "take less than 20 µs: a larger batch, torch.compile, or CUDA graphs")
@@ -241,22 +255,24 @@ def length(spans: Spans) -> float:
 def lines(whole: Summary) -> list[str]:
     """The summary for a terminal."""
     what, unit = ("kernel", "GPU") if whole.gpu else ("operator", "processor")
+    slowed = "" if whole.of == whole.seconds else \
+        f" ({_time(whole.of / whole.steps)} without the profiler: shares are of that)"
     out = [f"{whole.steps} step{'s' * (whole.steps > 1)} in {_time(whole.seconds)}, "
-           f"{_time(whole.seconds / whole.steps)} each; no {what} on the {unit} for "
+           f"{_time(whole.seconds / whole.steps)} each{slowed}; no {what} on the {unit} for "
            f"{whole.idle:.0%} of it"]
     if whole.hidden is not None:
         out.append(f"communication {whole.communication:.0%} of it, {whole.hidden:.0%} of that "
                    "hidden behind computing")
-    out += [f"{_time(one.seconds):>9}  {one.seconds / whole.seconds:4.0%}  {one.calls:6,}×  "
-            f"{one.name[:100]}" for one in whole.operators]
-    out += [f"{_time(gap.seconds):>9}  nothing ran between {gap.after[:60]} and {gap.before[:60]}"
-            for gap in whole.gaps]
+    out += [f"{_time(one.seconds):>9}  {one.seconds / whole.of:4.0%}  {one.calls:6,}×  "
+            f"{_short(one.name)[:100]}" for one in whole.operators]
+    out += [f"{_time(gap.seconds):>9}  nothing ran between {_short(gap.after)[:60]} and "
+            f"{_short(gap.before)[:60]}" for gap in whole.gaps]
     return out + [f"→ {text}" for text in whole.advice]
 
 
-def describe(run: Run, answer: Trace | None, *, memory: bool = False,
+def describe(run: Run, rank: int, answer: Trace | None, *, memory: bool = False,
              ) -> tuple[Path | None, Summary | memory_traces.Summary | None, list[str]]:
-    """Of what a rank of `run` has answered: the file, its summary, and the lines for people.
+    """Of what `rank` of `run` has answered: the file, its summary, and the lines for people.
     `memory`: it was asked for that."""
     if answer is None:
         return None, None, ["no trace: it made no step in that time, or has ended; gpu-engine "
@@ -268,10 +284,28 @@ def describe(run: Run, answer: Trace | None, *, memory: bool = False,
         if memory:
             held = memory_traces.read(run.path, answer.path)
             return path, held, memory_traces.lines(held)
-        whole = read(run.path, answer.path)
+        whole = read(run.path, answer.path, _usual(run.events(rank), answer.first))
     except UserError as err:
         return path, None, [str(err)]
     return path, whole, lines(whole)
+
+
+def _short(name: str) -> str:
+    """A kernel's name without what all of torch's have."""
+    for part in ("void ", "at::native::", "(anonymous namespace)::"):
+        name = name.replace(part, "")
+    return name
+
+
+def _usual(path: Path, first: int, most: int = 10) -> float | None:
+    """The median seconds of a rank's last steps before step `first`; None if it tells of none."""
+    spans: list[schema.StepTime] = []
+    for event in reader.backwards(path, schema.StepTime, schema.Start):
+        if isinstance(event, schema.Start) or len(spans) == most:
+            break
+        if event.step < first:
+            spans.append(event)
+    return steps.median_of(spans)
 
 
 def _time(seconds: float) -> str:

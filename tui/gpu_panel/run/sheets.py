@@ -59,7 +59,7 @@ def ask_for_traces(run: Run) -> TraceSheet:
     """Have each rank trace its next steps, and read the traces. Raises UserError and OSError."""
     lines: list[str] = []
     for rank, answer in trace(run).items():
-        path, _, text = traces.describe(run, answer)
+        path, _, text = traces.describe(run, rank, answer)
         lines += [f"rank {rank}" + ("" if path is None else f": {path}"), *text, ""]
     lines.append("https://ui.perfetto.dev opens the files")
     return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))

@@ -12,6 +12,7 @@ same number of steps on each rank.
 
 from __future__ import annotations
 
+import inspect
 import os
 import stat
 import time
@@ -137,8 +138,11 @@ class Tracer:
         profiler = torch.profiler
         # The first step warms up: starting up takes time that no step has otherwise.
         plan = profiler.schedule(wait=0, warmup=1, active=self._steps, repeat=1)
+        # Torch of today warns of keeping one cycle's events, unless it is to keep them all.
+        more: dict[str, Any] = {"acc_events": True} if "acc_events" in \
+            inspect.signature(profiler.profile).parameters else {}
         return profiler.profile(schedule=plan, profile_memory=self._memory,
-                                with_stack=self._memory)
+                                with_stack=self._memory, **more)
 
     def out_of_memory(self, err: BaseException, step: int) -> tuple[str, ...]:
         """Write what a GPU's memory held as `err` came after `step` steps, if that was recorded.
