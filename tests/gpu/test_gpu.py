@@ -44,7 +44,7 @@ def gpu():
 
 def train(*sets: str, expect: int = 0) -> runs.Run:
     base = [f"task.use={TASK}", "batch.size=64", "train.steps=60", "train.lr=0.01",
-            "train.workers=0", "train.checkpoint_every=20"]
+            "train.workers=0", "train.checkpoint_every=20", "devices.share=true"]
     argv = [sys.executable, "-m", "gpu_engine", "run", "--json"]
     argv += [word for s in (*base, *sets) for word in ("--set", s)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
@@ -159,7 +159,7 @@ def test_one_nccl_rank_trains(home):
 
 def test_nccl_refuses_two_ranks_on_one_gpu(home):
     argv = [sys.executable, "-m", "gpu_engine", "run", "--set", f"task.use={TASK}", "--set",
-            "devices.ids=0,0", "--mode", "ddp"]
+            "devices.ids=0,0", "--mode", "ddp", "--set", "devices.share=true"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "gloo" in done.stderr
@@ -176,7 +176,8 @@ def test_a_resumed_run_goes_on_to_the_bit(home):
 
 def test_the_check_passes(home):
     done = subprocess.run([sys.executable, "-m", "gpu_engine", "check", "ddp", "--devices", "0",
-                           "--json"], capture_output=True, text=True, timeout=600)
+                           "--set", "devices.share=true", "--json"], capture_output=True,
+                          text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ok"]
 
@@ -208,12 +209,12 @@ def test_a_process_on_the_gpu_keeps_a_run_away(home, gpu):
         assert refused.returncode == 2
         assert "is not free" in refused.stderr
         assert "devices.share" in refused.stderr
-        train(f"devices.ids={gpu.devices[0].id}", "devices.share=true", "train.steps=5")
+        train(f"devices.ids={gpu.devices[0].id}", "train.steps=5")
     finally:
         other.kill()
         other.wait()
         other.stdout.close()
-    train(f"devices.ids={gpu.devices[0].id}", "train.steps=5")
+    train(f"devices.ids={gpu.devices[0].id}", "devices.share=false", "train.steps=5")
 
 
 def test_bus_rates_of_the_gpu_that_is_looked_at(gpu):
@@ -225,7 +226,7 @@ def test_bus_rates_of_the_gpu_that_is_looked_at(gpu):
 
 
 def test_losses_of_a_script_are_seen_without_waiting_for_the_gpu(home):
-    seen = observe("on_gpu.py", options=("--devices", "0"))
+    seen = observe("on_gpu.py", options=("--devices", "0", "--set", "devices.share=true"))
     assert seen.state["state"] == "completed", seen.log()
     seen.same_as_without()
     assert seen.losses() == pytest.approx(seen.printed())

@@ -123,7 +123,7 @@ def test_the_sentence_reads_as_the_panel_shows_it():
     (spec_of("single", ["0", "1"]), gpus(2), "parallel.mode", "one device"),
     (spec_of("dp", ["cpu:0"]), slots(2), "parallel.mode", "needs GPUs"),
     (spec_of("ddp", ["cpu:0"], amp__dtype="fp16"), slots(2), "amp.dtype", "bf16 or off"),
-    (spec_of("ddp", ["9"]), gpus(2), "devices.ids", "this machine has 0, 1"),
+    (spec_of("ddp", ["9"]), gpus(2), "devices.ids", "this machine has GPUs 0, 1"),
     (spec_of("ddp", []), gpus(2), "devices.ids", "choose at least one"),
     (spec_of("ddp", ["0", "0"]), gpus(2), "devices.ids", "gloo"),
     (spec_of("dp", ["0", "0"]), gpus(2), "devices.ids", "once"),
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_said_at_its_key(spec, inventory, key, says):
 
 def test_pick_beyond_what_there_is_is_refused():
     spec = from_dict({"task": {"use": USE}, "devices": {"pick": 3}, "parallel": {"mode": "ddp"}})
-    assert "offers 2" in problems(spec, slots(2))["devices.pick"]
+    assert "this machine has 2: cpu:0, cpu:1" in problems(spec, slots(2))["devices.pick"]
 
 
 def test_a_command_gets_the_learning_rate_with_all_its_digits():

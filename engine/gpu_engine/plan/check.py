@@ -143,17 +143,25 @@ def counted(spec: RunSpec) -> RunSpec:
     return replace(spec, devices=replace(spec.devices, pick=1)) if one else spec
 
 
+def _offered(inventory: Inventory) -> str:
+    """The ids of a machine's devices, in words: "GPU 0" is not to be read as no GPU."""
+    ids = ", ".join(d.id for d in inventory.devices) or "no devices"
+    what = "" if inventory.is_cpu or not inventory.devices else \
+        "GPU " if len(inventory.devices) == 1 else "GPUs "
+    return what + ids
+
+
 def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], list[Problem]]:
     """The devices that `spec` names, in its order, and what is wrong with them (then none)."""
     spec = counted(spec)
     ids = spec.devices.ids
-    offered = ", ".join(d.id for d in inventory.devices) or "none"
+    offered = _offered(inventory)
     if not ids:
         if spec.devices.pick or (names_none(spec) and inventory.devices):
             have = len(inventory.devices)
             if (spec.devices.pick or 0) > have:
                 return [], [Problem("devices.pick", spec.devices.pick,
-                                    f"this machine offers {have}: {offered}")]
+                                    f"this machine has {have}: {offered}")]
             first = inventory.source_of(inventory.devices[0])
             alike = [d for d in inventory.devices if inventory.source_of(d) == first]
             return alike[:spec.devices.pick], []

@@ -50,7 +50,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             dialog.query_one("#q-count", Input).value = "9"
             await pilot.press("enter")
             await until(pilot, lambda: dialog.query_one("#wrong-count").display)
-            assert "this machine offers 1" in str(dialog.query_one("#wrong-count", Static).content)
+            assert "this machine has 1" in str(dialog.query_one("#wrong-count", Static).content)
             dialog.query_one("#q-devices", Choice).choose("these")
             await pilot.press("enter")
             await until(pilot, lambda: screen.runs.waiting == 1)

@@ -321,6 +321,19 @@ async def test_the_memory_chart_has_the_cards_capacity_and_many_ranks_are_a_band
         assert "mean of 20" not in view.frame(60, 20)[0].text
 
 
+async def test_a_card_that_would_press_the_curves_flat_is_named_alone(tmp_path: Path, home: Path):
+    card = RankPlan(0, 0, 0, (DeviceUse("0", "GPU 0", None, "cuda:0", memory=400 * GIB),))
+    run = Written(tmp_path, ranks=1, plan={"ranks": (card,)})
+    run.start(0)
+    run.steps(0, 0, 49)
+    app = Mini(run.run, at=25)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(0, 49))
+        view = app.run_screen.query_one("#memory", CurveView)
+        assert not view.levels
+        assert str(view.border_title) == "memory ─ 28.0 of 400 GiB, peak 34.0"
+
+
 async def test_while_old_events_are_being_read_no_chart_says_that_there_are_none(tmp_path):
     app = Mini(trained(tmp_path).run)
     async with app.run_test(size=(120, 36)) as pilot:

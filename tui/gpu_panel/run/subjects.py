@@ -175,6 +175,13 @@ def _capacity(store: RunStore) -> list[Level]:
     return [Level(float(size), f"card {units.gib(size)} GiB") for size in sorted(sizes)]
 
 
+def _levels(store: RunStore) -> list[Level]:
+    """Those cards whose line would not press the curves flat; the title has the size anyway."""
+    most = max((b for v in store.ranks.values() for b in (*v.gpu_peak, *v.gpu_reserved)
+                if b is not None), default=0)
+    return [level for level in _capacity(store) if level.value <= 10 * most]
+
+
 def _memory_title(store: RunStore) -> str:
     """ "memory ─ 28.1 of 80 GiB, peak 34.1", the figures of the fullest device."""
     views = list(store.ranks.values())
@@ -232,11 +239,11 @@ _LOSS = Subject(LOSS, "loss", "training", Axes(empty="no step yet"),
                 lambda s: _of_losses(s, s.loss), _loss_title, over_all=lambda s: s.loss.all)
 _MEMORY = Subject(MEMORY, "memory", "memory", _BYTES, _memory, _memory_title, by_time=True,
                   over_all=lambda s: s.memory.all_allocated if s.memory.allocated
-                  else s.memory.all_rss, levels=_capacity)
+                  else s.memory.all_rss, levels=_levels)
 _TIMED: Mapping[str, Subject] = {s.key: s for s in (
     Subject("reserved", "reserved memory", "memory", _BYTES,
             lambda s: _of_devices(s, s.memory.reserved), _reserved_title, by_time=True,
-            levels=_capacity),
+            levels=_levels),
     Subject("host", "host memory", "memory", _BYTES, _host_memory, _host_title, by_time=True,
             over_all=lambda s: s.memory.all_rss),
     _device_subject(devices.UTILIZATION, "utilisation", _SHARE),
