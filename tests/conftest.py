@@ -88,6 +88,10 @@ if sys.prefix != sys.base_prefix:
     if folders[0] != (bin_folder := str(Path(sys.prefix, "bin"))):
         os.environ["PATH"] = os.pathsep.join((bin_folder, *folders))
 
+# Ranks start in half of the time: see there.
+QUICK = os.fspath(Path(__file__).with_name("quick_ranks"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (QUICK, os.environ.get("PYTHONPATH"))))
+
 # One thread a rank: the suite's ranks share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -115,6 +119,13 @@ def slots(count: int, cores: int = 1) -> Inventory:
     return Inventory(tuple(Device(f"cpu:{i}", "cpu", f"CPU core {i}", i, None, 16 << 30,
                                   tuple(range(i * cores, (i + 1) * cores)))
                            for i in range(count)), "cpu")
+
+
+@pytest.fixture
+def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks do without QUICK."""
+    paths = os.environ["PYTHONPATH"].split(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in paths if p != QUICK))
 
 
 @pytest.fixture(autouse=True)

@@ -152,7 +152,7 @@ def test_all_ranks_of_a_script_trace_the_same_steps_and_train_on(home):
         trace(run)
 
 
-def test_a_task_traces_and_one_that_profiles_itself_says_so(home):
+def test_a_task_traces_and_one_that_profiles_itself_says_so(home, whole_torch):
     one = ("--devices", "cpu:0", "--mode", "single")
     run = begin("--set", "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT",
                 "--set", "train.steps=1000000", options=one)
