@@ -1,16 +1,16 @@
 """On PYTHONPATH while the tests run (conftest.py): lets a rank of the engine start in half of the
-processor time, of which the suite's hundreds of ranks take the most. In place of torch._dynamo, which
-optimizers, process groups and DDP import and a rank never calls, are the few names that they ask
-for. Nothing that trains is another: losses are compared with loops in whole torches. The tests in
-e2e/ do without this, as a person does.
+processor time, of which the suite's hundreds of ranks take the most.
+
+In place of torch._dynamo, which optimizers, process groups and DDP import and a rank never calls,
+are the few names that they ask for. Nothing that trains is another: losses are compared with loops
+in whole torches. The tests in e2e/ do without this, as a person does.
 """
 
 import gc
-import os
 import sys
 import types
 
-RANK = os.path.join("gpu_engine", "worker", "__main__.py")
+RANK = "gpu_engine/worker/__main__.py"
 
 
 def put(name, **contents):
