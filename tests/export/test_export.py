@@ -20,7 +20,8 @@ import pytest
 
 from gpu_engine.export import TARGETS, exporter, needed, source
 from gpu_engine.export.targets import opener
-from gpu_engine.export.to_csv import cell, quoted
+from gpu_engine.export.row import About, Anew, Row
+from gpu_engine.export.to_csv import Csv, cell, quoted
 from gpu_engine.runs import sweep
 from gpu_engine.runs.folder import Run
 
@@ -188,6 +189,34 @@ def test_no_row_is_lost_or_doubled_while_a_run_is_followed(home, tmp_path, hasty
     again = tmp_path / "again.csv"
     assert called("export", it.run.id, "--to", "csv", "-o", str(again)).returncode == 0
     assert table(again) == [{k: v for k, v in r.items() if k != "eval/loss"} for r in table(out)]
+
+
+def test_following_a_run_that_has_ended_is_an_export(run, tmp_path):
+    said: list[str] = []
+    exporter.follow(run, opener("csv", run.id, "digits", tmp_path / "f.csv"),
+                    lambda state: state.live, said=said.append)
+    assert said == []
+    assert called("export", run.id, "--to", "csv", "-o", str(tmp_path / "e.csv")).returncode == 0
+    assert (tmp_path / "f.csv").read_text() == (tmp_path / "e.csv").read_text()
+
+
+def test_all_new_columns_of_a_row_come_at_one_beginning(tmp_path):
+    first, second = (Row(n, T0 + n, 1, values) for n, values in (
+        (1, {"a": 1.0}), (2, {"a": 2.0, "b": 3.0, "c": 4.0})))
+    target = Csv(tmp_path / "f.csv")
+    target.begin(About("3f2a", "toy", T0, {}))
+    target.write(first)
+    target.publish()
+    with pytest.raises(Anew):
+        target.write(second)
+    target.abandon()
+    target.begin(About("3f2a", "toy", T0, {}))
+    target.write(first)
+    target.publish()
+    target.write(second)
+    target.close()
+    assert [(r["a"], r["b"], r["c"]) for r in table(tmp_path / "f.csv")] == [
+        ("1", "", ""), ("2", "3", "4")]
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow",)])

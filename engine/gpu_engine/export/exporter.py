@@ -99,6 +99,8 @@ class _Export:
 
     def to_the_end(self, goes_on: GoesOn, said: Callable[[str], None],
                    stopped: Callable[[], bool]) -> Exported:
+        if not goes_on(self._state()):
+            return self.once()
         target, first = self._open(), True
         while True:
             source = self._begin(target)

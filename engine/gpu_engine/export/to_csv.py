@@ -41,18 +41,17 @@ class Csv:
     def write(self, row: Row) -> None:
         """Add a line. Raises Anew if it has a new column and the head is written."""
         assert self._aside is not None
+        new = [n for n in row.values if n not in self._at and self._names(n) is not None]
+        for name in new:
+            self._at[name] = len(self._at)
+        if new:
+            if self._body is None:
+                raise Anew  # with these columns from the beginning
+            self._grown[self._lines] = len(self._at)
         cells = [""] * len(self._at)
         for name, value in row.values.items():
-            at = self._at.get(name)
-            if at is None:
-                if self._names(name) is None:
-                    continue
-                at = self._at[name] = len(self._at)
-                if self._body is None:
-                    raise Anew  # with this column from the beginning
-                self._grown[self._lines] = len(self._at)
-                cells.append("")
-            cells[at] = cell(value)
+            if (at := self._at.get(name)) is not None:
+                cells[at] = cell(value)
         line = f"{row.step},{row.t:.3f},{row.attempt},{','.join(cells)}\n"
         (self._body or self._aside.file).write(line.encode())
         self._lines += 1
