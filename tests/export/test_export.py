@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.export import TARGETS, exporter, needed, source
-from gpu_engine.export.targets import opener
 from gpu_engine.export.row import About, Anew, Row
+from gpu_engine.export.targets import opener
 from gpu_engine.export.to_csv import Csv, cell, quoted
 from gpu_engine.runs import sweep
 from gpu_engine.runs.folder import Run

@@ -2,6 +2,7 @@
 
 import sys
 
+import quick  # noqa: F401
 import show
 import torch
 

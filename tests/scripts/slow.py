@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 
+import quick  # noqa: F401
 import torch
 from torch.utils.data import DataLoader, Dataset
 
