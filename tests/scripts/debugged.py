@@ -6,7 +6,6 @@ import sys
 import time
 from datetime import timedelta
 
-import quick  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn
