@@ -95,7 +95,7 @@ def test_a_rank_that_left_is_the_cause_of_the_failure(home, fault, parts):
 
 
 def test_a_timeout_that_ends_a_run_says_who_did_not_come(home):
-    _, state = engine_run(*TWO, "--", PYTHON, str(SCRIPTS / "hang.py"), "sleep", "14", env=ENV)
+    _, state = engine_run(*TWO, "--", PYTHON, str(SCRIPTS / "hang.py"), "sleep", "24", env=ENV)
     assert state["state"] == "failed"
     text = state["cause"]["message"]
     assert text.startswith("rank 0 waits for rank 1 in all_reduce #"), text
