@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+import shutil
 import time
 from pathlib import Path
 
@@ -13,12 +15,14 @@ from click.testing import CliRunner
 from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import traces
+from gpu_engine.events.schema import Trace
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.traces import trace
 from gpu_engine.worker.rank.tracer import Tracer
 
 from .. import odd_runs
 from ..conftest import wait_for
+from ..export.kit import Written
 from ..observe.kit import PYTHON, SCRIPTS
 
 TWO = ("--mode", "ddp", "--devices", "cpu:0,cpu:1", "--set", "parallel.launcher=direct")
@@ -87,6 +91,24 @@ def test_the_time_that_the_profiler_takes_is_not_the_gpus():
     unknown = traces.read(Path(__file__).parent, "h200.json.gz")
     assert (round(unknown.idle, 2), unknown.advice) == (0.52, ())  # nor whose it is
     assert traces.read(Path(__file__).parent, "h200.json.gz", usual=0.0055).of == unknown.seconds
+    more = traces.read(Path(__file__).parent, "h200.json.gz", usual=1e-9)  # these did more
+    assert (more.idle, round(more.of, 4)) == (0, round(0.48 * unknown.seconds, 4))
+
+
+@pytest.mark.parametrize(("medians", "usual"), [
+    ([0.5, 0.0032, 0.0032, 9.0], 0.0032), ([], None), ([-1.0, 0.0, math.nan, math.inf], None)])
+def test_how_long_steps_usually_take_is_known_from_those_before(home, medians, usual):
+    with Written() as it:
+        it.start()
+        for at, median in enumerate(medians):
+            it.tell(0, "step_time", t=1.0 + at, step=10 * at + 10, n=10, seconds=1.0,
+                    median=median)
+    (it.run.path / "traces").mkdir()
+    shutil.copy(Path(__file__).with_name("h200.json.gz"), it.run.path / "traces" / "a.json.gz")
+    answer = Trace(first=39, steps=3, path="traces/a.json.gz")
+    _, found, _ = traces.describe(it.run, 0, answer)
+    assert isinstance(found, traces.Summary)
+    assert found.of == pytest.approx(found.seconds if usual is None else 3 * usual)
 
 
 def test_copies_from_memory_that_is_not_pinned_are_advised_against(tmp_path):
@@ -144,6 +166,7 @@ def test_all_ranks_of_a_script_trace_the_same_steps_and_train_on(home):
     assert only.stdout.startswith("--- rank 1 ---")
     assert "3 steps in" in only.stdout
     assert run.state().live
+    assert "UserWarning" not in "".join(run.log(rank).read_text() for rank in (0, 1))
     with pytest.raises(UserError, match="no rank 7"):
         trace(run, ranks=[7])
     run.stop(now=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 from gpu_engine.diagnose import steps
-from gpu_engine.events import reader, schema
 from gpu_engine.events.paths import events_path, ranks_with_files
 
 if TYPE_CHECKING:
@@ -72,12 +70,7 @@ def steady(run: Run) -> Steady:
 
 def _of_file(path: Path) -> tuple[int, float] | None:
     """(steady steps, their median) of a rank's last attempt; None if it tells of no step."""
-    spans: list[schema.StepTime] = []
-    for event in reader.backwards(path, schema.StepTime, schema.Start):
-        if isinstance(event, schema.Start):
-            break
-        if event.n and event.median is not None and isfinite(event.median) and event.median > 0:
-            spans.append(event)
+    spans = list(steps.newest(path))
     if not spans:
         return None
     begin = spans[-1].step - spans[-1].n + FIRST

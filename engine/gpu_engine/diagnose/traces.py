@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import inf
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +21,6 @@ import msgspec
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 from gpu_engine.diagnose import memory_traces, steps, trace_files
-from gpu_engine.events import reader, schema
 from gpu_engine.events.schema import Trace
 from gpu_engine.runs.folder import Run
 
@@ -113,8 +112,6 @@ def summary(events: Iterable[_Range], usual: float | None = None) -> Summary:
     ranges = [e for e in ranges if begin <= e.ts < end]
     traced = end - begin
     kernels = [e for e in ranges if e.cat in _ON_GPU]
-    usually = len(marks) * (usual or inf) * 1e6
-    whole = usually if kernels and traced > _SLOWED * usually else traced
     work = kernels or [e for e in ranges if e.cat == "cpu_op"]
     talk = [e for e in ranges if _communicates(e)]
     # What calls a collective operation waits in it, on the processor, as its caller does.
@@ -123,7 +120,9 @@ def summary(events: Iterable[_Range], usual: float | None = None) -> Summary:
     busy, talking = union(work) if kernels else computing, union(talk)
     hidden = length(both(talking, computing)) / length(talking) if talking else None
     own = _own_times(work) if not kernels else [(e, e.dur) for e in kernels]
-    idle = max(1 - length(clip(busy, begin, end)) / whole, 0.0)
+    worked, usually = length(clip(busy, begin, end)), len(marks) * (usual or inf) * 1e6
+    whole = max(usually, worked) if kernels and traced > _SLOWED * usually else traced
+    idle = 1 - worked / whole
     communication = length(clip(talking, begin, end)) / whole
     return Summary(len(marks), traced / 1e6, whole / 1e6, bool(kernels), _longest(own), idle,
                    _gaps(work, busy), communication, hidden,
@@ -299,13 +298,8 @@ def _short(name: str) -> str:
 
 def _usual(path: Path, first: int, most: int = 10) -> float | None:
     """The median seconds of a rank's last steps before step `first`; None if it tells of none."""
-    spans: list[schema.StepTime] = []
-    for event in reader.backwards(path, schema.StepTime, schema.Start):
-        if isinstance(event, schema.Start) or len(spans) == most:
-            break
-        if event.step < first:
-            spans.append(event)
-    return steps.median_of(spans)
+    before = (span for span in steps.newest(path) if span.step < first)
+    return steps.median_of(islice(before, most))
 
 
 def _time(seconds: float) -> str:

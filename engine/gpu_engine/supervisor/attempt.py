@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from gpu_engine.common import procs
 from gpu_engine.diagnose import hangs
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
@@ -53,6 +54,7 @@ class Attempt:
     orphans: dict[int, int] = field(default_factory=dict)
     """The exit statuses of processes that have become our children and ended by themselves."""
     devices: DeviceRecord | None = None
+    """The record of its devices, which may have a process of its own."""
     left: LeftRunning | None = None
     """What a person's own command has left running; None for a task, whose ranks leave nothing."""
     terminal: Terminal | None = None
@@ -84,8 +86,10 @@ class Attempt:
 
     def _below(self) -> list[int]:
         """All processes below this one but its own, which reads the GPUs."""
+        if procs.LINUX and childless():
+            return []
         ours = None if self.devices is None else self.devices.pid
-        return [] if childless() else [p for p in descendants(os.getpid()) if p != ours]
+        return [pid for pid in descendants(os.getpid()) if pid != ours]
 
     @property
     def only_leaving(self) -> bool:

@@ -227,6 +227,15 @@ def test_when_the_pool_is_empty_marks_are_lost_and_come_back(clock):
     assert len(parts._device.free) == 3
 
 
+def test_steps_of_two_milliseconds_have_enough_events_until_they_are_looked_at(clock):
+    cuda, parts = Cuda(), StepParts()
+    parts._device = step_parts._DeviceClock(cuda)
+    for _ in range(500):
+        for kind in "data", "copy", "forward", "backward", "optimizer", STEP:
+            parts.mark(kind)
+    assert len(cuda.recorded) == 3000
+
+
 def driven(clock: list[float], step: tuple[tuple[str, float, float], ...], parts: StepParts,
            ) -> schema.StepTime:
     """Ten steps with a GPU that does one thing after the other. Each mark has the seconds of work

@@ -220,7 +220,7 @@ class _DeviceClock:
         graph."""
         with contextlib.suppress(Exception):  # never the training's problem
             if self.free and not self.capturing():
-                event = self.free.popleft()
+                event = self.free.pop()  # the one used last: no more are made than are needed
                 reached = self._last is not None and self._last.query()
                 event.record()
                 self._last = event

@@ -138,7 +138,7 @@ class Tracer:
         profiler = torch.profiler
         # The first step warms up: starting up takes time that no step has otherwise.
         plan = profiler.schedule(wait=0, warmup=1, active=self._steps, repeat=1)
-        # Torch of today warns of keeping one cycle's events, unless it is to keep them all.
+        # Torch 2.11 warns, into the script's log, of keeping one cycle's events and not all.
         more: dict[str, Any] = {"acc_events": True} if "acc_events" in \
             inspect.signature(profiler.profile).parameters else {}
         return profiler.profile(schedule=plan, profile_memory=self._memory,
