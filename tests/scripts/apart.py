@@ -12,8 +12,11 @@ import os
 import sys
 import time
 
+if "fsdp" not in sys.argv:
+    import quick  # noqa: F401
 import show
 import torch
+import torch._prims.rng_prims
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 

@@ -6,7 +6,9 @@ import sys
 import time
 from datetime import timedelta
 
+import quick  # noqa: F401
 import torch
+import torch._prims.rng_prims
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

@@ -8,7 +8,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import quick  # noqa: F401
 import torch
+import torch._prims.rng_prims
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

@@ -3,7 +3,8 @@ leaves out what torch imports for tracing and compiling only, and what no script
 
 - torch._dynamo: see `no_dynamo`.
 - torch._meta_registrations, which `import torch` imports: what operators do on tensors
-  without data. (torch.Generator then needs an import of torch._prims.rng_prims.)
+  without data. (torch.Generator, which loaders and samplers use, then needs an import of
+  torch._prims.rng_prims.)
 
 It is for scripts that compile nothing; some scripts do without it, as people's do."""
 
