@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import csv
 import os
-import zlib
 from pathlib import Path
 
-from .hostile_runs import GOOD
+from .hostile_runs import CASES, GOOD, KINDS, NAMES
 from .watching import Watch
 
-EVERY = 1 if os.environ.get("GPU_PANEL_EXAMPLES") == "fuzz" else 3
-"""Each folder gets every third command, beginning with another one, so that each command meets each
+EVERY = 1 if os.environ.get("GPU_PANEL_EXAMPLES") == "fuzz" else 5
+"""Each folder gets every fifth command, beginning with another one, so that each command meets each
 file and each way in which one is wrong; `make fuzz` tries all with all."""
 _COMPLETED = ("gpu-engine show ", "gpu-engine stop ", "gpu-engine sweep ",
               "gpu-engine queue cancel ", "gpu-engine runs --tag ", "gpu-engine runs -f tag:")
 
 
-def _begin(path: Path, every: int) -> int:
-    return zlib.crc32(os.fsencode(path.name)) % every
+def _begin(case: str, every: int) -> int:
+    """Another one for each file of a kind, and for each kind of a file."""
+    number = [*CASES, *NAMES].index(case) if every > 1 else 0
+    return (number + number // len(KINDS)) % every
 
 
-def look(watch: Watch, path: Path, *, few: bool = False, every: int = EVERY) -> None:
+def look(watch: Watch, path: Path, case: str, *, few: bool = False, every: int = EVERY) -> None:
     """The commands that only look: at this run, and at all. `few`: each way to read it once."""
     run, good, out = str(path), str(path.parent / GOOD), watch.world.root / "out"
     listed = watch.call("runs", "-n", "5000")
@@ -51,7 +52,7 @@ def look(watch: Watch, path: Path, *, few: bool = False, every: int = EVERY) -> 
     if not (watch.world.locks or (path / "queue.json").exists() or (path / "slurm.json").exists()):
         calls += [("logs", "-f", "--", run),
                   ("export", "--to", "csv", "--follow", "-o", str(out / "f.csv"), "--", run)]
-    for words in calls[_begin(path, every)::every]:
+    for words in calls[_begin(case, every)::every]:
         text = watch.call(*words)
         for word in ("NaN", "Infinity") if "--json" in words else ():
             if f": {word}" in text or f": -{word}" in text:
@@ -59,7 +60,7 @@ def look(watch: Watch, path: Path, *, few: bool = False, every: int = EVERY) -> 
         if "--csv" in words:
             judge_tables(watch, text)
     judge_tables(watch, *(path.read_text() for path in out.glob("*.csv")))
-    for line in _COMPLETED[_begin(path, every)::every]:
+    for line in _COMPLETED[_begin(case, every)::every]:
         watch.call("complete", COMP_LINE=line, _GPU_ENGINE_COMPLETE="zsh_complete")
 
 
@@ -78,7 +79,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def act(watch: Watch, path: Path, *, every: int = EVERY) -> None:
+def act(watch: Watch, path: Path, case: str, *, every: int = EVERY) -> None:
     """The commands that change something of this run, or ask its processes."""
     run, out = str(path), watch.world.root / "out"
     calls = (("note", "--", run, "a note"), ("note", "--name", "x", "--tag", "y", "--", run),
@@ -92,5 +93,5 @@ def act(watch: Watch, path: Path, *, every: int = EVERY) -> None:
              ("stop", "--no-wait", "--", run), ("stop", "--no-wait", "--now", "--", run),
              ("runs", "rm", "--here", "--", run), ("runs", "rm", "--", run),
              ("runs", "prune", "--keep", "1"))
-    for words in calls[_begin(path, every)::every]:
+    for words in calls[_begin(case, every)::every]:
         watch.call(*words)

@@ -30,8 +30,8 @@ Begin = Callable[[], Watch]
 def test_folder(name: str, world: World, watch: Begin):
     path = make(name, world)
     watching = watch()
-    look(watching, path, few=name in HEAVY)
-    act(watching, path)
+    look(watching, path, name, few=name in HEAVY)
+    act(watching, path, name)
     assert not watching.problems, "\n".join(dict.fromkeys(watching.problems))
 
 
@@ -39,11 +39,11 @@ def test_nothing_of_the_tests_own_is_wrong(world: World, watch: Begin):
     """The good run alone: every command does what it is for."""
     path = make("", world, "77aa")
     watching = watch()
-    look(watching, path, every=1)
+    look(watching, path, "", every=1)
     assert "77aa" in watching.call("runs")
     for name in ("r.html", "r.md", "r.csv", "r0.csv", "f.csv"):
         assert (world.root / "out" / name).stat().st_size > 100
-    act(watching, path, every=1)
+    act(watching, path, "", every=1)
     assert not watching.problems, "\n".join(watching.problems)
     assert not path.exists()
     assert os.listdir(world.root / "work") == []  # noqa: PTH208

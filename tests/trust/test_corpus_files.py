@@ -15,6 +15,6 @@ from .watching import Watch
 def test_folder(name: str, world: World, watch: Callable[[], Watch]):
     path = make(name, world)
     watching = watch()
-    look(watching, path, few=name in HEAVY | ALIKE)
-    act(watching, path)
+    look(watching, path, name, few=name in HEAVY | ALIKE)
+    act(watching, path, name)
     assert not watching.problems, "\n".join(dict.fromkeys(watching.problems))

@@ -27,8 +27,8 @@ from .hostile_runs import (
 from .watching import Watch
 
 KINDS = (*WRONG, float("nan"), float("inf"), DIGITS, 10**30)
-_EVERY = 3
-"""Each value gets every third of these, of a plan, which has most, every sixth, beginning with
+_EVERY = 5
+"""Each value gets every fifth of these, of a plan, which has most, every tenth, beginning with
 another one; `make fuzz` tries all."""
 _ID = "77aa"
 
