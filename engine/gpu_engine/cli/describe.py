@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_engine.cli.output import echo, in_json
 
 if TYPE_CHECKING:
-    from gpu_engine.launching.ask_torch import Described, Parameter
     from gpu_engine.spec.catalog import TaskInfo
 
 
@@ -45,10 +44,10 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
         echo()
 
 
-def _to_dict(info: TaskInfo) -> Described:
-    fields: list[Parameter] = []
+def _to_dict(info: TaskInfo) -> dict[str, Any]:
+    fields: list[dict[str, Any]] = []
     for f in info.fields:
-        told: Parameter = {"name": f.name, "type": f.type, "help": f.help}
+        told: dict[str, Any] = {"name": f.name, "type": f.type, "help": f.help}
         if not f.required:
             told["default"] = f.default
         if choices := f.kind.without_none.choices:

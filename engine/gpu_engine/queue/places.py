@@ -51,7 +51,8 @@ class Places:
         self._shared = shared.find()
         self._held: dict[str, held.Mine] = {}
         """Run → its place, in our order."""
-        self._taken_up = False
+        self._said: list[object] | None = None
+        """What our places say; None: we have not looked for those of the waiter before."""
         self._others: dict[str, tuple[int, Request]] = {}
         """Name of a place → the uid of its user, and what the run wants; first come first."""
         self._read_at = -_LOOK
@@ -68,13 +69,16 @@ class Places:
         said = {name: {"run": name, "queue": self._queue, "count": wants.count, "cpu": wants.cpu,
                        "keys": [keys.get(i, i) for i in wants.ids], "free_bytes": wants.free}
                 for name, wants in runs[:MOST]}
+        first, before, self._said = self._said is None, self._said, list(said.values())
+        if before == self._said:
+            return
         for name in self._held.keys() - said:
             self._held.pop(name).close()
         places = sorted(self._held.values(), key=lambda place: place.path)
         try:
             with held.alone(self._shared.lock):
-                if not self._taken_up:
-                    places, self._taken_up = self._take_back(said), True
+                if first:
+                    places = self._take_back(said)
                 for n, about in enumerate(said.values()):
                     if n == len(places):
                         places.append(held.make(self._shared.line, about))
