@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import click
 
-from gpu_engine.cli.grid_options import grid_options, members_of, show
 from gpu_engine.cli.output import echo, in_json
-from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+from gpu_engine.cli.spec_options import (
+    SpecChoice,
+    WithCommand,
+    grid_options,
+    members_of,
+    show,
+    spec_options,
+)
 from gpu_engine.common.clean import clean
 
 

@@ -42,7 +42,8 @@ class Prepared:
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            in_turn: bool = False, near: Path | None = None, send: bool = True) -> Prepared:
+            in_turn: bool = False, near: Path | None = None, for_here: bool = True,
+            send: bool = True) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
     with run.sync each host is sent the code that it lacks, as its checks run in that folder, unless
     `send` is False: then it checks all but the task, and only the plan can be used.
@@ -52,6 +53,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     which has just judged its devices, and it overtakes nobody.
 
     near: the folder from which virtual environments are looked for; None: `cwd`.
+    for_here: whether this machine needs torch for it; False for a plan that is taken elsewhere.
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
@@ -65,7 +67,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     named, asked = spec.devices.ids, counted(spec)
     spec = pick(spec, inventory)
     checked = check(spec, inventory)
-    taken = interpreter.of(spec, near or cwd)
+    taken = interpreter.of(spec, near or cwd) if for_here else None
     # Devices that were chosen here, or by the queue, were free a moment ago.
     problems, warnings = preflight.judge(
         spec, inventory, cwd, taken,
@@ -154,7 +156,6 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
 
     start: "best" or a step goes on from that checkpoint, and from no other; those behind it are
     set aside in a folder of their own, once it has been verified.
-
     say: told what takes long, as bringing a checkpoint to another host.
 
     Raises UserError while it runs, where what is left of it can't be ended or there is no such

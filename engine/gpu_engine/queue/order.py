@@ -99,8 +99,8 @@ _BEHIND = "for runs ahead of it"
 
 def decide(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, now: float,
            monotonic: float, choose: Choose) -> list[Decision]:
-    """What becomes of each of our runs in the line, and which of the other users' it is the turn
-    of. `now`: Unix seconds; `monotonic`: the clock of `DeviceNow.since`."""
+    """What becomes of each of our runs in the line, and whose turn it is of the other users' runs.
+    `now`: Unix seconds; `monotonic`: the clock of `DeviceNow.since`."""
     kept: dict[str, Request] = {}
     """Device → the run before that could use it, or starts on it."""
     out: list[Decision] = []

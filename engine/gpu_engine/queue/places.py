@@ -51,7 +51,7 @@ class Places:
         self._shared = shared.find()
         self._held: dict[str, held.Mine] = {}
         """Run → its place, in our order."""
-        self._said: list[object] | None = None
+        self._said: Sequence[object] | None = None
         """What our places say; None: we have not looked for those of the waiter before."""
         self._others: dict[str, tuple[int, Request]] = {}
         """Name of a place → the uid of its user, and what the run wants; first come first."""
