@@ -153,7 +153,7 @@ def _is_pipe() -> bool:
     return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
 
 
-def _silent(follower: Follower, goes_on: GoesOn, each: Each) -> State:
+def _silent(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> State:
     # Only the state is read, and not often: the ranks need the cores.
     while goes_on(follower.run.state()):
         each(False)
@@ -163,7 +163,7 @@ def _silent(follower: Follower, goes_on: GoesOn, each: Each) -> State:
     return follower.state
 
 
-def _plain(follower: Follower, goes_on: GoesOn, each: Each) -> State:
+def _plain(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> State:
     shown = 0.0
     last: tuple[object, ...] = ()
     reason: str | None = None
@@ -203,7 +203,7 @@ def _rank_text(view: RankView) -> str:
             f"{units.pace(view.samples_per_s, view.steps_per_s)}")
 
 
-def _in_place(follower: Follower, goes_on: GoesOn, each: Each) -> State:
+def _in_place(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> State:
     from rich.console import Console
     from rich.live import Live
 

@@ -51,8 +51,9 @@ class Places:
         self._shared = shared.find()
         self._held: dict[str, held.Mine] = {}
         """Run → its place, in our order."""
+        self._taken_up = False
         self._said: Sequence[object] | None = None
-        """What our places say; None: we have not looked for those of the waiter before."""
+        """What our places were to say at the last time."""
         self._others: dict[str, tuple[int, Request]] = {}
         """Name of a place → the uid of its user, and what the run wants; first come first."""
         self._read_at = -_LOOK
@@ -69,7 +70,7 @@ class Places:
         said = {name: {"run": name, "queue": self._queue, "count": wants.count, "cpu": wants.cpu,
                        "keys": [keys.get(i, i) for i in wants.ids], "free_bytes": wants.free}
                 for name, wants in runs[:MOST]}
-        first, before, self._said = self._said is None, self._said, list(said.values())
+        before, self._said = self._said, list(said.values())
         if before == self._said:
             return
         for name in self._held.keys() - said:
@@ -77,8 +78,8 @@ class Places:
         places = sorted(self._held.values(), key=lambda place: place.path)
         try:
             with held.alone(self._shared.lock):
-                if first:
-                    places = self._take_back(said)
+                if not self._taken_up:
+                    places, self._taken_up = self._take_back(said), True
                 for n, about in enumerate(said.values()):
                     if n == len(places):
                         places.append(held.make(self._shared.line, about))
