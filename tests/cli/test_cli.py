@@ -124,7 +124,6 @@ def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
 
 @pytest.mark.parametrize(("args", "says"), [
     (["run", "defalt"], "did you mean default"),
-    (["plan", "single", "--as", "kubeflow"], "examples/platforms.py"),
     (["run"], "name a preset"),
     (["run", "default", "--set", "batch.sice=3"], "did you mean batch.size"),
     (["run", "default", "--set", "batch.size=x"], 'batch.size = "x": expected a whole number'),

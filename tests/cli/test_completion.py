@@ -143,7 +143,7 @@ def test_a_thousand_runs_are_told_newest_first_and_few_are_read(home: Path, monk
 def test_nothing_slow_is_imported(runs: Path, line: str):
     """Its time on the processor: see bench. Here: what of the slow packages came in."""
     out = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "gpu_engine.cli"], capture_output=True,
+        [sys.executable, "-X", "importtime", "-m", "gpu_engine"], capture_output=True,
         text=True, timeout=PATIENCE,
         env=os.environ | {"_GPU_ENGINE_COMPLETE": "zsh_complete", "COMP_LINE": line})
     assert out.stdout.count("\n") >= 1, out.stderr[-500:]

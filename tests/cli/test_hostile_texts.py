@@ -191,7 +191,7 @@ def test_words_of_a_command_line(three):
                   ["queue", "move", three["queued"].id, bad], ["note", bad], ["sweep", bad],
                   ["compare", bad, bad], ["settings", bad], ["completion", bad],
                   ["devices", "--wait", bad], ["check", bad], ["export", bad, "--to", bad],
-                  ["runs", "--filter", bad], ["report", bad], ["plan", "--as", bad],
+                  ["runs", "--filter", bad], ["report", bad], ["plan", bad],
                   ["note", three["failed"].id, "--tag", bad], ["slurm", bad]):
         done = called(*words)
         harmless(done)

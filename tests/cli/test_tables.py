@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_engine.cli.tables import table
+from gpu_engine.cli.output import table
 
 ROWS = [("mode", "speed"), ("single", "7"), "a title", ("dp", "1,000")]
 

@@ -64,7 +64,7 @@ def test_parts_are_never_listed_named_resumed_pruned_or_removed(hosts: Rig, home
     saved = home / "parts" / parts[0] / "checkpoints" / "step-00000006" / "state.pt"
     assert saved.is_file()
 
-    listing = f"{sys.executable} -m gpu_engine.cli runs --json"
+    listing = f"{sys.executable} -m gpu_engine runs --json"
     assert listed(done("runs", "--json")) == [whole.id]
     assert listed(hosts.ssh("gpu1", listing).stdout) == [whole.id]
     assert json.loads(done("show", "last", "--json"))["state"]["id"] == whole.id

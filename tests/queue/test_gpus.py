@@ -88,7 +88,7 @@ def test_waiting_again_forgets_no_earlier_attempt(gpus, line, monkeypatch):
     spec = from_dict(attempts.read_spec(run))
     planned = launcher.prepare(spec)
     changed = replace(spec, run=replace(spec.run, grace=7.0))
-    submit.submit_again(run, changed, submit.When(), discover(), begin=False)
+    submit.submit_again(run, changed, submit.When(), discover())
     monkeypatch.setattr(start, "prepare", lambda spec, **more: planned)
     gpus.set("count 3", "gpu * util 0", f"gpu 0 proc {os.getpid()} 2000000000 compute 5")
     start.main(["", str(run.path), "0"])

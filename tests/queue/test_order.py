@@ -19,7 +19,6 @@ from gpu_engine.queue.order import (
     Wait,
     Wants,
     decide,
-    next_moment,
 )
 
 GIB = 1 << 30
@@ -115,10 +114,6 @@ def test_free_for_a_while():
     assert answers([ask("a", 0, free_for=60.0)], devices) == {
         "a": "for GPU 0, which has been free for 20 s of the 60 s it needs"}
     assert answers([ask("a", 0, free_for=20.0)], devices) == {"a": ("0",)}
-    line = [ask("a", 0, free_for=60.0), ask("b", 0, begin=NOW + 55)]
-    assert next_moment(line, devices, now=NOW, monotonic=MONO) == 40
-    assert next_moment(line[1:], devices, now=NOW, monotonic=MONO) == 55
-    assert next_moment([ask("a", 0)], devices, now=NOW, monotonic=MONO) is None
 
 
 def test_a_device_that_is_not_there():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.common import colour
+from gpu_engine.cli import output
 from gpu_engine.common.values import convert, in_toml
 from gpu_engine.launching import notifier
 from gpu_engine.settings import file
@@ -98,8 +98,10 @@ def test_notify_false_tells_nobody(home: Path, monkeypatch: pytest.MonkeyPatch):
     ({"FORCE_COLOR": "0"}, False, "auto", False), ({"CLICOLOR": "0"}, True, "auto", False),
     ({"CLICOLOR_FORCE": "1"}, False, "never", True),
     ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, "auto", False)])
-def test_colours(env, terminal, setting, wanted):
-    assert colour.wanted(env, terminal=terminal, setting=setting) is wanted
+def test_colours(home: Path, env, terminal, setting, wanted):
+    home.mkdir(parents=True, exist_ok=True)
+    file.path().write_text(f'[output]\ncolour = "{setting}"\n')
+    assert output.coloured(env, terminal=terminal) is wanted
 
 
 def test_the_doctor_is_coloured_only_where_it_may_be(home: Path, monkeypatch: pytest.MonkeyPatch):

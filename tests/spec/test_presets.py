@@ -127,7 +127,7 @@ def test_a_description_is_kept_in_the_file_and_is_no_part_of_the_spec(home):
 def test_a_description_stands_before_the_sections(home):
     path = presets.save("ddp", presets.load("ddp").spec, "mine now")
     assert tomllib.loads(path.read_text())["description"] == "mine now"
-    assert presets.load("ddp").spec == presets.shipped_one("ddp").spec
+    assert presets.load("ddp").spec == presets.load(str(presets.shipped_folder() / "ddp.toml")).spec
 
 
 def test_renaming_and_copying(home):

@@ -10,7 +10,7 @@ import pytest
 from gpu_engine.supervisor import logs
 
 
-@pytest.mark.parametrize(("where", "step"), [(os, "sendfile"), (Path, "replace")])
+@pytest.mark.parametrize(("where", "step"), [(os, "pread"), (Path, "replace")])
 def test_words_that_come_while_a_log_is_cut_are_kept(tmp_path: Path, monkeypatch, where, step):
     path = tmp_path / "00000.log"
     path.write_bytes(b"a line before\n" * 100)
@@ -37,7 +37,7 @@ def test_words_that_come_while_a_log_is_cut_are_kept(tmp_path: Path, monkeypatch
 def test_of_a_flood_that_outruns_the_copy_the_newest_part_is_kept(tmp_path: Path, monkeypatch):
     path, limit = tmp_path / "00000.log", 1000
     path.write_bytes(b"old line\n" * 200)
-    real, said = os.sendfile, 0
+    real, said = os.pread, 0
 
     def meanwhile(*args):
         nonlocal said
@@ -48,7 +48,7 @@ def test_of_a_flood_that_outruns_the_copy_the_newest_part_is_kept(tmp_path: Path
             said += 1
         return done
 
-    monkeypatch.setattr(os, "sendfile", meanwhile)
+    monkeypatch.setattr(os, "pread", meanwhile)
     assert logs.bound(path, limit)
     kept = logs.old(path).read_text()
     assert kept.endswith("4 more\n" * 100)

@@ -17,7 +17,6 @@ from importlib import import_module
 import click
 
 from gpu_engine.cli import output
-from gpu_engine.cli.group import Commands
 from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError, meant
 
@@ -27,7 +26,7 @@ _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", 
           "torch", "settings", "completion", "agent")
 
 
-class _Lazy(Commands):
+class _Lazy(output.Commands):
     """Imports only the command that is used, so that `gpu-engine stop` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,11 +13,9 @@ from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.runs.folder import EXIT_CODES
-
-if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run, State
-    from gpu_engine.spec.schema import RunSpec
+from gpu_engine.common.files import read_inside
+from gpu_engine.runs.folder import EXIT_CODES, Run, State
+from gpu_engine.spec.schema import RunSpec
 
 
 @click.command(cls=WithCommand)
@@ -99,12 +97,11 @@ def _once(spec: RunSpec, env: dict[str, str]) -> _Found:
     from gpu_engine.cli import watch
     from gpu_engine.launching.launcher import prepare_check, start
     from gpu_engine.remote.run.removal import Removal
-    from gpu_engine.runs.follow import Follower
 
     prepared = prepare_check(spec)
     run = start(prepared, tell=False)
     try:
-        state = watch.watch(Follower(run), quiet=True)
+        state = watch.watch(watch.Follower(run), quiet=True)
         return _Found(state, [line for rank in run.ranks() for line in _lines(run, rank)],
                       prepared.plan.world_size, env)
     finally:
@@ -150,8 +147,6 @@ def _print(found: _Found) -> None:
 
 def _lines(run: Run, rank: int) -> list[dict[str, Any]]:
     """The results that the job printed: lines of JSON among other output in the rank's log."""
-    from gpu_engine.common.files import read_inside
-
     out = []
     try:
         text = read_inside(run.path, f"ranks/{run.log(rank).name}").decode(errors="replace")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo, in_json
-from gpu_engine.cli.tables import table
-
-if TYPE_CHECKING:
-    from gpu_engine.runs.compare import Row
+from gpu_engine.cli.output import echo, in_json, table
+from gpu_engine.runs import compare, facts
+from gpu_engine.runs.compare import Row, cell
 
 
 def _percent(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
@@ -41,7 +38,6 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
     versions they differ."""
     from gpu_engine.diagnose import regression
     from gpu_engine.launching.lookup import find_each
-    from gpu_engine.runs import compare, facts
 
     if len(runs) < 2:
         raise click.UsageError("name two runs or more; gpu-engine runs lists them")
@@ -74,8 +70,6 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
 
 def _table(heads: Sequence[str], parts: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
     """A blank line and a title before each part but the first."""
-    from gpu_engine.runs.compare import cell
-
     rows: list[Sequence[str] | str] = [["", *heads]]
     for title, found in parts:
         if found:

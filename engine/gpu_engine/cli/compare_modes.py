@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from gpu_engine.cli.output import echo, in_json
+from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.cli.spec_options import SpecChoice, spec_options
-from gpu_engine.cli.tables import table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-
-if TYPE_CHECKING:
-    from gpu_engine.plan.mode_trials import Result, Trial
-    from gpu_engine.runs.folder import Run
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.schema import Memory, Step
+from gpu_engine.plan import mode_trials
+from gpu_engine.plan.mode_trials import Result, Trial, efficiency, furthest_apart, rate
+from gpu_engine.runs.folder import Run
 
 
 @click.command()
@@ -31,7 +31,6 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
     on its first device alone, and on all of its devices under DataParallel and under DDP. Tells
     how fast each is, what memory it takes, and whether they train the same."""
     from gpu_engine.launching import launcher
-    from gpu_engine.plan import mode_trials
 
     spec = choice.spec
     inventory = launcher.discover_for(spec)
@@ -52,8 +51,8 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
         echo(in_json({
             "global_batch": trials[0].spec.batch.size, "steps": steps, "left_out": left_out,
             "same": good, "modes": [asdict(r) | {
-                "efficiency": mode_trials.efficiency(results[0], r),
-                "apart": mode_trials.furthest_apart(results[0].losses, r.losses)}
+                "efficiency": efficiency(results[0], r),
+                "apart": furthest_apart(results[0].losses, r.losses)}
                 for r in results]}))
     else:
         for line in _table(results):
@@ -67,13 +66,10 @@ def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
     """Run one trial to its end, and delete its folder unless it is to be kept or has failed."""
     from gpu_engine.cli import watch
     from gpu_engine.launching import launcher
-    from gpu_engine.plan.mode_trials import Result
     from gpu_engine.remote.run.removal import Removal
-    from gpu_engine.runs.follow import Follower
 
     run = launcher.start(prepared, tell=False)
-    follower = Follower(run)
-    state = watch.watch(follower, quiet=True)
+    state = watch.watch(watch.Follower(run), quiet=True)
     devices = len(trial.spec.devices.ids or ())
     if state.state == "stopped":  # by Ctrl-C: nobody waits for the other modes
         raise click.Abort
@@ -88,10 +84,6 @@ def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
 
 
 def _measured(run: Run, trial: Trial, devices: int) -> Result:
-    from gpu_engine.events.reader import Tail
-    from gpu_engine.events.schema import Memory, Step
-    from gpu_engine.plan.mode_trials import Result, rate
-
     steps = trial.spec.train.steps or 0
     times: list[tuple[float, int]] = []
     losses: defaultdict[int, list[float]] = defaultdict(list)
@@ -114,8 +106,6 @@ def _measured(run: Run, trial: Trial, devices: int) -> Result:
 
 
 def _table(results: list[Result]) -> list[str]:
-    from gpu_engine.plan.mode_trials import efficiency, furthest_apart
-
     heads = ("mode", "devices", "samples/s", "efficiency", "ms a step", "memory", "last loss",
              "losses apart")
     rows: list[tuple[str, ...]] = [heads]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from gpu_engine.cli.output import echo, in_json
-
-if TYPE_CHECKING:
-    from gpu_engine.launching.ask_torch import Described, Parameter
-    from gpu_engine.spec.catalog import TaskInfo
+from gpu_engine.spec import catalog
+from gpu_engine.spec.catalog import TaskInfo
 
 
 @click.command()
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 def command(task: str | None, as_json: bool, source: bool, python: str | None) -> None:
     """Show the parameters of TASK (module:Class or path/to/file.py:Class), or list the built-in
     tasks. Unless --source is given, TASK is imported, in a process of its own."""
-    from gpu_engine.spec import catalog
-
     if task is None or source:
         infos = [catalog.describe(task)] if task else catalog.builtin()
         found = [_to_dict(info) for info in infos]
@@ -45,10 +41,10 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
         echo()
 
 
-def _to_dict(info: TaskInfo) -> Described:
-    fields: list[Parameter] = []
+def _to_dict(info: TaskInfo) -> dict[str, Any]:
+    fields: list[dict[str, Any]] = []
     for f in info.fields:
-        told: Parameter = {"name": f.name, "type": f.type, "help": f.help}
+        told: dict[str, Any] = {"name": f.name, "type": f.type, "help": f.help}
         if not f.required:
             told["default"] = f.default
         if choices := f.kind.without_none.choices:

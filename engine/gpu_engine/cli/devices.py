@@ -4,6 +4,7 @@ waiting until some are."""
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -36,8 +37,6 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
         return
     if free_gib is not None:
         raise click.UsageError("--free-gib goes with --wait-free")
-    from dataclasses import asdict
-
     from gpu_engine.devices import availability, leases, sampler
     from gpu_engine.devices.discover import discover
     from gpu_engine.devices.leases.shared import why_not
@@ -74,8 +73,6 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
 def _wait_free(count: int, free: int | None, as_json: bool) -> None:
     """Block until `count` devices have stayed free, with `free` bytes of free memory each, and
     print their ids."""
-    from dataclasses import replace
-
     from gpu_engine.devices import availability, leases
     from gpu_engine.devices.discover import discover
     from gpu_engine.devices.sampler import Sampler
@@ -114,7 +111,6 @@ _EVERY, _LOOK_EVERY = 0.5, 0.1
 
 def _require_enough(inventory: Inventory, count: int, free: int | None) -> None:
     """Raise UserError where so many devices can never be free."""
-
     if inventory.problem and inventory.is_cpu and not inventory.hidden:
         raise UserError(f"no GPU can be used: {inventory.problem}")
     able = [d for d in inventory.devices if free is None or (d.memory_total or 0) >= free]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common.clean import clean
-
-if TYPE_CHECKING:
-    from gpu_engine.doctor.records import Examined
+from gpu_engine.doctor.records import Examined
 
 
 @click.command()

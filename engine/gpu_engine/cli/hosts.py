@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.group import Commands
-from gpu_engine.cli.output import agreed, echo, in_json
+from gpu_engine.cli.output import Commands, agreed, echo, in_json
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.remote.reach import file
+from gpu_engine.remote.reach.records import Host
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
     from gpu_engine.remote.reach.checkup import Checkup
-    from gpu_engine.remote.reach.records import Host
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -27,14 +29,12 @@ def command(ctx: click.Context, as_json: bool) -> None:
     that ssh has for others."""
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.remote.reach import file, ssh_config
+    from gpu_engine.remote.reach import ssh_config
 
     hosts = file.known()
     reached = {host.destination for host in hosts.values()}
     others = [name for name in ssh_config.names() if name not in hosts and name not in reached]
     if as_json:
-        from dataclasses import asdict
-
         echo(in_json({"hosts": [asdict(h) for h in hosts.values()], "ssh_config": others,
                       "file": str(file.path())}))
         return
@@ -68,9 +68,6 @@ def _how(host: Host) -> str:
 def add(name: str, ssh: str | None, folder: str | None, python: str | None, label: str | None
         ) -> None:
     """Write NAME into hosts.toml, or change what stands there of it."""
-    from gpu_engine.remote.reach import file
-    from gpu_engine.remote.reach.records import Host
-
     there = file.read().get(name)
     old = there or Host(name)
     host = Host(name, ssh or old.ssh, folder or old.folder, python or old.python,
@@ -84,8 +81,6 @@ def add(name: str, ssh: str | None, folder: str | None, python: str | None, labe
 @click.argument("name", nargs=-1, required=True)
 def remove(name: tuple[str, ...]) -> None:
     """Take NAMEs out of hosts.toml. Nothing is done on those machines."""
-    from gpu_engine.remote.reach import file
-
     absent = [one for one in name if one not in file.read()]
     if absent:
         file.remove(absent[0])
@@ -101,7 +96,7 @@ def remove(name: tuple[str, ...]) -> None:
 def check(name: tuple[str, ...], as_json: bool) -> None:
     """Ask NAMEs, or all hosts, whether they can be used, and say what keeps them from it. Ends
     with 1 where one can't be."""
-    from gpu_engine.remote.reach import checkup, file
+    from gpu_engine.remote.reach import checkup
 
     hosts = [file.find(one) for one in name] if name else list(file.known().values())
     if not hosts:
@@ -141,8 +136,6 @@ def _lines(one: Checkup) -> list[str]:
 
 def _devices(inventory: Inventory) -> str:
     """"2 × NVIDIA A100-SXM4-80GB · driver 580.159"."""
-    from collections import Counter
-
     names = Counter("CPU slot" if d.is_cpu else d.name for d in inventory.devices)
     said = ", ".join(f"{count} × {name}" for name, count in names.items()) or "no devices"
     return said + (f" · driver {inventory.driver}" if inventory.driver else "")
@@ -157,10 +150,8 @@ def _devices(inventory: Inventory) -> str:
 def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
     """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own, and write NAME
     into hosts.toml. Says what it will do, and asks."""
-    from dataclasses import replace
-
     from gpu_engine import __version__
-    from gpu_engine.remote.reach import checkup, file
+    from gpu_engine.remote.reach import checkup
     from gpu_engine.remote.reach.setup import bring, decide, packages, probe
 
     host = file.find(name)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli.output import echo, unchanged
+from gpu_engine.common.clean import clean_bytes
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import MOST, file_inside
 from gpu_engine.events.paths import inside
-
-if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run
+from gpu_engine.runs.folder import Run
 
 
 @click.command()
@@ -35,7 +33,6 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     Colours and all else that a terminal obeys are left out; of a progress bar the last state is
     kept. gpu-engine logs --raw | less -R shows the colours.
     """
-    from gpu_engine.common.clean import clean_bytes
     from gpu_engine.launching.lookup import ask_slurm, find
     from gpu_engine.launching.reattach import StillOn
 
@@ -43,32 +40,23 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     goes_on = StillOn(found)
     files = _files(found, rank) if not supervisor else \
         {"supervisor": found.path / "supervisor.log"}
-    many = len(files) > 1
-    readers = {name: _lines(path, count) for name, path in files.items()}
+    output = Output(lambda: files, count,
+                    lambda prefix, line: unchanged(line) if raw else
+                    echo(prefix + clean_bytes(line)))
     while True:
         if follow:
             ask_slurm(found)
         # Before reading, so that the last lines are printed.
         live = follow and goes_on(found.state())
-        all_read = True
-        for name, reader in readers.items():
-            lines, at_end = next(reader)
-            all_read = all_read and at_end
-            for line in lines:
-                if raw:
-                    unchanged(line)
-                else:
-                    echo((f"{name}| " if many else "") + clean_bytes(line))
-        if not live and all_read:
+        output.show(last=False)
+        if not live:
             return
         sys.stdout.flush()
-        if all_read:
-            time.sleep(0.1)
+        time.sleep(0.1)
 
 
 def _files(run: Run, rank: int | None) -> dict[str, Path]:
     """The logs to print, by the prefix of their lines. Raises UserError."""
-
     known = run.ranks()
     if rank is not None:
         path = run.output(rank)
@@ -88,60 +76,65 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
     return files | {p.stem: p for p in sorted(run.path.glob("node*.log"))}
 
 
-class Output:
-    """Prints what a run's ranks print, while it runs."""
+def of_ranks(run: Run) -> Output:
+    """All that the ranks of a run print, in whole lines."""
+    return Output(lambda: _files(run, None), None,
+                  lambda prefix, line: echo(prefix + clean_bytes(line, len(line))))
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._readers: dict[Path, Generator[tuple[list[bytes], bool], bool, None]] = {}
+
+class Output:
+    """Prints logs as they grow. `files`: which, by the prefix of their lines; `count`: only the
+    last lines of what is in each; `say`: prints a line, given its prefix."""
+
+    def __init__(self, files: Callable[[], dict[str, Path]], count: int | None,
+                 say: Callable[[str, bytes], None]) -> None:
+        self._files, self._count, self._say = files, count, say
+        self._logs: dict[Path, _Log] = {}
 
     def show(self, last: bool) -> None:
         """Print what is new; `last`: also a line that has no end."""
-        files = _files(self._run, None)
+        files = self._files()
         for name, path in files.items():
-            if path not in self._readers:
-                self._readers[path] = _lines(path, None)
-                self._print(name, next(self._readers[path])[0], len(files) > 1)
+            log = self._logs.setdefault(path, _Log(path, self._count))
             at_end = False
             while not at_end:
-                lines, at_end = self._readers[path].send(last)
-                self._print(name, lines, len(files) > 1)
-
-    @staticmethod
-    def _print(name: str, lines: Sequence[bytes], many: bool) -> None:
-        from gpu_engine.common.clean import clean_bytes
-
-        for line in lines:
-            echo((f"{name}| " if many else "") + clean_bytes(line, len(line)))
+                lines, at_end = log.read(last)
+                for line in lines:
+                    self._say(f"{name}| " if len(files) > 1 else "", line)
 
 
-def _lines(path: Path, count: int | None) -> Generator[tuple[list[bytes], bool], bool, None]:
-    """Each `next` returns the new lines, and whether these were all of them. The first call returns
-    all lines so far, or the last `count`. Who sends True also gets a line that has no end yet."""
-    offset, rest, first, last = 0, b"", True, False
-    if count is None:
-        for lines in _older(path):
-            yield lines, False
-    while True:
+class _Log:
+    """One log, all of it so far or its last `count` lines, and what is added."""
+
+    def __init__(self, path: Path, count: int | None) -> None:
+        self._path, self._count = path, count
+        self._older = _older(path) if count is None else iter(())
+        self._offset, self._rest, self._first = 0, b"", True
+
+    def read(self, last: bool) -> tuple[list[bytes], bool]:
+        """The next lines, and whether these were all of them. A line that has no end yet is one of
+        them at the first time, or if this is the `last`."""
+        for lines in self._older:
+            return lines, False
         try:
-            with file_inside(*inside(path)) as file:
+            with file_inside(*inside(self._path)) as file:
                 size = file.seek(0, 2)
-                if count is not None:
-                    offset, count = _last_lines(file, count), None
-                if size < offset:  # it was cut, as it had grown too large
-                    offset, rest = 0, b""
-                file.seek(offset)
+                if self._count is not None:
+                    self._offset, self._count = _last_lines(file, self._count), None
+                if size < self._offset:  # it was cut, as it had grown too large
+                    self._offset, self._rest = 0, b""
+                file.seek(self._offset)
                 data = file.read(1 << 20)
         except OSError:
             data = b""
-        offset += len(data)
+        self._offset += len(data)
         at_end = len(data) < 1 << 20
-        lines, rest = _split(rest + data)
-        if (first or last) and at_end and rest:  # a finished file may lack its last newline
-            lines.append(rest)
-            rest = b""
-        last = yield lines, at_end
-        first = first and not at_end
+        lines, self._rest = _split(self._rest + data)
+        if (self._first or last) and at_end and self._rest:  # a finished file may lack its newline
+            lines.append(self._rest)
+            self._rest = b""
+        self._first = self._first and not at_end
+        return lines, at_end
 
 
 def _older(path: Path) -> Iterator[list[bytes]]:

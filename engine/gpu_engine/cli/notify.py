@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+import socket
 import sys
-from typing import TYPE_CHECKING
+import time
 
 import click
+from click.shell_completion import CompletionItem
 
-from gpu_engine.cli.output import echo, in_json
+from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    from gpu_engine.notify.config import To
-    from gpu_engine.notify.messages import Message
+from gpu_engine.notify import config
+from gpu_engine.notify.config import To
+from gpu_engine.notify.messages import Message
 
 _ALL = "\0all"
 """What --test stands for without a name: no entry can be called so."""
 
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    from gpu_engine.notify import config
-
     try:
         entries = config.read()
     except UserError:
@@ -47,10 +42,7 @@ def command(tested: str | None, say: str | None, init: bool, as_json: bool) -> N
 
     Exit code 1 if a message could not be delivered.
     """
-    import socket
-    import time
-
-    from gpu_engine.notify import config, messages
+    from gpu_engine.notify import messages
 
     if sum((tested is not None, say is not None, init)) > 1:
         raise click.UsageError("--test, --say and --init can't be used together")
@@ -70,8 +62,6 @@ def command(tested: str | None, say: str | None, init: bool, as_json: bool) -> N
 
 
 def _chosen(entries: list[To], name: str) -> list[To]:
-    from gpu_engine.notify import config
-
     if name == _ALL:
         return entries
     found = [to for to in entries if to.name == name]
@@ -82,7 +72,7 @@ def _chosen(entries: list[To], name: str) -> list[To]:
 
 
 def _send(entries: list[To], message: Message, as_json: bool) -> None:
-    from gpu_engine.notify import config, send
+    from gpu_engine.notify import send
 
     if not entries:
         raise UserError(f"{config.path()}: lists nobody to notify: "
@@ -101,9 +91,6 @@ def _send(entries: list[To], message: Message, as_json: bool) -> None:
 
 
 def _list(entries: list[To], as_json: bool) -> None:
-    from gpu_engine.cli.tables import table
-    from gpu_engine.notify import config
-
     if as_json:
         echo(in_json({"file": str(config.path()), "to": [
             {"name": to.name, "kind": to.kind, "where": to.where, "on": list(to.on),

@@ -13,11 +13,26 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
 from gpu_engine.common.clean import clean_text
 from gpu_engine.common.errors import UserError
+
+
+class Commands(click.Group):
+    """A command with commands in it, whose help shows the whole first sentence about each, where
+    click would cut it."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands and what they do."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, command.get_short_help_str(limit=1000)) for name, command in found
+                if command is not None and not command.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True) -> None:
@@ -26,6 +41,24 @@ def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True) -> N
     text = "".join(_painted(*part, err) if isinstance(part, tuple) else clean_text(part)
                    for part in parts)
     click.echo(_carried(text, err), err=err, nl=nl, color=True)
+
+
+def table(rows: Iterable[Sequence[str] | str], *, right: bool = False) -> list[str]:
+    """Rows as lines with two blanks between their columns, each as wide as its widest cell. A row
+    that is a single text stands on a line of its own and has no columns. `right`: all columns but
+    the first are aligned to the right."""
+    rows = list(rows)
+    cells = [row for row in rows if not isinstance(row, str)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        if isinstance(row, str):
+            lines.append(row)
+            continue
+        first, *others = (cell.rjust(width) if right and at else cell.ljust(width)
+                          for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        lines.append("  ".join([first, *others]).rstrip())
+    return lines
 
 
 def in_json(value: object) -> str:
@@ -83,10 +116,25 @@ def _carried(text: str, err: bool) -> str:
 
 
 def _painted(text: str, colour: str, err: bool) -> str:
-    from gpu_engine.common.colour import wanted
-    from gpu_engine.settings.file import colour_setting
-
-    stream = sys.stderr if err else sys.stdout
     text = clean_text(text)
-    return click.style(text, fg=colour) if wanted(
-        os.environ, terminal=stream.isatty(), setting=colour_setting()) else text
+    terminal = (sys.stderr if err else sys.stdout).isatty()
+    return click.style(text, fg=colour) if coloured(os.environ, terminal=terminal) else text
+
+
+def coloured(env: Mapping[str, str], *, terminal: bool) -> bool:
+    """Whether output is coloured: NO_COLOR (no-color.org) forbids it, FORCE_COLOR and
+    CLICOLOR_FORCE demand it, CLICOLOR=0 forbids it (bixense.com/clicolors). Without them the
+    setting output.colour decides ("always", "never"), else whether it goes to a terminal."""
+    if env.get("NO_COLOR"):
+        return False
+    if any(env.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
+        return True
+    if env.get("CLICOLOR") == "0":
+        return False
+    from gpu_engine.settings import file
+
+    try:
+        setting = file.read().output.colour
+    except UserError:  # what is printed may be just that
+        setting = "auto"
+    return terminal if setting == "auto" else setting == "always"

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import click
 
-from gpu_engine.cli.grid_options import grid_options, members_of, show
 from gpu_engine.cli.output import echo, in_json
-from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+from gpu_engine.cli.spec_options import (
+    SpecChoice,
+    WithCommand,
+    grid_options,
+    members_of,
+    show,
+    spec_options,
+)
 from gpu_engine.common.clean import clean
 
 
 @click.command(cls=WithCommand)
 @click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
-@click.option("--as", "platform", hidden=True)
 @grid_options
 @spec_options
-def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple[str, ...],
-            repeat: int) -> None:
+def command(choice: SpecChoice, as_json: bool, grid: tuple[str, ...], repeat: int) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
-    from gpu_engine.launching.launcher import preview
+    from gpu_engine.launching.launcher import prepare
     from gpu_engine.plan.command_line import typed
 
-    if platform is not None:
-        raise click.UsageError("YAML for SkyPilot and Kubeflow is made by examples/platforms.py of "
-                               "gpu-panel's source (docs/many-machines.md)")
     if grid or repeat > 1:
         show(members_of(choice, grid, repeat), choice, as_json=as_json)
         return
-    plan = preview(choice.spec, base=choice.base)
+    plan = prepare(choice.spec, base=choice.base, send=False).plan
     if as_json:
         echo(in_json(plan.to_dict()))
         return

@@ -7,6 +7,11 @@ from typing import Any
 import click
 
 from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common import values
+from gpu_engine.spec import modes, presets
+from gpu_engine.spec.key_docs import docs
+from gpu_engine.spec.schema import keys
+from gpu_engine.spec.write import to_dict
 
 
 @click.command()
@@ -20,9 +25,6 @@ from gpu_engine.cli.output import echo, in_json
 def command(name: str | None, as_json: bool, list_keys: bool, describe: str | None,
             rename: str | None, duplicate: str | None, delete: bool) -> None:
     """List the presets, print NAME's file, or change which there are."""
-    from gpu_engine.spec import presets
-    from gpu_engine.spec.write import to_dict
-
     if list_keys:
         _keys()
         return
@@ -53,20 +55,14 @@ def command(name: str | None, as_json: bool, list_keys: bool, describe: str | No
 
 def _keys() -> None:
     """Print each key with what it takes and means."""
-    from gpu_engine.common.values import describe, show
-    from gpu_engine.spec.key_docs import docs
-    from gpu_engine.spec.schema import keys
-
     for key in keys().values():
-        default = f"; unless given: {show(key.default)}" if show(key.default) else ""
-        echo(f"{key.dotted}: {describe(key.kind)}{default}\n    {docs()[key.dotted]}")
+        default = f"; unless given: {values.show(key.default)}" if values.show(key.default) else ""
+        echo(f"{key.dotted}: {values.describe(key.kind)}{default}\n    {docs()[key.dotted]}")
 
 
 def _list(as_json: bool) -> None:
     """Print a line for each preset, and below it what it is for and how it differs from the shipped
     one of its name."""
-    from gpu_engine.spec import modes, presets
-
     rows: list[dict[str, Any]] = []
     for found in presets.all_presets():
         if isinstance(found, presets.Preset):

@@ -9,6 +9,8 @@ import click
 
 from gpu_engine.cli.output import echo
 from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import write_atomic
+from gpu_engine.common.version import version
 
 _MOST = 16
 
@@ -22,8 +24,6 @@ _MOST = 16
 def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
     """Write what is known of RUN as a page: how it ended, evaluations, curves, what was asked and
     where, its attempts. Several RUNs are compared."""
-    from gpu_engine.common.files import write_atomic
-    from gpu_engine.common.version import version
     from gpu_engine.launching.lookup import find_each
     from gpu_engine.report import content, html, markdown, story
 

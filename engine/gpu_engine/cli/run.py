@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli import interrupts
-from gpu_engine.cli.grid_options import grid_options, members_of, show
 from gpu_engine.cli.output import echo, in_json
-from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+from gpu_engine.cli.spec_options import (
+    SpecChoice,
+    WithCommand,
+    grid_options,
+    members_of,
+    show,
+    spec_options,
+)
 
 if TYPE_CHECKING:
     from gpu_engine.queue.submit import When
+    from gpu_engine.runs.folder import Run
 
 
 @click.command(cls=WithCommand)
@@ -50,7 +56,6 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
     With --grid or --repeat it is a sweep: many runs, which wait in the queue. gpu-engine sweep
     compares them.
     """
-
     if no_notify and (queued or grid or repeat > 1):
         raise click.UsageError("--no-notify is for a run that starts at once")
     if grid or repeat > 1:
@@ -81,18 +86,17 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
 
     prepared = prepare(choice.spec, base=choice.base)
     if not detach:
-        interrupts.hold()  # from here on it stops the run
-    run = start(prepared, tell=not no_notify)
-    if detach:
-        if prepared.plan.chosen is not None:
-            echo(prepared.plan.chosen, err=True)
-        for warning in prepared.plan.warnings:
-            echo(f"warning: {warning}", err=True)
-        echo(in_json({"id": run.id, "path": str(run.path)}) if as_json else run.id)
-        return
-    from gpu_engine.cli import watch
+        from gpu_engine.cli import watch
 
-    sys.exit(watch.to_the_end(run, prepared.plan, as_json=as_json, quiet=quiet))
+        watch.hold()  # from here on Ctrl-C stops the run
+        run = start(prepared, tell=not no_notify)
+        sys.exit(watch.to_the_end(run, prepared.plan, as_json=as_json, quiet=quiet))
+    run = start(prepared, tell=not no_notify)
+    if prepared.plan.chosen is not None:
+        echo(prepared.plan.chosen, err=True)
+    for warning in prepared.plan.warnings:
+        echo(f"warning: {warning}", err=True)
+    _started(run, as_json)
 
 
 def _when(after: str | None, begin: str | None, priority: int | None, free_for: float | None
@@ -113,6 +117,10 @@ def _wait(choice: SpecChoice, as_json: bool, when: When) -> None:
     prepared = submit.prepare(choice.spec)
     run = submit.submit(choice.spec, when, prepared, base=choice.base)
     _warn(prepared.kept.doubt)
+    _started(run, as_json)
+
+
+def _started(run: Run, as_json: bool) -> None:
     echo(in_json({"id": run.id, "path": str(run.path)}) if as_json else run.id)
 
 

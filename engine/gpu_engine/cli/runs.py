@@ -6,16 +6,18 @@ import math
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.group import Commands
-from gpu_engine.cli.output import echo, in_json
-from gpu_engine.cli.tables import table
-from gpu_engine.common import units
+from gpu_engine.cli.output import Commands, echo, in_json, table
+from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.report import columns, listing
+from gpu_engine.runs import bin, folder, job, waiting
+from gpu_engine.spec import read, schema
 
 if TYPE_CHECKING:
     from gpu_engine.remote.run.removal import Outcome
@@ -23,39 +25,28 @@ if TYPE_CHECKING:
     from gpu_engine.sweep.figures import Figures
 
 
-class _Columns(click.ParamType):
+def _columns(_: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """Columns by their names."""
-
-    name = "names"
-
-    def convert(self, value: object, param: object, ctx: object) -> tuple[str, ...]:
-        from gpu_engine.report import columns, listing
-        from gpu_engine.spec import read, schema
-
-        names = tuple(filter(None, (one.strip() for one in str(value).split(","))))
-        for one in names:
-            if one not in listing.NAMES and not columns.known(one):
-                if "." in one:
-                    self.fail(f"{one}: "
-                              + read.unknown_key(one, schema.known_keys()).message)
-                self.fail(f"{one!r} is no column; there are {', '.join(listing.NAMES)}, keys of "
-                          "the spec such as train.lr, and last:, min: or max: before the name of "
-                          "a value that runs record, as in max:eval:accuracy")
-        return names
+    names = tuple(filter(None, (one.strip() for one in value.split(","))))
+    for one in names:
+        if one in listing.NAMES or columns.known(one):
+            continue
+        if "." in one:
+            why = f"{one}: {read.unknown_key(one, schema.known_keys()).message}"
+        else:
+            why = (f"{one!r} is no column; there are {', '.join(listing.NAMES)}, keys of the spec "
+                   "such as train.lr, and last:, min: or max: before the name of a value that runs "
+                   "record, as in max:eval:accuracy")
+        raise click.BadParameter(why)
+    return names
 
 
-class _Order(click.ParamType):
+def _order(_: click.Context, param: click.Parameter, value: str) -> str:
     """A column to sort by."""
-
-    name = "column"
-
-    def convert(self, value: object, param: object, ctx: object) -> str:
-        from gpu_engine.report import columns, listing
-
-        if value not in listing.ORDERS and not columns.known(str(value)):
-            self.fail(f"{value!r} is none of {', '.join(listing.ORDERS)}, and no column that "
-                      "--columns takes")
-        return str(value)
+    if value not in listing.ORDERS and not columns.known(value):
+        raise click.BadParameter(f"{value!r} is none of {', '.join(listing.ORDERS)}, and no column "
+                                 "that --columns takes")
+    return value
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -66,11 +57,11 @@ class _Order(click.ParamType):
               help="Only runs that match all words: text, or FIELD:TEXT with one of id, name, "
                    "preset, task, mode, tag, state and note, or KEY=VALUE of the spec; -WORD "
                    "leaves runs out.")
-@click.option("--columns", type=_Columns(), metavar="NAMES", default="",
+@click.option("--columns", "names", callback=_columns, metavar="NAMES", default="",
               help="Only these columns, in this order, separated by commas: those of the list, "
                    "keys of the spec (train.lr), values that runs recorded (max:eval:accuracy; "
                    "min:, last:).")
-@click.option("--sort", "order", type=_Order(), default="created", metavar="COLUMN",
+@click.option("--sort", "order", callback=_order, default="created", metavar="COLUMN",
               help="By which column: created (the newest first), loss (the least), best (the best "
                    "evaluation), steps (the most), took (the longest), name, state, or a key or "
                    "value that --columns takes.")
@@ -80,7 +71,7 @@ class _Order(click.ParamType):
               help="List what is in the bin instead: runs that restore brings back.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            columns: tuple[str, ...], order: str, reverse: bool, tags: tuple[str, ...],
+            names: tuple[str, ...], order: str, reverse: bool, tags: tuple[str, ...],
             removed: bool) -> None:
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
@@ -89,7 +80,6 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         _list_removed(as_json)
         return
     from gpu_engine.launching.reattach import reattach_all
-    from gpu_engine.report import listing
     from gpu_engine.runs import query
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
@@ -104,9 +94,9 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
     rows, more = listing.found_runs(asked, tags, count, listing.Order(order, reverse, now))
     if as_json:
-        echo(in_json([_to_dict(one, figures, now, columns) for one, figures in rows]))
+        echo(in_json([_to_dict(one, figures, now, names) for one, figures in rows]))
         return
-    heads, lines = listing.cells(rows, now, columns)
+    heads, lines = listing.cells(rows, now, names)
     for line in table([heads, *lines] if lines else []):
         echo(line)
     if not rows and (asked or tags):
@@ -119,9 +109,6 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
 
 def _go_on_with_the_queue() -> None:
-    from gpu_engine.common import paths
-    from gpu_engine.runs import waiting
-
     if waiting.any_here(paths.queue_folder()):
         from gpu_engine.queue import waiter  # only where runs wait
 
@@ -131,11 +118,6 @@ def _go_on_with_the_queue() -> None:
 
 def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]
              ) -> dict[str, object]:
-    from dataclasses import asdict
-
-    from gpu_engine.report import columns, listing
-    from gpu_engine.runs import job
-
     best = listing.best_evaluation(one, figures)
     return one.state.to_dict() | {
         "path": str(one.run.path), "notes": asdict(one.notes), "task": one.task, "mode": one.mode,
@@ -148,8 +130,6 @@ def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]
 
 
 def _list_removed(as_json: bool) -> None:
-    from gpu_engine.runs import bin
-
     now, found = time.time(), bin.listed()
     if as_json:
         echo(in_json([{"id": one.id, "path": str(one.run.path), "removed": one.removed,
@@ -175,8 +155,6 @@ def _left(seconds: float) -> str:
 @click.argument("run", nargs=-1, required=True, metavar="RUN...")
 def restore(run: tuple[str, ...]) -> None:
     """Bring RUNs back that were removed within the last week, with all that they had."""
-    from gpu_engine.runs import bin
-
     for one in [bin.find(name) for name in run]:
         echo(f"{bin.restore(one).id} is back")
 
@@ -185,7 +163,6 @@ def restore(run: tuple[str, ...]) -> None:
 def empty() -> None:
     """Delete all that is in the bin, here and on the runs' hosts."""
     from gpu_engine.remote.run.removal import Removal
-    from gpu_engine.runs import bin
 
     with Removal(for_good=True) as removal:
         whole = [_removed(one.id, removal.empty(one)) for one in bin.listed()]
@@ -213,7 +190,6 @@ def rm(run: tuple[str, ...], for_good: bool, here: bool) -> None:
 
 def _removed(run: str, outcome: Outcome) -> bool:
     """Say what was removed and what stays. Returns whether it was removed here."""
-
     for text in outcome.gone:
         echo(clean(f"{run} on {text}"))
     for text in outcome.stays:
@@ -239,7 +215,6 @@ def prune(keep: int, dry_run: bool, for_good: bool) -> None:
     """Remove all but the newest of the runs that have ended. They are kept in a bin for a week."""
     from gpu_engine.launching.reattach import reattach_all
     from gpu_engine.remote.run.removal import Removal
-    from gpu_engine.runs import folder
     from gpu_engine.slurm import watch
 
     reattach_all()

@@ -7,6 +7,8 @@ import os
 import click
 
 from gpu_engine.cli.output import echo, in_json
+from gpu_engine.common.values import in_toml
+from gpu_engine.settings import file, schema
 
 
 @click.command()
@@ -16,9 +18,6 @@ from gpu_engine.cli.output import echo, in_json
 def command(begin: bool, as_json: bool) -> None:
     """Show the settings in force, and where each comes from: the environment, settings.toml or the
     default. The environment outranks the file; the file outranks what the panel remembers."""
-    from gpu_engine.common.values import in_toml
-    from gpu_engine.settings import file, schema
-
     if begin:
         echo(f"{file.begin()}: take the # away from a line to change it")
         return

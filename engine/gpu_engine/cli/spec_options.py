@@ -1,19 +1,21 @@
 """The arguments of `run`, `plan` and `check` that choose a spec: a preset, `--set` and a command
-after `--`."""
+after `--`; and those of `run` and `plan` that make a sweep of it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, in_json, table
+from gpu_engine.common.clean import clean
 from gpu_engine.common.frozen import frozen
 
 if TYPE_CHECKING:
     from gpu_engine.spec.schema import RunSpec
+    from gpu_engine.sweep.grid import Member
 
 
 @frozen(slots=True)
@@ -111,3 +113,48 @@ def _name_of(command: list[str]) -> str:
 
     scripts = [a for a in command if a.endswith((".py", ".sh"))]
     return PurePath((scripts or command or ["run"])[0]).stem[:80] or "run"
+
+
+def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: add the options that make a sweep. The function gets `grid` and `repeat`."""
+    function = click.option(
+        "--repeat", type=click.IntRange(1), default=1, metavar="N",
+        help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
+    return click.option(
+        "--grid", multiple=True, metavar="KEY=V1,V2",
+        help="Vary a key: with several, every combination of their values is a run. "
+             "log(1e-4,1e-2,5), linear(0,1,3), 16..256*2 and 1..9+2 stand for their values.",
+        )(function)
+
+
+def members_of(choice: SpecChoice, grid: Sequence[str], repeat: int) -> list[Member]:
+    """The members of the sweep that the options ask for. Raises SpecError."""
+    from gpu_engine.sweep import values
+    from gpu_engine.sweep.grid import members
+
+    whole = spelled_out(grid, choice.spec)
+    return members(choice.spec, [values.parse(text) for text in whole], repeat)
+
+
+def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> None:
+    """Print what would be submitted. Raises SpecError if a member can't run here."""
+    from gpu_engine.sweep import submit
+
+    plans = submit.plans(members, base=choice.base)
+    if as_json:
+        echo(in_json([{"index": m.index, "name": m.spec.name, "values": m.values,
+                       "seed": m.spec.train.seed, "plan": p.to_dict()}
+                      for m, p in zip(members, plans, strict=True)]))
+        return
+    keys = list(members[0].values)
+    repeats = any(m.repeat is not None for m in members)
+    rows = [["", *keys, *(["seed"] if repeats else []), "name"]]
+    rows += [[str(m.index), *(clean(m.values[k], 32) for k in keys),
+              *([str(m.spec.train.seed)] if repeats else []), clean(m.spec.name)] for m in members]
+    for line in table(rows):
+        echo(line)
+    echo(f"{len(members)} runs; the first, {plans[0].mode}:")
+    for sentence in plans[0].sentences():
+        echo(sentence)
+    for warning in dict.fromkeys(w for p in plans for w in p.warnings):
+        echo(f"warning: {warning}")

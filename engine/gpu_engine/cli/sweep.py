@@ -8,19 +8,20 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.group import Commands
-from gpu_engine.cli.output import echo, in_json
+from gpu_engine.cli.output import Commands, echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.sweep import group, words
+from gpu_engine.sweep.group import Group
+from gpu_engine.sweep.table import By, One, Point, count, failures, names, parse_by, points
 
 if TYPE_CHECKING:
     from gpu_engine.sweep.again import Done
-    from gpu_engine.sweep.group import Group
-    from gpu_engine.sweep.table import By, One, Point
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -44,8 +45,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.sweep import figures, group, words
-    from gpu_engine.sweep.table import count
+    from gpu_engine.sweep import figures
 
     groups = group.all_groups()
     figures.forget({g.id for g in groups})
@@ -72,9 +72,6 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @click.option("--csv", "as_csv", is_flag=True, help="One line for each member.")
 def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
     """The table of a sweep: a line for each combination of values, the best first."""
-    from gpu_engine.sweep import group
-    from gpu_engine.sweep.table import parse_by, points
-
     if as_json and as_csv:
         raise click.UsageError("give --json or --csv, not both")
     found = group.find(sweep)
@@ -95,7 +92,7 @@ def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
 @click.option("--wait/--no-wait", default=True, help="Wait until all have ended (the default).")
 def stop(sweep: str, now: bool, wait: bool) -> None:
     """Stop all members of SWEEP: those that wait leave the queue, those that run save and end."""
-    from gpu_engine.sweep import again, group
+    from gpu_engine.sweep import again
 
     found = group.find(sweep)
     done = again.stop(found, now=now)
@@ -115,7 +112,7 @@ def retry(sweep: str, priority: int) -> None:
     """Try the members of SWEEP again that have failed or are lost: they wait for another attempt,
     which goes on from their last checkpoint."""
     from gpu_engine.queue.submit import When
-    from gpu_engine.sweep import again, group
+    from gpu_engine.sweep import again
 
     _print(again.retry(group.find(sweep), When(priority=priority)), "will be tried again")
 
@@ -131,10 +128,6 @@ def _print(done: Done, what: str) -> None:
 
 
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
-    from gpu_engine.cli.tables import table
-    from gpu_engine.sweep import words
-    from gpu_engine.sweep.table import failures, names
-
     out = [f"{found.id} {found.name}: {words.summary(found.of, members)}", ""]
     out += table([words.heads(found.keys, by), *(words.cells(p) for p in rows)])
     out += ["", *words.notes(rows, by)] if words.notes(rows, by) else []
@@ -147,10 +140,6 @@ def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) 
 
 
 def _json(found: Group, members: Sequence[One], by: By) -> str:
-    from dataclasses import asdict
-
-    from gpu_engine.sweep.table import points
-
     return in_json({
         "id": found.id, "name": found.name, "begun": found.begun, "members": found.of,
         "by": by.text, "points": [

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from gpu_engine.cli import interrupts
-from gpu_engine.cli.logs import Output
-from gpu_engine.cli.output import echo
+from gpu_engine.cli import logs
+from gpu_engine.cli.output import coloured, echo
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, with_type
@@ -56,7 +57,7 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool
         if plan.chosen is not None:
             echo(plan.chosen, err=True)
     table = not quiet and sys.stdout.isatty() and sys.stderr.isatty()
-    state = watch(follower, quiet=quiet, each=_nothing if table else Output(run).show)
+    state = watch(follower, quiet=quiet, each=_nothing if table else logs.of_ranks(run).show)
     report_end(follower)
     return EXIT_CODES[state.state]
 
@@ -105,14 +106,14 @@ def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> 
     goes_on, pressed = StillOn(follower.run), 0
     while True:
         try:
-            interrupts.release()
+            release()
             if quiet:
                 return _silent(follower, goes_on, each)
             if sys.stderr.isatty() and not _is_pipe():
                 return _in_place(follower, goes_on, each)
             return _plain(follower, goes_on, each)
         except KeyboardInterrupt:
-            interrupts.hold()
+            hold()
             pressed += 1
             try:
                 follower.run.stop(now=pressed > 1)
@@ -121,6 +122,30 @@ def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> 
             if pressed == 1:
                 echo("\nstopping: the ranks finish their step and save; press Ctrl-C again "
                      "to end them now", err=True)
+
+
+_noted = False
+"""Whether Ctrl-C was pressed while a run was being started or asked to stop: it takes effect a
+moment later. Otherwise it would end this command and leave the run going on."""
+
+
+def hold() -> None:
+    """From now on Ctrl-C is only noted."""
+    signal.signal(signal.SIGINT, _note)
+
+
+def release() -> None:
+    """Ctrl-C is KeyboardInterrupt again. Raises it, if it was noted meanwhile."""
+    global _noted
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if _noted:
+        _noted = False
+        raise KeyboardInterrupt
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    global _noted
+    _noted = True
 
 
 def _is_pipe() -> bool:
@@ -141,15 +166,15 @@ def _silent(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> State
 def _plain(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> State:
     shown = 0.0
     last: tuple[object, ...] = ()
-    said: str | None = None
+    reason: str | None = None
     told: set[str] = set()
     while True:
         follower.poll()
         live = goes_on(follower.state)
-        if follower.state.live and follower.state.reason not in (None, said):
+        if follower.state.live and follower.state.reason not in (None, reason):
             # A host that can't be reached.
-            said = follower.state.reason
-            echo(clean(said or ""), err=True)
+            reason = follower.state.reason
+            echo(clean(reason or ""), err=True)
         each(not live)
         if not live:
             follower.poll(budget=2.0)
@@ -182,10 +207,7 @@ def _in_place(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> Sta
     from rich.console import Console
     from rich.live import Live
 
-    from gpu_engine.common import colour
-    from gpu_engine.settings.file import colour_setting
-
-    plain = not colour.wanted(os.environ, terminal=True, setting=colour_setting())
+    plain = not coloured(os.environ, terminal=True)
     with Live(_table(follower), console=Console(stderr=True, no_color=plain), refresh_per_second=4,
               transient=False) as live:
         while True:

@@ -1,11 +1,6 @@
-"""Make text harmless before it is shown.
-
-A terminal obeys escape sequences, and Textual passes them through: a training log could set the
-window's title, write to the clipboard (OSC 52), clear the screen or reverse the text. Everything
-that comes from a file, another process or another machine goes through here before it is shown:
-logs, error texts, names, host names.
-
-Standard library only.
+"""Make text harmless before it is shown: all that comes from a file, another process or another
+machine. A terminal obeys escape sequences, and Textual passes them through: a training log could
+set the window's title, write to the clipboard (OSC 52), clear the screen or reverse the text.
 """
 
 from __future__ import annotations
@@ -43,10 +38,7 @@ _BREAKS = str.maketrans(dict.fromkeys("\n\v\f\x85\u2028\u2029", " "))
 
 def clean(text: str, limit: int = LIMIT) -> str:
     """`text` as one harmless line: only printable characters and spaces, at most `limit` of them.
-
-    Whole escape sequences are removed; tabs and line breaks become spaces. Where a progress bar
-    redraws itself (carriage return, backspace), its last state is kept.
-    """
+    Where a progress bar redraws itself (carriage return, backspace), its last state is kept."""
     if not (text.isascii() and text.isprintable()):
         text = _show_last(text.translate(_BREAKS))
     return text if len(text) <= limit else text[:max(limit - 1, 0)] + "…"
@@ -80,8 +72,8 @@ def clean_lines(text: str, lines: int = 2000) -> list[str]:
 
 
 def _show_last(text: str) -> str:
-    """What a terminal would show in the end: text after a carriage return overwrites what stood
-    there, and an erase sequence removes what is left of it."""
+    """What a terminal shows in the end: text after a carriage return overwrites what stood there,
+    and an erase sequence removes what is left of it."""
     shown = ""
     for part in reversed(text.split("\r")):
         under = _visible(part)

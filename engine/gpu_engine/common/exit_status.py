@@ -6,10 +6,7 @@ import signal
 
 
 def describe(status: int) -> str:
-    """The status in words: "exited with 3", "killed by SIGKILL".
-
-    `status` is as in `subprocess`: the negative signal number if a signal ended the process.
-    """
+    """The status, negative if a signal ended the process: "exited with 3", "killed by SIGKILL"."""
     return f"exited with {status}" if status >= 0 else f"killed by {signal_name(-status)}"
 
 

@@ -48,11 +48,10 @@ def expanded(path: str | Path) -> Path:
 
 def open_inside(folder: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
     """Open the regular file `name`, such as "ranks/00000.log", that is inside `folder`, and return
-    its descriptor. No link below `folder` is followed, and nothing is waited for.
+    its descriptor. No link below `folder` is followed, and nothing is waited for. Raises OSError.
 
     flags: as for `os.open`, without O_TRUNC: what is opened for writing must be this user's own
-    file with no other name, which is found out before anything in it is changed. Raises OSError;
-    `reason` gives its words.
+    file with no other name, which is found out before anything in it is changed.
     """
     writes = flags & os.O_ACCMODE != os.O_RDONLY
     with _inside(folder, name) as (last, at):
@@ -95,12 +94,11 @@ def json_inside(folder: Path, name: str) -> object | None:
         return None
 
 
-def write_inside(folder: Path, name: str, text: str, *, mode: int = 0o600,
-                 settled: bool = True) -> None:
+def write_inside(folder: Path, name: str, text: str, *, settled: bool = True) -> None:
     """Write the file `name` inside `folder` anew, in one step as `write_atomic`. Whatever has that
     name is replaced, also a link. Raises OSError; the old content is then still there."""
     with _inside(folder, name) as (last, at):
-        _replace(last, at, text, mode, settled)
+        _replace(last, at, text, 0o600, settled)
 
 
 def write_json_inside(folder: Path, name: str, value: object, *, settled: bool = True) -> None:
@@ -111,11 +109,8 @@ def write_json_inside(folder: Path, name: str, value: object, *, settled: bool =
 
 def overwrite_inside(folder: Path, name: str, text: str) -> None:
     """Replace the content of the file `name` inside `folder` in the disk blocks that it already
-    has.
-
-    This works on a full disk, but a reader may see a half-written text. Raises OSError, also if
-    `text` needs more blocks than there are.
-    """
+    has: this works on a full disk, but a reader may see a half-written text. Raises OSError, also
+    if `text` needs more blocks than there are."""
     data = text.encode()
     fd = open_inside(folder, name, os.O_WRONLY)
     try:
@@ -171,13 +166,11 @@ def _inside(folder: Path, name: str) -> Iterator[tuple[str, int | None]]:
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o600, settled: bool = True) -> None:
     """Replace the content of a person's own file `path` by `text` in one step: temporary name,
-    fsync, rename. In a run folder: `write_inside`.
+    fsync, rename. A symlink stays one: the file that it points to is replaced. Raises OSError; the
+    old content is then still there.
 
     settled: whether it has reached the disk on return. False leaves that to the system, for what
     is written again at once, or is worth nothing without what follows.
-
-    A symlink stays a symlink: the file that it points to is replaced, as whoever keeps his
-    settings elsewhere wants it. Raises OSError; the old content is then still there.
     """
     target = path.resolve() if path.is_symlink() else path
     _replace(str(target), None, text, mode, settled)

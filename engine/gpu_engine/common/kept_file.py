@@ -3,8 +3,6 @@
 A script may close every descriptor that it finds (`os.closerange`) and then open files of its own,
 which get the same numbers. So ours are numbers that no program gets by itself, and before each use
 it is made sure that the file behind the number is still ours.
-
-Standard library and Python 3.9 syntax only.
 """
 
 from __future__ import annotations

@@ -23,9 +23,7 @@ def address_of(host: str | None) -> str | None:
 
 def interface_to(address: str) -> str | None:
     """The name of the network interface through which `address` is reached; None if unknown.
-
-    Connecting a UDP socket sends nothing, but gives it the local address of the route.
-    """
+    Connecting a UDP socket sends nothing, but gives it the local address of the route."""
     try:
         infos = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
         family, kind, proto, _, target = infos[0]

@@ -7,11 +7,8 @@ import socket
 
 
 def port_taken(port: int) -> str | None:
-    """Why a rendezvous could not listen on `port` of this machine; None: it could.
-
-    The store binds all addresses, so that is what is tried, without SO_REUSEADDR's blindness to
-    a listener; connections of an earlier run in TIME_WAIT do not count as taken.
-    """
+    """Why a rendezvous could not listen on `port` here; None: it could. Connections of an earlier
+    run in TIME_WAIT do not count as taken."""
     try:
         listener(port).close()
     except OSError as err:

@@ -152,12 +152,10 @@ def alive(pid: int | None, ticks: int | None) -> bool:
 
 def send(pid: int, ticks: int | None, number: int,
          check: Callable[[int], bool] = lambda pid: True) -> bool:
-    """Send signal `number` to the process with this pid and this start time.
-
-    Returns False, without a signal, if the process has ended or `check(pid)` says no. The process
-    is held by a pidfd while it is checked, so that the signal can't reach another process that has
-    got the same pid since. Raises PermissionError if the process belongs to another user.
-    """
+    """Send signal `number` to the process with this pid and this start time. Returns False, without
+    a signal, if it has ended or `check(pid)` says no. It is held by a pidfd while it is checked, so
+    that the signal can't reach another process that has got the same pid since. Raises
+    PermissionError if it belongs to another user."""
     try:
         fd = os.pidfd_open(pid) if LINUX else None
     except ProcessLookupError:

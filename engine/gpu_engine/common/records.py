@@ -21,12 +21,10 @@ Pid = Annotated[int, Bounds(ge=1, le=(1 << 31) - 1)]
 
 def read_record(cls: type[R], data: object, *, strict: bool = False) -> R:
     """Make an instance of the dataclass `cls` from the dict `data`, as `dataclasses.asdict` and
-    JSON give it. Fields may themselves be dataclasses, or tuples of dataclasses.
-
-    Keys that are not fields are ignored. A field that is missing or has a value of another type
-    gets its default. Raises ValueError if it has no default, or if `data` is not a dict; with
-    `strict` also for every value of another type.
-    """
+    JSON give it. Fields may themselves be dataclasses, or tuples of dataclasses. Keys that are not
+    fields are ignored; a field that is missing or has a value of another type gets its default.
+    Raises ValueError if it has none, or if `data` is not a dict; with `strict` also for every value
+    of another type."""
     if isinstance(data, cls):
         return data
     if not isinstance(data, dict):

@@ -16,8 +16,6 @@ from operator import add, lt
 
 CAPACITY = 2048
 """The most buckets of a series; a power of two. A screen has about 300 columns of braille dots."""
-
-
 _NOTHING = (array("d", [inf]), array("d", [-inf]), array("d", [0.0]), array("q", [0]),
             array("q", [0]))
 """A bucket without values."""
@@ -98,31 +96,14 @@ class Series:
 
     def add(self, x: int, value: float, lo: float | None = None, hi: float | None = None) -> None:
         """Add one value at x >= 0, or the mean of several with their least and greatest value."""
-        i = self._bucket(x)
-        self.version += 1
-        if self.last is None or x > self.last:
-            self.last = x
-        if isfinite(value):
-            low = value if lo is None or not isfinite(lo) else min(lo, value)
-            high = value if hi is None or not isfinite(hi) else max(hi, value)
-            if low < self.lo[i]:
-                self.lo[i] = low
-            if high > self.hi[i]:
-                self.hi[i] = high
-            self.total[i] += value
-            self.count[i] += 1
-        if not isfinite(value) or (lo is not None and not isfinite(lo)) \
-                or (hi is not None and not isfinite(hi)):
-            self.bad[i] += 1
-            if self.bad_at is None or x < self.bad_at:
-                self.bad_at = x
+        self.add_rising([x], [value], None if lo is None else [lo], None if hi is None else [hi])
 
     def add_rising(self, xs: Sequence[int], values: Sequence[float],
                    los: Sequence[float] | None = None,
                    his: Sequence[float] | None = None) -> list[Part]:
-        """Add many values at once, at `xs` that never fall: the same as `add` of one after the
-        other, but much faster. `los` and `his`: each value is the mean of several, of which these
-        are the least and the greatest. Returns what was added, for `add_parts` of another."""
+        """Add many values at once, at `xs` that never fall. `los` and `his`: each value is the mean
+        of several, of which these are the least and the greatest. Returns what was added, for
+        `add_parts` of another."""
         found = parts(xs, values, self.fit(xs[0], xs[-1]), los, his)
         self.add_parts(found)
         return found

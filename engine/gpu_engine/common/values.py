@@ -120,10 +120,8 @@ _HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {
 
 
 def convert(value: Any, kind: Kind) -> object:
-    """Convert `value`, from TOML, JSON or `parse`, to the type `kind`.
-
-    Raises ValueError, which says what was expected.
-    """
+    """Convert `value`, from TOML, JSON or `parse`, to this type. Raises ValueError, which says what
+    was expected."""
     if kind.name == "any":
         return value
     if kind.name == "union":
@@ -194,11 +192,8 @@ def describe(kind: Kind) -> str:
 
 def parse(text: str, kind: Kind) -> object:
     """Parse the text of a form field or of `--set key=…` into a value as a preset would hold it.
-
     Text that does not parse is returned unchanged, and `convert` then says what is wrong with it.
-    If the type is not known, the text is read as a TOML value if it is one, else kept as text;
-    `convert` finishes the job where the type is known.
-    """
+    If the type is not known, it is read as a TOML value if it is one, else kept as text."""
     plain = kind.without_none
     if plain.name == "any":
         return _toml_or_text(text)

@@ -6,6 +6,7 @@ answer that takes too long counts as unknown.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import threading
 import time
@@ -48,14 +49,11 @@ def resolve(host: str) -> tuple[str, ...] | None:
 
 def is_name(host: str) -> bool:
     """Whether `host` is a name and not a numeric address."""
-    bare = host.strip("[]").partition("%")[0]
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, bare)
-            return False
-        except OSError:
-            continue
-    return True
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return True
+    return False
 
 
 def is_loopback(address: str) -> bool:

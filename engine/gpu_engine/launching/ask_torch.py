@@ -9,7 +9,7 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.interpreters import choose
@@ -23,43 +23,9 @@ _TIMEOUT = 300.0
 """Seconds for an answer."""
 
 
-class _Parameter(TypedDict):
-    name: str
-    type: str
-    help: str
-
-
-class Parameter(_Parameter, total=False):
-    """A parameter of a task."""
-
-    default: object
-    """It is left out where the parameter has to be given."""
-    choices: list[object]
-
-
-class Described(TypedDict):
-    """A task, as its imported class tells."""
-
-    use: str
-    name: str
-    doc: str
-    file: str
-    fields: list[Parameter]
-
-
-class Exported(TypedDict):
-    """What was written of a checkpoint's weights."""
-
-    step: int
-    checkpoint: str
-    """The path of the checkpoint."""
-    tensors: int
-    bytes: int
-    warnings: list[str]
-
-
-def describe(task: str, *, python: str | None = None) -> Described:
-    """Import a task and describe it. Raises UserError."""
+def describe(task: str, *, python: str | None = None) -> dict[str, Any]:
+    """Import a task and describe it, as cli/describe.py does from its source alone: use, name, doc,
+    file, fields. Raises UserError."""
     return _ask("describe", task, python=python)
 
 
@@ -82,9 +48,10 @@ def exporter(out: Path, python: str | None) -> str:
     return _interpreter(python)
 
 
-def export(checkpoints: Path, out: Path, name: str | None, *, python: str) -> Exported:
+def export(checkpoints: Path, out: Path, name: str | None, *, python: str) -> dict[str, Any]:
     """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`, in
-    the interpreter `python`. Raises UserError, before a process is started if there is no
+    the interpreter `python`. Returns step, tensors, bytes, warnings, and the checkpoint's path.
+    Raises UserError, before a process is started if there is no
     checkpoint at all."""
     if not listed(checkpoints):
         raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")

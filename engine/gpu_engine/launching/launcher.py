@@ -42,9 +42,11 @@ class Prepared:
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            in_turn: bool = False, near: Path | None = None, for_here: bool = True) -> Prepared:
+            in_turn: bool = False, near: Path | None = None, for_here: bool = True,
+            send: bool = True) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
-    with run.sync each host is sent the code that it lacks, as its checks run in that folder.
+    with run.sync each host is sent the code that it lacks, as its checks run in that folder, unless
+    `send` is False: then it checks all but the task, and only the plan can be used.
 
     Whether devices that are named are free is judged here unless `inventory` is given. The
     supervisor checks the devices again before the ranks start. `in_turn`: the run was in the queue,
@@ -58,7 +60,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     if spec.devices.hosts is not None:
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
-        prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd))
+        prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd, send=send))
         return replace(prepared, plan=_warned(prepared.plan, notifier.doubt()))
     alone = inventory is None
     inventory = inventory or discover_for(spec)
@@ -84,36 +86,24 @@ def _why(asked: RunSpec, spec: RunSpec, inventory: Inventory) -> str | None:
     chosen = [d for d in map(inventory.find, spec.devices.ids or ()) if d is not None]
     if asked.devices.ids or not chosen:
         return None
-    which, many = ", ".join(d.label for d in chosen), len(inventory.devices)
-    if len(chosen) == many:
+    taken, many = len(chosen), len(inventory.devices)
+    if taken == many:
         how = "all that there are" if many > 1 else "the only one"
     elif asked.devices.pick is None:
         how = f"all that are free of {many}"
     else:
-        how = f"the freest of {many}" if len(chosen) == 1 else \
-            f"the {len(chosen)} freest of {many}"
-    return f"on {which}: {how}"
+        how = f"the freest of {many}" if taken == 1 else f"the {taken} freest of {many}"
+    return f"on {', '.join(d.label for d in chosen)}: {how}"
 
 
 def _warned(plan: LaunchPlan, *said: str | None) -> LaunchPlan:
     """`plan` with these warnings, where there are any."""
-    more = tuple(w for w in said if w)
-    return replace(plan, warnings=(*plan.warnings, *more)) if more else plan
-
-
-def preview(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None) -> LaunchPlan:
-    """The plan that `prepare` comes to, without any side effect: no host is sent code. A host that
-    lacks the code checks all but the task. Raises as `prepare`."""
-    if spec.devices.hosts is None:
-        return prepare(spec, base=base).plan
-    from gpu_engine.remote.run.prepare import prepare as over_hosts
-
-    return over_hosts(spec, base=base, send=False)[2]
+    return replace(plan, warnings=(*plan.warnings, *filter(None, said)))
 
 
 def prepare_check(spec: RunSpec) -> Prepared:
-    """`prepare` for the tiny job that only tries the connection between the ranks. Whatever the
-    spec would train does not matter. Raises as `prepare`."""
+    """`prepare` for the tiny job that only tries the connection between the ranks, whatever the
+    spec would train. Raises as `prepare`."""
     task = TaskSpec(use=BUILTIN[0])
     size = BatchSpec(size=1, meaning="per_gpu")
     place = replace(spec.parallel, timeout=min(spec.parallel.timeout, 30.0))
@@ -131,11 +121,8 @@ def only_trying(prepared: Prepared) -> Prepared:
 
 def launch(spec: RunSpec, *, inventory: Inventory | None = None,
            base: tuple[str, RunSpec] | None = None) -> runs.Run:
-    """Start a run, detached from this process, and return it at once.
-
-    The run goes on when this process ends. Raises as `prepare`, and UserError where the runs
-    folder can't be written.
-    """
+    """Start a run, which goes on when this process ends, and return it at once. Raises as
+    `prepare`, and UserError where the runs folder can't be written."""
     return start(prepare(spec, inventory=inventory, base=base))
 
 
@@ -169,7 +156,6 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
 
     start: "best" or a step goes on from that checkpoint, and from no other; those behind it are
     set aside in a folder of their own, once it has been verified.
-
     say: told what takes long, as bringing a checkpoint to another host.
 
     Raises UserError while it runs, where what is left of it can't be ended or there is no such
@@ -266,11 +252,8 @@ def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
 
 def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     """Start the supervisor, or for a run on hosts the process that mirrors them. It inherits the
-    lock, so that there is no moment in which nobody holds it. With `tell`, and if the person wants
-    to be told of runs, the process that does so is started beside it.
-
-    Raises UserError where it can't be started.
-    """
+    lock, so that there is no moment in which nobody holds it. `tell`: whether those in notify.toml
+    are told of the run. Raises UserError where it can't be started."""
     module = "gpu_engine.remote.run" if parts.spans(run.path) else "gpu_engine.supervisor"
     # Ctrl-C is the command's, which then stops the run. Until the new process has left the terminal
     # it gets the signal too, and would die of it with the run's lock.

@@ -64,9 +64,9 @@ def _at(_: int) -> Decision:
 
 def start(name: str, log: int, module: str, *args: str, env: Mapping[str, str] | None = None,
           pass_fds: Sequence[int] = ()) -> None:
-    """Start a program of ours that outlives this process and its terminal, inside a scope if it
-    has to be. `name`: the scope's. `log`: the descriptor that gets all that is printed; it is
-    closed here. Raises OSError."""
+    """Start a program of ours that outlives this process and its terminal, in a scope of this name
+    if it has to be. `log`: the descriptor for all that is printed; it is closed here. Raises
+    OSError."""
     argv = own_program(module, *args)
     try:
         subprocess.Popen(wrapped(argv, name) if here().scope else argv, stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common import paths, ports
 from gpu_engine.common.errors import Problem, UserError, meant
 from gpu_engine.common.files import expanded, open_file
-from gpu_engine.common.values import Kind, amiss, convert
+from gpu_engine.common.values import amiss, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.launching import torch_build
 from gpu_engine.plan import own_command
@@ -63,15 +63,14 @@ def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
             interpreter: Chosen | None = None, *, files: bool = True) -> list[Problem]:
     """Those of `probe` that do not pass by waiting: somebody else may let go of a device or a port.
     `files`: whether the files that the task's parameters name must be there already."""
-    found = _python(spec) if interpreter is None else _torch(spec, inventory, interpreter)
-    return _task(spec, cwd, interpreter, files) + _command(spec, cwd) + found + _meeting(spec)
-
-
-def _torch(spec: RunSpec, inventory: Inventory, interpreter: Chosen) -> list[Problem]:
-    if interpreter.problem is not None or interpreter.seen is None:
-        return [interpreter.problem] if interpreter.problem is not None else []
-    found = torch_build.problem(spec, inventory, interpreter.seen)
-    return [found] if found else []
+    if interpreter is None:
+        found = _python(spec)
+    elif interpreter.problem is None and interpreter.seen is not None:
+        found = [torch_build.problem(spec, inventory, interpreter.seen)]
+    else:
+        found = [interpreter.problem]
+    return [*_task(spec, cwd, interpreter, files), *_command(spec, cwd), *filter(None, found),
+            *_meeting(spec)]
 
 
 def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
@@ -161,8 +160,11 @@ def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None, files: bo
             out.append(Problem(f"task.params.{name}", value, f"{info.name} has no such parameter; "
                                + meant(name, names, "it has")))
         field = info.field(name)
-        if field is not None and (wanted := _unlike(value, field.kind)):
-            out.append(Problem(f"task.params.{name}", value, wanted))
+        if field is not None:
+            try:
+                convert(value, field.kind)
+            except ValueError as err:
+                out.append(Problem(f"task.params.{name}", value, str(err)))
     out += [Problem(f"task.params.{f.name}", None, f"{info.name} needs it"
                     + (f": {f.help}" if f.help else ""))
             for f in info.fields if f.required and f.name not in spec.task.params]
@@ -174,19 +176,8 @@ def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None, files: bo
     return out
 
 
-def _unlike(value: object, kind: Kind) -> str | None:
-    """Why `value` is not a value of this type; None if it is, or if only the task itself can
-    tell."""
-    try:
-        convert(value, kind)
-    except ValueError as err:
-        return str(err)
-    return None
-
-
 def _command(spec: RunSpec, cwd: Path | None) -> list[Problem]:
-    """The problems of a person's own command that show before it runs: no such program or script.
-    """
+    """The problems of a person's own command that show before it runs."""
     command = spec.task.command
     if not command:
         return []

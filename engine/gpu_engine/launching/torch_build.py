@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import open_file
-from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import wheels
 from gpu_engine.plan.own_command import is_python
@@ -26,15 +25,9 @@ if TYPE_CHECKING:
     from gpu_engine.interpreters.build import Build
 
 
-@frozen(slots=True)
-class _Vendor:
-    gpu: str
-    needs: str
-    """The field of `Build` that a build for it has."""
-
-
-_VENDORS = {"nvml": _Vendor("an NVIDIA GPU", "cuda"), "amd": _Vendor("an AMD GPU", "hip")}
-"""By the name of their backend."""
+_VENDORS = {"nvml": ("an NVIDIA GPU", "cuda"), "amd": ("an AMD GPU", "hip")}
+"""By the name of their backend: one of its GPUs, and the field of `Build` that a build for it has.
+"""
 
 
 def problem(spec: RunSpec, inventory: Inventory, python: Seen) -> Problem | None:
@@ -98,13 +91,13 @@ def unfit(python: str, build: Build | None, source: str, cuda: str | None
           ) -> tuple[str, str] | None:
     """Why the torch of the interpreter `python` can't use the GPUs of the backend `source`, and
     what installs one that can; None where it can. `cuda`: the newest CUDA that the driver takes."""
-    vendor = _VENDORS.get(source)
-    if vendor is None or build is None or getattr(build, vendor.needs) is not None:
+    gpu, needs = _VENDORS.get(source, ("", ""))
+    if not gpu or build is None or getattr(build, needs) is not None:
         return None
     what = f"for AMD's ROCm {build.hip}" if build.hip else \
         f"for NVIDIA's CUDA {build.cuda}" if build.cuda else "for the processor alone"
     driver = f" (its driver takes CUDA {cuda})" if source == "nvml" and cuda else ""
-    return (f"torch {build.version} is built {what} and can't use {vendor.gpu}{driver}",
+    return (f"torch {build.version} is built {what} and can't use {gpu}{driver}",
             install(python, source, cuda))
 
 

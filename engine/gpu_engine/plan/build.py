@@ -29,10 +29,7 @@ from gpu_engine.spec.schema import RunSpec
 def plan(spec: RunSpec, inventory: Inventory, *, python: str,
          base: tuple[str, RunSpec] | None = None, environ: Mapping[str, str] | None = None,
          layout: Layout | None = None) -> LaunchPlan:
-    """Check and resolve `spec` on this machine; see `check` and `resolve`.
-
-    Raises SpecError with all that does not fit.
-    """
+    """Check and resolve `spec` on this machine; see `check` and `resolve`. Raises SpecError."""
     return resolve(check(spec, inventory, layout), python=python, base=base, environ=environ)
 
 
@@ -77,7 +74,6 @@ def _ranks(checked: Checked) -> tuple[RankPlan, ...]:
     devices, layout = checked.devices, checked.layout
     seen = list(dict.fromkeys(d.id for d in devices))  # a repeated GPU is visible once
     alone = any(d.is_slice for d in devices)
-
     kind = _type(checked)
 
     def use(device: Device) -> DeviceUse:
@@ -102,4 +98,3 @@ def _type(checked: Checked) -> Literal["cuda", "cpu", "mps", "xpu"]:
     found = torch_type(checked.source)
     assert found in ("cuda", "cpu", "mps", "xpu")
     return found
-

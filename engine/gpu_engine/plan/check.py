@@ -67,8 +67,9 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         if devices:
             problems += _check_vendor(spec, inventory.source_of(devices[0]))
     problems += _check_environment(spec)
-    if devices:
-        problems += _check_precision(spec, devices)
+    if devices and devices[0].is_cpu and spec.amp.dtype == "fp16" \
+            and _has_effect(spec, "amp.dtype"):
+        problems.append(Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off"))
     batch = None
     if devices and not any(p.key.startswith(("devices", "parallel")) for p in problems):
         replicas = replicas_of(spec, layout, len(devices))
@@ -77,8 +78,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
             problems.append(_does_not_divide(spec, replicas))
         elif batch is None:
             batch = batch_untold(spec, replicas)
-    if spec.train.lr_scale != "none" and spec.train.lr_reference_batch is None \
-            and _has_effect(spec, "train.lr"):
+    if _scaled(spec) and spec.train.lr_reference_batch is None:
         problems.append(Problem("train.lr_reference_batch", None,
                                 f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "
                                 "that lr was chosen for"))
@@ -101,8 +101,11 @@ def _has_effect(spec: RunSpec, key: str) -> bool:
 
 def batch_told(spec: RunSpec) -> bool:
     """Whether the batch arithmetic affects what runs, even if only by a scaled learning rate."""
-    scaled = spec.train.lr_scale != "none" and _has_effect(spec, "train.lr")
-    return scaled or _has_effect(spec, "batch.meaning")
+    return _scaled(spec) or _has_effect(spec, "batch.meaning")
+
+
+def _scaled(spec: RunSpec) -> bool:
+    return spec.train.lr_scale != "none" and _has_effect(spec, "train.lr")
 
 
 def _does_not_divide(spec: RunSpec, replicas: int) -> Problem:
@@ -291,12 +294,6 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
         out.append(Problem("parallel.launcher", "torchrun",
                            f"{mode.label} is one process and needs no launcher"))
     return out
-
-
-def _check_precision(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
-    if devices[0].is_cpu and spec.amp.dtype == "fp16" and _has_effect(spec, "amp.dtype"):
-        return [Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off")]
-    return []
 
 
 _OURS = frozenset({

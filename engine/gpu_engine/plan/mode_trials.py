@@ -52,11 +52,9 @@ class Result:
 
 
 def trials(spec: RunSpec, inventory: Inventory, steps: int) -> tuple[list[Trial], dict[str, str]]:
-    """A trial for each mode of one machine, and mode → why it can't be tried here.
-
-    `spec` names its devices. Raises SpecError for a spec whose batch is not known or can't be
-    divided, or that is not of one machine.
-    """
+    """A trial for each mode of one machine, and mode → why it can't be tried here. `spec` names its
+    devices. Raises SpecError for a batch that is not known or can't be divided, or for a spec that
+    is not of one machine."""
     ids = spec.devices.ids or []
     mode = modes.get(spec.parallel.mode)
     if spec.task.command is not None:

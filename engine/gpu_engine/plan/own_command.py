@@ -135,11 +135,8 @@ def check(command: Sequence[str]) -> list[Problem]:
 
 
 def fill(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """The argument list with placeholders replaced; `{{` and `}}` are braces.
-
-    A name that `values` lacks is left as it stands (the run folder, before launch).
-    """
-
+    """The argument list with placeholders replaced; `{{` and `}}` are braces. A name that `values`
+    lacks is left as it stands (the run folder, before launch)."""
     def one(match: re.Match[str]) -> str:
         if match.group() in ("{{", "}}"):
             return match.group()[0]

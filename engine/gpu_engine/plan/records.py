@@ -27,7 +27,6 @@ _LOG = re.compile(r"((ranks/)?\w[\w.-]*)?")
 WORKER = str(Path(__file__).parents[1] / "worker" / "__main__.py")
 """The rank's program, as a file: it runs in any interpreter that has torch."""
 
-
 DAY = 86400.0
 
 
@@ -250,13 +249,11 @@ class LaunchPlan:
     def sentences(self) -> list[str]:
         """Batch and learning rate for people. Of a person's own command no more than it is told:
         whatever else it trains with is its own affair."""
-        return self._trains_with() + self._debugs()
-
-    def _debugs(self) -> list[str]:
         rank = self.spec.run.debug_rank
-        return [] if rank is None else [
+        debugs = [] if rank is None else [
             f"rank {rank} has a terminal: gpu-engine attach {self.id or 'RUN'}; ranks wait up to "
             f"{self.timeout / 3600:g} h for each other"]
+        return self._trains_with() + debugs
 
     def _trains_with(self) -> list[str]:
         command = self.spec.task.command
@@ -295,11 +292,8 @@ class LaunchPlan:
     @classmethod
     def from_dict(cls, data: object) -> LaunchPlan | None:
         """The plan in the dict of a plan.json, the inverse of `to_dict`. None if a field without a
-        default is missing or has a wrong type.
-
-        Another version, or a person, may have written the file: unknown keys are ignored, and a
-        value of a wrong type is replaced by the default.
-        """
+        default is missing or has a wrong type. As another version, or a person, may have written
+        it, unknown keys are ignored, and a value of a wrong type is replaced by the default."""
         if not isinstance(data, dict):
             return None
         data = data | {"spec": from_dict_leniently(data.get("spec"))}

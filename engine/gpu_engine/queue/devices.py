@@ -52,9 +52,7 @@ class Devices:
         """The devices as they are now. `starting`: device → the run of ours that is about to take
         it. `wanted`: the ids that runs wait for, None: all; only these are read from the driver,
         and only while no other run of gpu-panel holds them, unless a run would share them
-        (`shared`). A CPU slot is free if none does: a
-        core is shared with everything on the machine, and on a busy one a run would wait for ever.
-        """
+        (`shared`). A CPU slot is free if none does: on a busy machine a run would wait for ever."""
         inventory = self._devices(wanted)
         held = leases.holders(paths.leases_folder())
         open_ones = [d for d in inventory.devices if (shared or leases.key(d) not in held)

@@ -99,9 +99,8 @@ _BEHIND = "for runs ahead of it"
 
 def decide(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, now: float,
            monotonic: float, choose: Choose) -> list[Decision]:
-    """What becomes of each of our runs in the line, and which of the other users' it is the turn
-    of. `now`: Unix seconds; `monotonic`: the clock of
-    `DeviceNow.since`."""
+    """What becomes of each of our runs in the line, and whose turn it is of the other users' runs.
+    `now`: Unix seconds; `monotonic`: the clock of `DeviceNow.since`."""
     kept: dict[str, Request] = {}
     """Device → the run before that could use it, or starts on it."""
     out: list[Decision] = []
@@ -133,16 +132,6 @@ def decide(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, now: fl
     return out
 
 
-def next_moment(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, now: float,
-                monotonic: float) -> float | None:
-    """In how many seconds the answer may change although no device does; None: never."""
-    found = [r.begin - now for r in line if r.begin is not None and r.begin > now]
-    waits = {r.wants.free_for for r in line if r.wants.free_for}
-    found += [d.since + seconds - monotonic for d in devices.values() if d.since is not None
-              for seconds in waits if d.since + seconds > monotonic]
-    return min(found, default=None)
-
-
 def early(request: Request, now: float) -> Wait | Never | None:
     """Why the run can't start yet, or ever, whatever the devices are; None if that depends on them.
     """
@@ -150,16 +139,12 @@ def early(request: Request, now: float) -> Wait | Never | None:
         run, state = request.after.run, request.after.state
         if state is None:
             return Never(request.id, f"run {run}, which it was to follow, does not exist")
-        if state in ("failed", "stopped", "lost"):
-            return Never(request.id, f"run {run}, which it was to follow, {_ended(state)}")
+        if ended := {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}.get(state):
+            return Never(request.id, f"run {run}, which it was to follow, {ended}")
         return Wait(request.id, f"for run {run} to complete")
     if request.begin is not None and request.begin > now:
         return Wait(request.id, f"until {units.time_of_day(request.begin, now)}")
     return None
-
-
-def _ended(state: str) -> str:
-    return {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}[state]
 
 
 def _candidates(wants: Wants, devices: Mapping[str, DeviceNow]) -> list[str]:

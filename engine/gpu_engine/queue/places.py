@@ -52,6 +52,8 @@ class Places:
         self._held: dict[str, held.Mine] = {}
         """Run → its place, in our order."""
         self._taken_up = False
+        self._said: Sequence[object] | None = None
+        """What our places were to say at the last time."""
         self._others: dict[str, tuple[int, Request]] = {}
         """Name of a place → the uid of its user, and what the run wants; first come first."""
         self._read_at = -_LOOK
@@ -68,6 +70,9 @@ class Places:
         said = {name: {"run": name, "queue": self._queue, "count": wants.count, "cpu": wants.cpu,
                        "keys": [keys.get(i, i) for i in wants.ids], "free_bytes": wants.free}
                 for name, wants in runs[:MOST]}
+        before, self._said = self._said, list(said.values())
+        if before == self._said:
+            return
         for name in self._held.keys() - said:
             self._held.pop(name).close()
         places = sorted(self._held.values(), key=lambda place: place.path)

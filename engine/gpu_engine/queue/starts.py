@@ -38,18 +38,18 @@ class Starting:
     child: subprocess.Popen[bytes]
     devices: tuple[str, ...]
     began: float
-    ended: float | None = None
-    """When the program that starts it ended, monotonic seconds."""
+    ended: bool = False
+    """Whether the program that starts it has ended."""
 
 
 @dataclass(slots=True)
 class Trouble:
     """A run whose start did not work out."""
 
-    until: float
+    until: float = 0.0
     """Not tried again before, monotonic seconds."""
-    reason: str
-    times: int = 1
+    reason: str = ""
+    times: int = 0
     failures: int = 0
 
 
@@ -76,9 +76,9 @@ class Starts:
             return
         self.starting[name] = Starting(child, devices, time.monotonic())
 
-    def poll(self) -> bool:
-        """See what has become of the starts. Returns whether the line has changed by it."""
-        now, changed = time.monotonic(), False
+    def poll(self) -> None:
+        """See what has become of the starts."""
+        now = time.monotonic()
         for name, starting in list(self.starting.items()):
             status = starting.child.poll()
             if status is None:
@@ -86,26 +86,22 @@ class Starts:
                     with contextlib.suppress(OSError):
                         os.killpg(starting.child.pid, signal.SIGKILL)
                 continue
-            if starting.ended is None:
-                starting.ended = now
-                said = _output(starting.child)
+            if not starting.ended:
+                starting.ended, said = True, _output(starting.child)
                 if status:
                     del self.starting[name]
                     self._failed(name, said or f"its start ended with {status}",
                                  failure=status != NOT_YET)
-                    changed = True
                     continue
             run = Run(self._runs / name)
             state = run.state()
             if state.state == "queued" and run.supervised():
                 continue  # its supervisor is about to take the devices
             del self.starting[name]
-            changed = True
             if state.state == "queued":
                 self._failed(name, "for devices that others took meanwhile", failure=False)
             else:
                 self.troubles.pop(name, None)
-        return changed
 
     def pausing(self) -> frozenset[str]:
         """The runs that are not to be tried now."""
@@ -130,15 +126,13 @@ class Starts:
 
     def _failed(self, name: str, reason: str, *, failure: bool = True) -> None:
         """Try the run again later. After too many failures that are not about devices, end it."""
-        known = self.troubles.get(name)
-        times = known.times + 1 if known else 1
-        failures = (known.failures if known else 0) + failure
+        trouble = self.troubles.setdefault(name, Trouble())
+        trouble.reason, trouble.times = reason, trouble.times + 1
+        trouble.failures += failure
+        trouble.until = time.monotonic() + PAUSES[min(trouble.times, len(PAUSES)) - 1]
         log.warning("run %s: %s", name, reason)
-        if failures >= _MOST_FAILURES:
+        if trouble.failures >= _MOST_FAILURES:
             self.give_up(name, f"it could not be started: {reason}")
-            return
-        pause = PAUSES[min(times, len(PAUSES)) - 1]
-        self.troubles[name] = Trouble(time.monotonic() + pause, reason, times, failures)
 
     def _environ(self, entry: Entry) -> tuple[dict[str, str], int]:
         """The environment that the run was submitted in, and the umask."""

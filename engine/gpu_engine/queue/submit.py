@@ -118,10 +118,8 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
            fill: Callable[[Run], None] | None = None, begin: bool = True) -> Run:
     """Put a run into the line and return it at once. `fill` puts what else it begins with into its
     folder. `begin`: see that somebody starts it; False if more are to be submitted, then call
-    `waiter.ensure`.
-
-    Raises SpecError with everything that does not fit, UserError where the run can't be kept.
-    """
+    `waiter.ensure`. Raises SpecError with everything that does not fit, UserError where the run
+    can't be kept."""
     _check(when)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, after=when.after)
@@ -159,11 +157,10 @@ def _note(run: Run, made: LaunchPlan, prepared: Submission) -> None:
         write_environment(run.path, prepared.noted[key])
 
 
-def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
-                 begin: bool = True) -> None:
+def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory) -> None:
     """Put a run that has ended into the line for its next attempt with `spec`, which goes on from
-    its newest checkpoint that loads. It uses the code as it is then, as a resume does. Raises as
-    `submit`, and UserError while the run is live."""
+    its newest checkpoint that loads. It uses the code as it is then, as a resume does. Then call
+    `waiter.ensure`. Raises as `submit`, and UserError while the run is live."""
     _check(when)
     state = run.state()
     if state.live:
@@ -183,8 +180,6 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
         raise UserError(f"run {run.id}: can't be queued: {reason(err)}") from None
     finally:
         os.close(lock)
-    if begin:
-        waiter.ensure(queue)
 
 
 def _not_to_wait(spec: RunSpec) -> list[Problem]:

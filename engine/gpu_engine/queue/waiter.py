@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -35,10 +34,6 @@ _CHECKED = 30.0
 """Seconds between two readings of all entries, in case somebody has removed a run's folder."""
 _LINGER = 1.0
 """Seconds without a waiting run before the waiter ends."""
-_REFRESHED = 60.0
-"""Seconds after which the reasons are worked out anew, as they say for how long somebody holds a
-device."""
-_NUMBER = re.compile(r"[0-9]+")
 _BOARD = 2.0
 """Seconds between two writes of the board while only the reasons change."""
 
@@ -79,23 +74,13 @@ class Waiter:
         self._read: dict[str, Entry] | None = None
         """The line as it was read last; None: it has to be read again."""
         self._checked = 0.0
-        self._line: list[Request] = []
-        self._line_of: object = None
-        self._exactly = self._shared = False
-        self._kinds: set[bool] = set()
-        """Whether our runs wait for CPU slots (True), GPUs (False)."""
         self.starts = Starts(folder)
         self._places = Places(folder)
         self._devices = {False: Devices(cpu=False), True: Devices(cpu=True)}
-        self._decided: object = None
-        self._decisions: list[order.Decision] = []
-        self._again: float | None = None
-        """When to decide again although nothing has changed, monotonic seconds."""
-        self._told: object = None
+        """By whether they are CPU slots."""
         self._board: dict[str, str] | None = None
         self._board_at = 0.0
         self._idle: float | None = None
-        self._ended: dict[str, tuple[float, str | None]] = {}
 
     def run(self) -> None:
         """Start runs until none waits."""
@@ -119,35 +104,19 @@ class Waiter:
 
     def turn(self) -> None:
         """Look once, start what can start, and write the board."""
-        if self.starts.poll():
-            self._read = None
+        self.starts.poll()
         self._read_entries()
-        ours = self._in_order()
-        line = self._places.among(ours, {key: device for device, key in self._keys().items()})
+        line = self._in_order()
         devices = self._read_devices(line)
-        now, monotonic = time.time(), time.monotonic()
-        others = [r for r in line if r.owner is not None]
-        state = (id(ours), others, _compared(devices, self._exactly or bool(others)))
-        if state != self._decided or (self._again is not None and monotonic >= self._again):
-            self._decided = state
-            wait = order.next_moment(line, devices, now=now, monotonic=monotonic)
-            soon = _REFRESHED if wait is None else max(0.0, wait)
-            self._again = monotonic + min(soon, _REFRESHED)
-            self._decisions = order.decide(line, devices, now=now, monotonic=monotonic,
-                                           choose=self._choose)
-            for decision in self._decisions:
-                if isinstance(decision, Start):
-                    self._begin(decision)
-                elif isinstance(decision, Never):
-                    self.starts.give_up(decision.id, decision.reason)
-                    self._read = None
-        self._places.watch([d for d in self._decisions if isinstance(d, Turn)])
-        self._write_board()
-
-    def _begin(self, decision: Start) -> None:
-        if len(self.starts.starting) < starts.MOST:
-            self.starts.begin(decision.id, self._entries[decision.id], decision.devices)
-        self._again = time.monotonic() + INTERVAL
+        decisions = order.decide(line, devices, now=time.time(), monotonic=time.monotonic(),
+                                 choose=self._choose)
+        for decision in decisions:
+            if isinstance(decision, Never):
+                self.starts.give_up(decision.id, decision.reason)
+            elif isinstance(decision, Start) and len(self.starts.starting) < starts.MOST:
+                self.starts.begin(decision.id, self._entries[decision.id], decision.devices)
+        self._places.watch([d for d in decisions if isinstance(d, Turn)])
+        self._write_board({d.id: f"waits {d.reason}" for d in decisions if isinstance(d, Wait)})
 
     # --- the line ------------------------------------------------------------------------------
 
@@ -183,7 +152,6 @@ class Waiter:
                 entries[name] = entry
         if entries != self._entries:
             self._entries = entries
-            self._line_of = None
             self.starts.forget(entries)
         self._forget_environs()
 
@@ -197,42 +165,25 @@ class Waiter:
                     path.unlink()
 
     def _in_order(self) -> list[Request]:
-        """Our runs in their order, without those that are being started or have to pause. The same
-        list as long as nothing of it changes."""
-        pausing = self.starts.pausing()
+        """Our runs in their order, without those that are being started or have to pause, and the
+        other users' that come before them."""
         after = {e.after: self._state_of(e.after) for e in self._entries.values() if e.after}
-        time_come = sum(e.begin <= time.time() for e in self._entries.values() if e.begin)
-        key = (frozenset(self.starts.starting), pausing, after, time_come)
-        if self._line_of != key:
-            self._line_of = key
-            out = [name for name in self._entries
-                   if name not in self.starts.starting and name not in pausing]
-            out.sort(key=lambda name: waiting.place(name, self._entries[name]))
-            self._line = [self._request(name, self._entries[name], after) for name in out]
-            self._kinds = {e.cpu for e in self._entries.values()}
-            self._hold_places(after)
-            self._shared = any(r.wants.share for r in self._line)
-            self._exactly = self._shared or any(r.wants.free is not None for r in self._line)
-        return self._line
-
-    def _hold_places(self, after: Mapping[str, str | None]) -> None:
-        """Places among all users for the runs that wait for devices, also while they pause or
-        start: nobody comes between a start and its lease."""
-        now = time.time()
-        found = [self._request(name, entry, after) for name, entry in self._entries.items()]
-        found.sort(key=lambda r: waiting.place(r.id, self._entries[r.id]))
-        self._places.hold([(r.id, r.wants) for r in found if order.early(r, now) is None],
-                          self._keys())
-
-    def _keys(self) -> dict[str, str]:
-        """Device → the key of its lease, of the kinds for which our runs wait."""
-        return {device: key for cpu in self._kinds
+        ours = [self._request(name, entry, after) for name, entry in self._entries.items()]
+        ours.sort(key=lambda r: waiting.place(r.id, self._entries[r.id]))
+        keys = {device: key for cpu in {e.cpu for e in self._entries.values()}
                 for device, key in self._devices[cpu].keys().items()}
+        # Also while they pause or start: nobody comes between a start and its lease.
+        now, pausing = time.time(), self.starts.pausing()
+        self._places.hold([(r.id, r.wants) for r in ours if order.early(r, now) is None], keys)
+        return self._places.among(
+            [r for r in ours if r.id not in self.starts.starting and r.id not in pausing],
+            {key: device for device, key in keys.items()})
 
     def _request(self, name: str, entry: Entry, after: Mapping[str, str | None]) -> Request:
         ids = self._devices[entry.cpu].id_of
         wants = replace(entry, ids=tuple(map(ids, entry.ids)),
-                        within=tuple(map(ids, entry.within)))
+                        within=tuple(map(ids, entry.within))) if entry.ids or entry.within \
+            else entry
         first = After(entry.after, after[entry.after]) if entry.after else None
         return Request(name, wants, entry.begin, first)
 
@@ -240,11 +191,8 @@ class Waiter:
         """The state of a run that another waits for; None if it is not there."""
         if name in self._entries or name in self.starts.starting:
             return "queued"
-        known, now = self._ended.get(name), time.monotonic()
-        if known is None or now - known[0] > 1.0:
-            run = Run(self.runs / name)
-            known = self._ended[name] = (now, run.state().state if run.path.is_dir() else None)
-        return known[1]
+        run = Run(self.runs / name)
+        return run.state().state if run.path.is_dir() else None
 
     # --- the devices ---------------------------------------------------------------------------
 
@@ -253,19 +201,13 @@ class Waiter:
                     for device in s.devices}
         found: dict[str, DeviceNow] = {}
         now = time.time()
+        shared = any(r.wants.share for r in line if r.owner is None)
         for cpu, devices in self._devices.items():
-            wanted: set[str] | None = set()
-            waits = False
-            for request in line:
-                if request.wants.cpu != cpu or order.early(request, now) is not None:
-                    continue
-                waits = True
-                if not request.wants.ids:  # it may take any
-                    wanted = None
-                    break
-                wanted.update(request.wants.ids)
-            if waits:
-                found |= devices.now(starting, wanted, self._shared)
+            wants = [r.wants for r in line if r.wants.cpu == cpu and order.early(r, now) is None]
+            if wants:
+                any_will_do = not all(w.ids for w in wants)
+                named = {i for w in wants for i in w.ids}
+                found |= devices.now(starting, None if any_will_do else named, shared)
             else:
                 devices.close()
         return found
@@ -275,24 +217,17 @@ class Waiter:
 
     # --- what is told --------------------------------------------------------------------------
 
-    def _write_board(self) -> None:
+    def _write_board(self, reasons: dict[str, str]) -> None:
         """Write the board if what runs wait for has changed: at once if the line has, else not
-        too often."""
-        now = time.monotonic()
-        told = (id(self._decisions), tuple((n, t.reason) for n, t in self.starts.troubles.items()),
-                tuple(self.starts.starting), id(self._entries))
-        if told == self._told:
-            return
-        reasons = {d.id: f"waits {d.reason}" for d in self._decisions if isinstance(d, Wait)}
+        too often. `reasons`: of the runs in the line."""
         reasons |= {name: f"waits {t.reason}" for name, t in self.starts.troubles.items()}
         reasons |= {name: "starts on " + ", ".join(s.devices)
                     for name, s in self.starts.starting.items()}
         reasons = {k: v for k, v in reasons.items() if k in self._entries}
-        if self._board is not None and reasons.keys() == self._board.keys() \
-                and now - self._board_at < _BOARD:
-            return
-        self._told = told
-        if reasons == self._board:
+        now = time.monotonic()
+        if reasons == self._board or (
+                self._board is not None and reasons.keys() == self._board.keys()
+                and now - self._board_at < _BOARD):
             return
         pid = os.getpid()
         board = Board(time.time(), pid, procs.start_ticks(pid), procs.boot_id(), reasons)
@@ -301,12 +236,3 @@ class Waiter:
         except OSError as err:
             log.error("the board can't be written: %s", err)
         self._board, self._board_at = reasons, now
-
-
-def _compared(devices: Mapping[str, DeviceNow], exactly: bool) -> object:
-    """What has to change of the devices so that the answer may: also how much memory is free, if
-    that is asked."""
-    if exactly:
-        return dict(devices)
-    # For how long somebody has been there changes all the time, and no answer.
-    return {d.id: (d.free, d.usable, _NUMBER.sub("", d.why)) for d in devices.values()}

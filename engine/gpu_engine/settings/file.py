@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tomllib
@@ -47,15 +48,6 @@ def read() -> Settings:
     if len(text) > _LONGEST:
         raise SettingsError(f"{where}: more than {_LONGEST:,} characters: these are no settings")
     return parse(text, where)
-
-
-def colour_setting() -> str:
-    """The setting output.colour; "auto" where the file is wrong or nobody knows where it is, for
-    what must go on all the same."""
-    try:
-        return read().output.colour
-    except UserError:
-        return "auto"
 
 
 def parse(text: str, where: Path) -> Settings:
@@ -121,12 +113,9 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 def placed(problems: str) -> str:
     """The lines of a message, which begin with "NAME = ", each with the file and the line on which
     that stands."""
-    where = path()
-    try:
-        with open_file(where) as file:
-            text = file.read(_LONGEST).decode("utf-8", errors="replace")
-    except OSError:
-        text = ""
+    where, text = path(), ""
+    with contextlib.suppress(OSError), open_file(where) as file:
+        text = file.read(_LONGEST).decode("utf-8", errors="replace")
     lines = [(line_of(text, one.partition(" = ")[0]), one) for one in problems.split("\n")]
     return "\n".join(f"{where}{f', line {line}' if line else ''}: {one}" for line, one in lines)
 

@@ -70,17 +70,17 @@ def builtin() -> list[TaskInfo]:
     return [describe(use) for use in BUILTIN]
 
 
-def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None = None) -> TaskInfo:
+def describe(use: str, *, cwd: Path | None = None) -> TaskInfo:
     """Find the task `use` ("module:Class" or "path/to/file.py:Class") and describe it.
 
-    A relative path and a module are looked up in `cwd` first, a module then in `search` (by default
-    sys.path). Raises UserError, which says what can't be found and what there is instead.
+    A relative path and a module are looked up in `cwd` first, a module then in sys.path. Raises
+    UserError, which says what can't be found and what there is instead.
     """
     where, sep, name = use.rpartition(":")
     if not sep or not where or not name.isidentifier():
         raise UserError(f"{use!r} is not a task: write module:Class or path/to/file.py:Class")
     cwd = cwd or Path.cwd()
-    path = [str(cwd), *(sys.path if search is None else search)]
+    path = [str(cwd), *sys.path]
     file = _source(where, cwd, path)
     if where.endswith(".py"):
         path = [str(file.parent), *path]  # as when Python runs the file
@@ -176,12 +176,9 @@ def _parse(file: Path) -> ast.Module:
 
 
 def parse(text: bytes, name: str) -> ast.Module:
-    """`ast.parse` that is safe to call from several threads.
-
-    Python 3.11 and 3.12 count the parser's depth once for all threads and may raise SystemError
-    when two parse at the same time (github.com/python/cpython/issues/106905). The lock keeps our
-    own calls apart; other code may still be parsing, so a SystemError leads to another try.
-    """
+    """`ast.parse` for several threads: Python 3.11 and 3.12 count the parser's depth once for all,
+    and raise SystemError if two parse at a time (github.com/python/cpython/issues/106905). The lock
+    keeps our own calls apart; other code may still be parsing, hence another try."""
     with _ONE_AT_A_TIME:
         for _ in range(9):
             try:

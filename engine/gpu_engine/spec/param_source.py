@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from gpu_engine.common.values import ANY, Bounds, Existing, Kind, show
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SIMPLE = {"int": "int", "float": "float", "bool": "bool", "str": "str", "Path": "path",
            "PosixPath": "path", "list": "list", "List": "list", "tuple": "tuple", "Tuple": "tuple",
@@ -25,26 +22,9 @@ _ENUMS = ("Enum", "StrEnum", "IntEnum")
 _DEEPEST = 20
 
 
-class Names(Protocol):
-    """What the names in a module stand for."""
-
-    @property
-    def classes(self) -> Mapping[str, ast.ClassDef]:
-        """The classes that it defines."""
-        ...
-
-    @property
-    def names(self) -> Mapping[str, ast.expr]:
-        """The values of its `name = …` assignments."""
-        ...
-
-    def origin(self, name: str) -> Names | None:
-        """The module that an imported class comes from; None if it can't be found."""
-        ...
-
-
-def kind_of(node: ast.expr, source: Names, depth: int = 0) -> Kind:
-    """The type that the annotation `node` stands for; `ANY` if it is not understood."""
+def kind_of(node: ast.expr, source: Any, depth: int = 0) -> Kind:
+    """The type that the annotation `node` stands for; `ANY` if it is not understood. `source`: what
+    the names in its module stand for (`catalog._Source`)."""
     if depth > _DEEPEST:
         return ANY
     deeper = depth + 1
@@ -68,7 +48,7 @@ def kind_of(node: ast.expr, source: Names, depth: int = 0) -> Kind:
         Kind(_SIMPLE[name]) if name in _SIMPLE else ANY
 
 
-def _generic(name: str, inside: list[ast.expr], source: Names, depth: int) -> Kind:
+def _generic(name: str, inside: list[ast.expr], source: Any, depth: int) -> Kind:
     if name == "Literal":
         values = [(show(v), v) for v in map(_value, inside) if v is not None]
         return Kind("choice", choices=tuple(values)) if len(values) == len(inside) else ANY
@@ -117,7 +97,7 @@ def _union(args: list[Kind]) -> Kind:
     return ANY if any(a.name == "any" for a in flat) else Kind("union", tuple(flat))
 
 
-def _enum(name: str, source: Names, depth: int = 0) -> Kind:
+def _enum(name: str, source: Any) -> Kind:
     """A choice of the Enum's members; `ANY` if the class is not an Enum."""
     node = source.classes[name]
     bases = [_last(b) for b in node.bases]

@@ -22,10 +22,8 @@ from gpu_engine.spec.write import Difference, compare, to_dict
 
 DEFAULT = "default"
 """The preset that the panel opens with."""
-
 LONGEST_DESCRIPTION = 200
 """How many characters a description may have."""
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -73,10 +71,8 @@ def all_presets() -> Iterator[Preset | tuple[Path, str]]:
 
 
 def load(name: str) -> Preset:
-    """Read a preset by its name, or a file by its path (with a "/" or ending in ".toml").
-
-    Raises UserError if there is none or it can't be read, SpecError for what is wrong in it.
-    """
+    """Read a preset by its name, or a file by its path (with a "/" or ending in ".toml"). Raises
+    UserError if there is none or it can't be read, SpecError for what is wrong in it."""
     if name.endswith(".toml") or "/" in name:
         path, shipped = expanded(name), False
     else:
@@ -84,17 +80,13 @@ def load(name: str) -> Preset:
     return _read(name, path, shipped)
 
 
-def shipped_one(name: str) -> Preset | None:
-    """The preset of this name that comes with the package, even if the person's own hides it; None
-    if there is none. Raises as `load` does."""
-    return _read(name, shipped_folder() / f"{name}.toml", True) if ships(name) else None
-
-
 def changes(preset: Preset) -> list[Difference] | None:
     """What is different in the person's own preset from the shipped one that it hides; None if it
     hides none."""
-    hidden = None if preset.shipped or "/" in preset.name else shipped_one(preset.name)
-    return compare(hidden.spec, preset.spec) if hidden is not None else None
+    if preset.shipped or "/" in preset.name or not ships(preset.name):
+        return None
+    hidden = _read(preset.name, shipped_folder() / f"{preset.name}.toml", True)
+    return compare(hidden.spec, preset.spec)
 
 
 def about(preset: Preset) -> str:
@@ -129,10 +121,7 @@ def ships(name: str) -> bool:
 
 def remove(name: str) -> Path:
     """Delete the person's own preset `name`, even one that can't be read, and return its path.
-
-    A shipped preset that it hid is found again. Raises UserError if there is no such preset, or
-    only a shipped one.
-    """
+    Raises UserError if there is no such preset, or only a shipped one."""
     path = _own(name, "deleted")
     with telling(f"{path}: can't be deleted"):
         path.unlink()
@@ -199,10 +188,8 @@ def _new(name: str) -> Path:
 
 def save(name: str, spec: RunSpec, description: str | None = None) -> Path:
     """Save `spec` as the person's own preset `name`. Comments in an earlier file are kept, and its
-    description if `description` is None; an empty one is removed.
-
-    Raises UserError if the name is not allowed or the folder can't be written.
-    """
+    description if `description` is None; an empty one is removed. Raises UserError if the name is
+    not allowed or the folder can't be written."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 

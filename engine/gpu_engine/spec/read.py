@@ -21,10 +21,8 @@ from gpu_engine.spec.typed_command import split
 
 
 def from_dict(data: Mapping[str, Any]) -> RunSpec:
-    """Check a nested dict, as TOML gives it, and make a spec of it.
-
-    Raises SpecError with every problem that was found.
-    """
+    """Check a nested dict, as TOML gives it, and make a spec of it. Raises SpecError with every
+    problem that was found."""
     spec, problems = _read(data)
     for left, right in ONE_OF:
         if _get(data, left) is not None and _get(data, right) is not None:
@@ -82,12 +80,10 @@ def _content(path: Path, run: Path | None) -> bytes:
 
 
 def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
-    """Apply several `key=value` to a nested dict, in place, as `--set` does.
-
-    If they name another task, the parameters of the task before are removed first. Raises
-    SpecError, also where they name two keys of which one may be given, or devices of this machine
-    where the dict has `devices.hosts`: which was meant is not guessed.
-    """
+    """Apply several `key=value` to a nested dict, in place, as `--set` does. If they name another
+    task, the parameters of the task before are removed first. Raises SpecError, also where they
+    name two keys of which one may be given, or devices of this machine where the dict has
+    `devices.hosts`: which was meant is not guessed."""
     given = list(map(spelled_out, assignments))
     problems = _contradictions(data, given)
     if problems:
@@ -126,13 +122,11 @@ def spelled_out(assignment: str) -> str:
 
 
 def apply_set(data: dict[str, Any], assignment: str) -> None:
-    """Apply one `key=value` to a nested dict, in place.
+    """Apply one `key=value` to a nested dict, in place. Raises SpecError.
 
-    The value is parsed by the key's type (`values.parse`): "512" is a number for batch.size and a
-    text for name; "0,1" is a list for devices.ids, and task.command is split as a shell splits it,
-    as are the variables of run.env, of which `run.env.NAME` sets one.
-    A key may be named without its section (`spelled_out`). If only one of two keys may be given
-    (`ONE_OF`), setting one removes the other. Raises SpecError.
+    The value is parsed by the key's type (`values.parse`); task.command is split as a shell splits
+    it, as are the variables of run.env, of which `run.env.NAME` sets one. A key may be named
+    without its section (`spelled_out`). Setting one of two keys of `ONE_OF` removes the other.
     """
     dotted, eq, text = spelled_out(assignment).partition("=")
     dotted = dotted.strip()

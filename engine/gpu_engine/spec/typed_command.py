@@ -24,10 +24,8 @@ _SHELLS = "|&;<>()*\n"
 
 def split(text: str) -> list[str]:
     """The words of a command. Backslashes at the ends of lines join them, `~` is the home folder,
-    and `LR=1 python …` becomes `env LR=1 python …`.
-
-    Raises ValueError, which says what is missing, or what only a shell could do.
-    """
+    and `LR=1 python …` becomes `env LR=1 python …`. Raises ValueError, which says what is missing,
+    or what only a shell could do."""
     text = re.sub(r"\s*\n\s*\Z", "", text)
     parts = []
     for found in _PART.finditer(text):

@@ -71,8 +71,8 @@ class Attempt:
 
     @property
     def going_on(self) -> bool:
-        """Whether any process must be waited for. Ranks that were told to stop count even if the
-        process that started them has ended, and so does what `left` waits for."""
+        """Whether any process must be waited for: also ranks that were told to stop and what `left`
+        waits for, if the process that started them has ended."""
         if self.running_children:
             return True
         if self.forced:
@@ -120,8 +120,7 @@ class Attempt:
 
     def after_end(self, child: Child) -> bool:
         """Whether a signal ended a process whose script had ended by itself: mostly native code
-        that is too late for the interpreter's end, as gloo's threads may be. No other rank suffers
-        from that, or it does because this one has left."""
+        that is too late for the interpreter's end, as gloo's threads may be. It harms no other."""
         views = [self.events[r].view for r in child.ranks]
         return (child.status or 0) < 0 and all(
             v.ended and v.outcome is None and v.error is None for v in views)

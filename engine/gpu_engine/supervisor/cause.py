@@ -80,13 +80,10 @@ class Failure:
 def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
                 given: oom.Given | None = None, disk: Room | None = None,
                 ) -> Cause | None:
-    """The cause of an attempt's failure; None without failures.
-
-    `oom_kills`: how many out-of-memory kills the kernel counted during the attempt; None: not
-    known. `given`: what the ranks were given of the batch, for advice on memory. `disk`: the
-    free space of the run folder; a full disk is named first, as the errors that it leads to seldom
-    say so.
-    """
+    """The cause of an attempt's failure; None without failures. `oom_kills`: how many out-of-memory
+    kills the kernel counted during the attempt; None: not known. `given`: what the ranks were given
+    of the batch, for advice on memory. `disk`: the free space of the run folder; a full disk is
+    named first, as the errors that it leads to seldom say so."""
     cause = _first(failures, oom_kills, given)
     if cause is None:
         return None

@@ -60,9 +60,8 @@ class Child:
 
 def become_subreaper() -> None:
     """Make orphans below this process its own children (prctl(2))."""
-    if not procs.LINUX:
-        return
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if procs.LINUX:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def allow_many_files() -> None:
@@ -189,12 +188,9 @@ _LOOK_EVERY = 0.05
 
 
 def descendants(root: int) -> list[int]:
-    """The pids below `root`, children before grandchildren, without zombies. Raises OSError if no
-    file can be opened.
-
-    Processes below a zombie are included: a zombie whose other threads still run keeps its
-    children.
-    """
+    """The pids below `root`, children before grandchildren, without zombies, but with what is below
+    them: one whose other threads still run keeps its children. Raises OSError if no file can be
+    opened."""
     known = process_table()
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in known.items():
@@ -208,11 +204,9 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
-    """Send SIGKILL to everything below this process, a subreaper, until it has no child left.
-
-    Finding nothing once is not enough: a process that gets a new parent just then may be missed.
-    Returns the pids that could not be ended, for example in uninterruptible sleep.
-    """
+    """Send SIGKILL to everything below this process, a subreaper, until it has no child left, as a
+    process that gets a new parent just then may be missed. Returns the pids that could not be
+    ended, for example in uninterruptible sleep."""
     end = time.monotonic() + seconds
     if procs.LINUX and childless(children):  # as after nearly all runs; nothing is below us
         return []

@@ -37,35 +37,22 @@ def devices_of(plan: LaunchPlan) -> list[Device]:
             for d in used.values()]
 
 
-def shared(plan: LaunchPlan) -> bool:
-    """Whether others may use its devices too: the spec allows it, or they are CPU slots, which
-    everything on the machine shares anyway."""
-    return plan.spec.devices.share or plan.device_type == "cpu"
-
-
 def acquire(plan: LaunchPlan, run_id: str, *, queued: bool = False) -> leases.Leases:
     """Lease the devices for as long as this process lives. Raises UserError, which says who holds
-    them.
-
-    queued: the run was in the queue, where a CPU slot that another run holds is not free: of two
-    that see it free at once, one takes it.
-    """
+    them. queued: the run was in the queue, where a CPU slot that another run holds is not free."""
     why = why_not()
     if why is not None:
         log.warning("%s", why)
-    return leases.acquire(leases_folder(), devices_of(plan), run_id,
-                          share=plan.spec.devices.share or (shared(plan) and not queued))
+    share = plan.spec.devices.share or (plan.device_type == "cpu" and not queued)
+    return leases.acquire(leases_folder(), devices_of(plan), run_id, share=share)
 
 
 def blocked(plan: LaunchPlan, *, again_on_them: bool,
             asked_to_end: Callable[[], bool]) -> str | None:
-    """Why ranks can't start on the devices now; None if they can.
-
-    `again_on_them`: ranks of this run were on them before. A driver that does not answer is a
-    reason, as ranks would hang in it, where no signal reaches them. Facts that the driver does not
-    tell are no reason; they are logged as warnings.
-    """
-    if shared(plan):
+    """Why ranks can't start on the devices now; None if they can. A driver that does not answer is
+    a reason, as ranks would hang in it, where no signal reaches them. Facts that it does not tell
+    are logged. `again_on_them`: ranks of this run were on them before."""
+    if plan.spec.devices.share or plan.device_type == "cpu":
         return None
     from gpu_engine.devices import recheck  # late: on CPU slots there is nothing to ask
 

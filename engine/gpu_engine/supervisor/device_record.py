@@ -116,7 +116,7 @@ class DeviceRecord:
 def _known(values: Iterable[_V | None]) -> tuple[_V | None, ...]:
     """The values; none at all if none is known."""
     found = tuple(values)
-    return found if any(v is not None for v in found) else ()
+    return () if found.count(None) == len(found) else found
 
 
 def _clock(sample: Sample) -> float | None:

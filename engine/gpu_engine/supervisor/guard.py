@@ -19,11 +19,9 @@ _DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SI
 
 
 def guarded(lock: int) -> bool:
-    """Fork. Returns True in the child, which goes on as the supervisor and alone keeps the lock,
-    and False in the parent, the guard, once the supervisor and everything below it have ended.
-
-    Must be called before any thread is started. If fork fails, returns True without a guard.
-    """
+    """Fork, before any thread is started. Returns True in the child, which is the supervisor and
+    alone keeps the lock, and False in the parent, the guard, once the supervisor and everything
+    below it have ended. If fork fails, returns True without a guard."""
     try:
         pid = os.fork()
     except OSError:

@@ -1,10 +1,9 @@
 """The logs of ranks: limiting their size, adding notes, reading their ends.
 
 Ranks write directly into their files, so that their last output can't get lost on the way. The
-files are open for appending, so one can be cut while it is in use: the text so far (the newest part
-of it, if it is much more than `limit`) is kept in NNNNN.log.1, and the file starts from empty.
-Output that arrives between the last copy and the cut, within some microseconds, is lost; this only
-happens to a log that grows by megabytes per second.
+files are open for appending, so one can be cut while it is in use: the text so far (or its newest
+part) is kept in NNNNN.log.1. Output that arrives within some microseconds between the last copy and
+the cut is lost; this only happens to a log that grows by megabytes per second.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from gpu_engine.events.paths import inside
 
 _CHASE = 16
 """How often new output is copied before the file is cut in any case."""
-
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -31,10 +29,8 @@ log = logging.getLogger(__name__)
 def bound_all(run: Path, limit: int) -> bool:
     """Limit the size of every log of a run. Returns whether there was anything to do; more is then
     likely to follow soon."""
-    found = [*run.glob("node*.log")]
-    with contextlib.suppress(OSError), os.scandir(run / "ranks") as entries:
-        found += [Path(e.path) for e in entries if e.name.endswith(".log")]
-    cut = [path for path in found if bound(path, limit)]
+    cut = [path for path in (*run.glob("node*.log"), *run.glob("ranks/*.log"))
+           if bound(path, limit)]
     cut += [path for path in (run / "torchrun").rglob("*.log")
             if punch(run, path.relative_to(run).as_posix(), limit)]
     return bool(cut)
@@ -127,16 +123,9 @@ def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
 
 def _copy(fd: int, out: int, at: int, end: int) -> int:
     """Append the bytes from `at` to `end`. Returns the offset that was reached."""
-    while at < end and (done := _some(fd, out, at, min(end - at, 1 << 24))):
+    while at < end and (done := os.write(out, os.pread(fd, min(end - at, 1 << 20), at))):
         at += done
     return at
-
-
-def _some(fd: int, out: int, at: int, count: int) -> int:
-    if procs.LINUX:
-        return os.sendfile(out, fd, at, count)
-    # Elsewhere, sendfile sends to sockets only.
-    return os.write(out, os.pread(fd, min(count, 1 << 20), at))
 
 
 def _line_after(fd: int, at: int) -> int:

@@ -84,13 +84,10 @@ def describe(error: schema.Error, given: Given | None) -> str:
 
 
 def fitting(error: schema.Error, given: Given) -> str:
-    """Advice on which batch would likely fit.
-
-    This is an estimate: activations grow with the batch, weights and optimizer don't, and what the
-    step would have requested after its failure is not known. The batch is reduced in the ratio of
-    90 % of the device's memory to what was in use and requested, at least to half, and then to a
-    divisor of the batch, so that accumulation can keep the global batch.
-    """
+    """Advice on which batch would likely fit, an estimate: what the step would have requested after
+    its failure is not known. The batch is reduced in the ratio of 90 % of the device's memory to
+    what was in use and requested, at least to half, and then to a divisor of the batch, so that
+    accumulation can keep the global batch."""
     size, accumulate = given
     if size == 1:
         return "the batch is already 1 per GPU: use a smaller model, bf16 or a larger GPU"

@@ -40,10 +40,11 @@ class RankState:
     """When its last event was read, monotonic seconds."""
     trend: Trend = field(default_factory=Trend)
     """Of its loss."""
-    _run: RunView = field(default_factory=RunView)
+    run_view: RunView = field(default_factory=RunView)
+    """What its events of this attempt say, as a run of this rank alone."""
 
     def __post_init__(self) -> None:
-        self._run.add((self.rank,))
+        self.run_view.add((self.rank,))
 
     @classmethod
     def from_now(cls, rank: int, tail: Tail, attempt: int) -> RankState:
@@ -55,12 +56,7 @@ class RankState:
     @property
     def view(self) -> RankView:
         """What its events of this attempt say."""
-        return self._run.ranks[self.rank]
-
-    @property
-    def run_view(self) -> RunView:
-        """The same as a run of this rank alone."""
-        return self._run
+        return self.run_view.ranks[self.rank]
 
     def read(self, *, to_the_end: bool = True) -> None:
         """Read the new events, all of them or a bounded amount."""
@@ -79,7 +75,7 @@ class RankState:
         elif not self.ours:
             return
         before = self._place()
-        self._run.fold(self.rank, event)
+        self.run_view.fold(self.rank, event)
         self.trend.fold(event)
         if self.ours:
             self.heard = time.monotonic()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 from gpu_engine.common.clean import clean
@@ -35,32 +35,27 @@ class Question:
         """Whether no more of an answer comes."""
         self._socket = socket.socket()
         self._socket.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            self._do(lambda: self._socket.connect((host, int(port))))
+        with self._closing():
+            self._socket.connect((host, int(port)))
 
     def receive(self) -> bool:
         """Take what has come. Returns whether that is all."""
-        while not self.over:
-            try:
-                self._do(self._go_on)
-            except BlockingIOError:
-                break
+        with self._closing():
+            while self._left:
+                self._left = self._left[self._socket.send(self._left):]
+            while not self.over:
+                part = self._socket.recv(1 << 16)
+                self._answer += part
+                if not part or len(self._answer) > _MOST:
+                    self.close()
         return self.over
 
-    def _go_on(self) -> None:
-        if self._left:
-            self._left = self._left[self._socket.send(self._left):]
-        else:
-            part = self._socket.recv(1 << 16)
-            self._answer += part
-            if not part or len(self._answer) > _MOST:
-                self.close()
-
-    def _do(self, what: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
         try:
-            what()
+            yield
         except BlockingIOError:
-            raise
+            pass
         except (OSError, ValueError, OverflowError):  # nobody listens: an older NCCL
             self.close()
 

@@ -94,18 +94,15 @@ def _why_unseen(run: Run, child: Child) -> str | None:
         # If it has failed, its output says why.
         return None if child.status else \
             "it neither called backward() nor stepped a torch optimizer"
-    pythons = [pid for pid in (child.pid, *_below(child.pid)) if is_python(procs.program(pid))]
+    below = []
+    with contextlib.suppress(OSError):
+        below = descendants(child.pid)
+    pythons = [pid for pid in (child.pid, *below) if is_python(procs.program(pid))]
     if not pythons:
         return "neither it nor a process below it has run Python so far"
     if any(map(_hooked, pythons)) or (run.path / SEEN).exists():
         return None  # it has not trained yet
     return _WITHOUT
-
-
-def _below(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return descendants(pid)
-    return []
 
 
 def _hooked(pid: int) -> bool:

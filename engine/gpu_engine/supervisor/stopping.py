@@ -102,9 +102,8 @@ class Stopping:
     def _signal(self, children: Sequence[Child], events: Collection[RankState],
              table: Mapping[int, tuple[int, bool]]) -> None:
         started = {c.pid for c in children}
-        first = {c.pid for c in children if c.pid not in self._below}
-        for pid in first:
-            self._below[pid] = _Below()
+        first = started - self._below.keys()
+        self._below |= {pid: _Below() for pid in first}
         for seen in events:
             rank = seen.view
             if rank.pid is None or rank.ended or rank.pid in started:

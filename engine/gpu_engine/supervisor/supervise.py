@@ -49,7 +49,6 @@ _WAKE_GRACE = 5.0
 allowed to take longer."""
 _BUSY = 0.1
 """Seconds between two checks while something is going on."""
-
 _MOST_ATTEMPTS = 50
 
 log = logging.getLogger(__name__)
@@ -60,15 +59,17 @@ class _TakenMeanwhile(Exception):
 
 
 class Supervisor:
-    """Supervises one run, all in the calling thread. `umask`: that of its processes. Raises
-    UserError if its plan can't be read."""
+    """Supervises one run. `umask`: that of its processes. Raises UserError if its plan can't be
+    read."""
 
     def __init__(self, run: Run, umask: int) -> None:
         self.run, self.umask = run, umask
         self.plan = run.require_plan()
         spec = self.plan.spec
         self.is_task = spec.task.use is not None
-        self.launches = bool(spec.task.command) and own_command.launches_itself(spec.task.command)
+        self.direct = bool(spec.task.command) \
+            and not own_command.launches_itself(spec.task.command)
+        """Whether the processes that are ranks are a person's own script."""
         self.grace, self.log_limit = spec.run.grace, spec.run.log_mb << 20
         self.hang_timeout, self.restarts = spec.train.hang_timeout, spec.train.restarts
         self.stop_asked = False
@@ -189,8 +190,7 @@ class Supervisor:
             return "failed", blocked, Cause(blocked)
         self._leave_the_line()
         oom_before = oom.kills()
-        failed = start(self.run, self.plan, attempt,
-                       direct=not self.is_task and not self.launches, umask=self.umask)
+        failed = start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
         if failed is not None:
             kill_tree(attempt.children)
             self._close_terminal(attempt)
@@ -236,10 +236,6 @@ class Supervisor:
                                self.stop_asked)
         return verdict
 
-    def _direct(self, role: str) -> bool:
-        """Whether a started process is itself a rank of a person's own script."""
-        return not self.is_task and not self.launches and role == "rank"
-
     def _read(self, attempt: Attempt, *, to_the_end: bool = True) -> None:
         """Read the ranks' new events. A script may have ranks that are not in the plan."""
         if not self.is_task:
@@ -255,7 +251,7 @@ class Supervisor:
         if attempt.stopping is not None:
             attempt.stopping.advance(attempt.children, attempt.events)
         for child in attempt.children:
-            if self._direct(child.role):
+            if self.direct and child.role == "rank":
                 scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
         if attempt.debugged:  # the time that a person takes counts for no rank
             for seen in attempt.events.values():
@@ -273,10 +269,8 @@ class Supervisor:
         if left is None or attempt.stopping is not None or not left.going_on:
             return
         pids = {pid: procs.program(pid) for pid in sorted(left.going_on)}
-        reason = (f"the command has ended and left running what trains or is about to: "
-                  f"{left_running.named(pids)}; gpu-engine stop {self.run.id} ends it")
-        if reason != self.state.reason:
-            self._set_state("running", reason=reason)
+        self._explain("the command has ended and left running what trains or is about to: "
+                      f"{left_running.named(pids)}; gpu-engine stop {self.run.id} ends it")
 
     def _explain_terminal(self, attempt: Attempt) -> None:
         """Say how to get to the rank that has a terminal, and whether its debugger waits."""
@@ -285,7 +279,9 @@ class Supervisor:
                 or (attempt.left is not None and attempt.left.going_on):
             return
         does = "waits in the debugger" if attempt.debugged else "has a terminal"
-        reason = f"rank {rank} {does}: gpu-engine attach {self.run.id}"
+        self._explain(f"rank {rank} {does}: gpu-engine attach {self.run.id}")
+
+    def _explain(self, reason: str) -> None:
         if reason != self.state.reason:
             self._set_state("running", reason=reason)
 
@@ -308,8 +304,7 @@ class Supervisor:
             self._write()
 
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
-        """The next signal and its sender; None if there is none within the time that is set here.
-        """
+        """The next signal and its sender; None: there is none within the time that is set here."""
         timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
@@ -343,7 +338,8 @@ class Supervisor:
         if attempt.running_children and attempt.stopping is None:
             bad = any((c.status != 0 and not attempt.after_end(c))
                       or (self.is_task and attempt.too_early(c)) for c in ended)
-            self._limit(attempt, _WAKE_GRACE if bad else LINGER if self.is_task else None)
+            if bad or self.is_task:
+                self._limit(attempt, _WAKE_GRACE if bad else LINGER)
             if bad:
                 attempt.bad = True
                 for child in attempt.running_children:
@@ -352,11 +348,8 @@ class Supervisor:
             self._write()
 
     def _request_stop(self, attempt: Attempt) -> None:
-        """Tell the ranks to finish their step and save.
-
-        Only the rank processes are signalled, not their groups: a DataLoader worker that dies first
-        would spoil the save.
-        """
+        """Tell the ranks to finish their step and save. Their groups are not signalled: a
+        DataLoader worker that dies first would spoil the save."""
         self.stop_asked = True
         if attempt.stopping is not None:
             return
@@ -400,9 +393,8 @@ class Supervisor:
                             f"{self.plan.whole} ends it")
         return True
 
-    def _limit(self, attempt: Attempt, seconds: float | None) -> None:
-        if seconds is None:
-            return
+    @staticmethod
+    def _limit(attempt: Attempt, seconds: float) -> None:
         end = time.monotonic() + seconds
         attempt.deadline = end if attempt.deadline is None else min(end, attempt.deadline)
 

@@ -56,7 +56,7 @@ def retry(found: Group, when: When) -> Done:
         try:
             spec = _as_submitted(from_dict(attempts.read_spec(run)), member)
             inventory = inventory or discover_for(spec)
-            submit.submit_again(run, spec, when, inventory, begin=False)
+            submit.submit_again(run, spec, when, inventory)
             done.append(run)
         except (UserError, OSError) as err:
             trouble.append(f"run {run.id} is not tried again: {err}")
