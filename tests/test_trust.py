@@ -68,7 +68,7 @@ WRITING = {
         common/files.py: write_atomic in write_json
         completion/install.py: open in _begin_in, write_atomic in _write
         remote/reach/file.py: write_atomic in _write
-        notify/config.py: open in begin
+        notify/config.py: write_atomic in begin
         settings/file.py: write_atomic in begin
         spec/presets.py: write_atomic in duplicate, write_atomic in save
         gpu_panel/launch/saved_form.py: write_json in write

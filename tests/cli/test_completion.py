@@ -24,7 +24,7 @@ from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
 from gpu_engine.completion import answers, scripts, sources
 from gpu_engine.completion import install as place
-from gpu_engine.completion.line import trimmed, words
+from gpu_engine.completion.answers import trimmed, words
 
 from ..command_line import called
 from ..conftest import PATIENCE

@@ -82,20 +82,21 @@ def as_this_machine(
 def as_amd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
     """`as_amd(root)`: what this process and its children take for the files of AMD's driver."""
 
-    def machine(root: Path) -> None:
-        from gpu_engine.devices.backends import registry
+    from gpu_engine.devices.backends import registry
 
+    def machine(root: Path) -> None:
         for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AMD_TREE", str(root))
         monkeypatch.setenv("PYTHONPATH", str(HERE / "amdtree"))
         monkeypatch.syspath_prepend(HERE / "amdtree")
         sys.modules.pop("amd_here", None)
-        registry.load_reference.cache_clear()
+        registry.load.cache_clear()
         monkeypatch.setitem(registry.BACKENDS, "amd", "amd_here:AmdHere")
         forget_probe()
 
     yield machine
+    registry.load.cache_clear()
     forget_probe()
 
 

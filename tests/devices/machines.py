@@ -89,7 +89,7 @@ class NvidiaMachine(Machine):
     def uninstall(self) -> None:
         from gpu_engine.devices.backends.nvidia import backend
 
-        self._monkeypatch.setattr(backend, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+        self._monkeypatch.setattr(backend, "NVML", "libnvidia-ml.so.of-no-machine")
 
     def mend(self) -> None:
         self._standin.set("count 3")

@@ -53,7 +53,7 @@ def toy(tmp_path, monkeypatch) -> Iterator[ToyMachine]:
 @pytest.fixture
 def amd(tmp_path, monkeypatch, as_amd) -> AmdMachine:
     """A machine with three AMD cards and no other."""
-    monkeypatch.setattr(nvidia, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+    monkeypatch.setattr(nvidia, "NVML", "libnvidia-ml.so.of-no-machine")
     as_amd(tmp_path / "amd")
     return AmdMachine(tmp_path / "amd")
 
@@ -70,7 +70,7 @@ def machine(request, monkeypatch) -> Machine:
 def name(request, monkeypatch) -> str:
     """Each backend, on a machine that has its devices and no other."""
     if request.param == "cpu":
-        monkeypatch.setattr(nvidia, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+        monkeypatch.setattr(nvidia, "NVML", "libnvidia-ml.so.of-no-machine")
     elif request.param in ("amd", "toy"):
         request.getfixturevalue(request.param)
     else:

@@ -54,7 +54,7 @@ def test_many_gpus_in_the_drivers_order(as_this_machine, count):
 
 
 def test_without_a_driver_the_cores_are_offered(monkeypatch):
-    monkeypatch.setattr(backend, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+    monkeypatch.setattr(backend, "NVML", "libnvidia-ml.so.of-no-machine")
     found = discover()
     assert found.source == "cpu"
     assert found.problem is None

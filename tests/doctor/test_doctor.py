@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 from gpu_engine.doctor import folders
-from gpu_engine.doctor.checks import every
-from gpu_engine.doctor.examine import examine
-from gpu_engine.doctor.records import Check, ok
+from gpu_engine.doctor.checks import Check, every, examine
+from gpu_engine.doctor.records import ok
 from gpu_engine.spec import presets
 
 from ..command_line import called
@@ -61,16 +61,18 @@ def test_one_check_that_hangs_or_breaks_never_ends_the_others():
     found = list(examine([Check("hangs", hangs, 0.05), Check("breaks", breaks),
                           Check("well", lambda: [ok("well")])]))
     for_ever.set()
-    assert [(one.name, all(f.level != "problem" for f in one.findings)) for one in found] == [
+    assert [(name, all(f.level != "problem" for f in findings)) for name, findings in found] == [
         ("hangs", False), ("breaks", False), ("well", True)]
-    assert "no answer in 0.05 s" in found[0].findings[0].text
-    assert found[1].findings[0].text == "this check itself failed: RuntimeError: this is red"
+    assert "no answer in 0.05 s" in found[0][1][0].text
+    assert found[1][1][0].text == "this check itself failed: RuntimeError: this is red"
 
 
-def test_the_kind_of_a_file_system(tmp_path: Path):
-    text = ("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
-            f"2 1 0:9 / {tmp_path} rw shared:1 - nfs4 host:/x rw\n"
-            f"3 1 0:9 / {tmp_path}/a\\040b rw - tmpfs tmpfs rw\nbroken line\n")
-    assert [folders.kind_of(tmp_path / p, text) for p in (".", "x", "a b/c", "../y")] == [
+def test_the_kind_of_a_file_system(tmp_path: Path, monkeypatch):
+    there = [("/", "ext4"), (str(tmp_path), "xfs"), (str(tmp_path), "nfs4"),
+             (f"{tmp_path}/a b", "tmpfs")]
+    monkeypatch.setattr(folders.psutil, "disk_partitions", lambda all: [
+        SimpleNamespace(mountpoint=at, fstype=kind) for at, kind in there])
+    assert [folders.kind_of(tmp_path / p) for p in (".", "x", "a b/c", "../y")] == [
         "nfs4", "nfs4", "tmpfs", "ext4"]
-    assert folders.kind_of(tmp_path, "") is None
+    there.clear()
+    assert folders.kind_of(tmp_path) is None

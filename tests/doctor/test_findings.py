@@ -175,10 +175,9 @@ def test_folders(tmp_path, monkeypatch, change, level, words):
     if change == "clock":
         later = time.time() + 300
         monkeypatch.setattr(folders.time, "time", lambda: later)
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"1 0 8:1 / / rw - {'nfs4' if change == 'nfs4' else 'ext4'} /dev/sda1 rw\n")
+    monkeypatch.setattr(folders, "kind_of", lambda path: "nfs4" if change == "nfs4" else "ext4")
     most = {change: 1 << 60} if change in ("least", "scarce") else {}
-    found = folders.folder(at, mounts=mounts, **most)
+    found = folders.folder(at, **most)
     assert level_of(found, words) == [level]
     assert list(at.glob("*")) == [], "what was tried is gone"
     assert at.exists() == (change != "gone"), "looking makes nothing"

@@ -64,7 +64,7 @@ def test_it_is_asked_again_only_after_an_installation(tmp_path: Path, monkeypatc
     assert ask.inspect(python).build == Build("2.13.0+cpu", None, None)
     torch_in(site, "2.13.0+rocm7.0", None, "7.0")
     assert ask.inspect(python).sentence().endswith("torch 2.13.0+rocm7.0 for ROCm 7.0")
-    assert len(calls) == 2
+    assert len(calls) == 3
     (torch / "version.py").write_text("nothing of use")
     unreadable = ask.inspect(python)
     assert (unreadable.has_torch, unreadable.build) == (True, None)

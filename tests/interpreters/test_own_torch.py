@@ -16,6 +16,7 @@ import pytest
 from gpu_engine.devices import discover
 from gpu_engine.interpreters import choose, own_torch
 from gpu_engine.interpreters.build import Build
+from gpu_engine.runs import disk_room
 
 from ..command_line import called
 from ..conftest import slots
@@ -154,7 +155,7 @@ def test_uv_installs_where_it_has_installed_gpu_panel(tmp_path: Path, monkeypatc
 
 
 def test_what_can_not_work_is_not_begun(monkeypatch, home: Path) -> None:
-    monkeypatch.setattr(own_torch, "_free", lambda where: 1_000_000)
+    monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), 1_000_000))
     offer = own_torch.offer("nvml", "13.0")
     with pytest.raises(own_torch.NotInstalled, match=r"0\.0 GB free, and about 7\.5 GB are needed"):
         next(own_torch.install(offer, threading.Event()))

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.notify import config
-from gpu_engine.notify.events import USUAL
+from gpu_engine.notify.messages import USUAL
 
 from .endpoint import private
 

@@ -12,7 +12,8 @@ import pytest
 
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import launcher, logind, notifier
-from gpu_engine.notify import config, journal, process, send, watch
+from gpu_engine.notify import __main__ as process
+from gpu_engine.notify import config, journal, send, watch
 from gpu_engine.runs.state import Cause
 from gpu_engine.spec.read import from_dict
 

@@ -106,9 +106,9 @@ def test_colours(home: Path, env, terminal, setting, wanted):
 
 def test_the_doctor_is_coloured_only_where_it_may_be(home: Path, monkeypatch: pytest.MonkeyPatch):
     from gpu_engine.doctor import checks
-    from gpu_engine.doctor.records import Check, ok
+    from gpu_engine.doctor.records import ok
 
-    monkeypatch.setattr(checks, "every", lambda hosts: [Check("x", lambda: [ok("well")])])
+    monkeypatch.setattr(checks, "every", lambda hosts: [checks.Check("x", lambda: [ok("well")])])
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[32mok" in called("doctor").stdout
     monkeypatch.setenv("NO_COLOR", "1")

@@ -8,7 +8,8 @@ import click
 
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common.clean import clean
-from gpu_engine.doctor.records import Examined
+
+_LOOKS = {"ok": ("ok     ", "green"), "note": ("note   ", "yellow"), "problem": ("PROBLEM", "red")}
 
 
 @click.command()
@@ -21,34 +22,23 @@ def command(hosts: bool, as_json: bool) -> None:
     problem. Changes nothing. Each check has a time limit, so that a driver or a file system that
     hangs is a finding.
     """
-    from gpu_engine.doctor.checks import every
-    from gpu_engine.doctor.examine import examine
+    from gpu_engine.doctor import checks
 
-    found: list[Examined] = []
-    for one in examine(every(hosts=hosts)):
-        found.append(one)
-        if not as_json:
-            _show(one)
-    count = sum(f.level == "problem" for one in found for f in one.findings)
+    told: list[dict[str, str | None]] = []
+    for name, findings in checks.examine(checks.every(hosts=hosts)):
+        for number, f in enumerate(findings):
+            told.append({"check": name, "level": f.level, "text": f.text, "cure": f.cure})
+            if not as_json:
+                word, colour = _LOOKS[f.level]
+                echo(f"{'' if number else name:<10} ", (word, colour), f" {clean(f.text)}")
+                if f.cure:
+                    echo(f"{'':<18} → {clean(f.cure)}")
+    count = sum(one["level"] == "problem" for one in told)
     if as_json:
-        echo(in_json({"ok": not count, "findings": [
-            {"check": one.name, "level": f.level, "text": f.text, "cure": f.cure}
-            for one in found for f in one.findings]}))
+        echo(in_json({"ok": not count, "findings": told}))
     else:
         echo("" if count else "\nnothing is wrong")
         if count:
             echo(f"{count} problem{'s' if count > 1 else ''}", err=True)
     sys.stdout.flush()
     sys.exit(1 if count else 0)
-
-
-_LOOKS = {"ok": ("ok     ", "green"), "note": ("note   ", "yellow"), "problem": ("PROBLEM", "red")}
-
-
-def _show(one: Examined) -> None:
-    for number, finding in enumerate(one.findings):
-        word, colour = _LOOKS[finding.level]
-        name = one.name if number == 0 else ""
-        echo(f"{name:<10} ", (word, colour), f" {clean(finding.text)}")
-        if finding.cure:
-            echo(f"{'':<18} → {clean(finding.cure)}")

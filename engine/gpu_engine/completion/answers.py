@@ -6,15 +6,16 @@ Click finds out which option or argument is being typed; `_SOURCES` says what be
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
+from functools import partial
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class
 
 from gpu_engine.common.clean import clean
 from gpu_engine.completion import scripts, sources
-from gpu_engine.completion.line import trimmed, words
-from gpu_engine.completion.sources import Answer, Source
+from gpu_engine.completion.sources import FILES, Answer, Source
 
 SOURCES: dict[str, Source] = {
     "preset": sources.presets, "presets.name": sources.presets,
@@ -24,19 +25,23 @@ SOURCES: dict[str, Source] = {
     "move.run": sources.waiting_runs, "before.run": sources.waiting_runs,
     "before.other": sources.waiting_runs, "cancel.runs": sources.waiting_runs,
     "priority.run": sources.waiting_runs,
-    "export.words": sources.runs_and_files,
-    "sweep": sources.sweeps, "sets": sources.assignments, "grid": sources.grid,
+    "export.words": sources.of(sources.last_run, FILES),
+    "sweep": sources.sweeps, "sets": sources.assignments,
+    "grid": partial(sources.assignments, several=True),
     "mode": sources.modes, "devices": sources.device_ids, "wanted": sources.filters,
-    "runs.columns": sources.columns, "runs.order": sources.orders,
+    "runs.columns": sources.columns, "runs.order": partial(sources.columns, sorting=True),
     "tags": sources.tags, "added": sources.tags, "removed": sources.tags,
-    "start": sources.checkpoints, "which": sources.checkpoints,
-    "move.to": sources.of("first", "last", "up", "down"),
+    **dict.fromkeys(("start", "which"), sources.of(
+        Answer("best", "the checkpoint with the best evaluation"))),
+    "move.to": sources.of(*map(Answer, ("first", "last", "up", "down"))),
     "check.name": sources.hosts, "remove.name": sources.hosts, "setup.name": sources.hosts,
-    "task": sources.tasks_and_files, "out": sources.files, "output": sources.files,
-    "python": sources.files, "folder": sources.files,
+    "task": sources.of(sources.tasks, FILES),
+    **dict.fromkeys(("out", "output", "python", "folder"), sources.of(FILES)),
 }
 """What belongs to a parameter, by its name in the code; by "command.name" where that differs from
 command to command."""
+_END = "\0"
+"""Marks the end of what is typed."""
 _EXTRA: dict[str, Source] = {"sweep": sources.sweeps}
 """Groups whose first word may be something else than a command."""
 
@@ -63,7 +68,7 @@ class _Shell(ShellComplete):
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         if "--" in args:  # a person's own command
-            return [_item(sources.COMMAND if args[-1] == "--" else sources.FILES)]
+            return [_item(sources.COMMAND if args[-1] == "--" else FILES)]
         ctx, command, found = self._what(args, incomplete)
         if found is not None:
             before, value = _divided(incomplete)
@@ -116,6 +121,29 @@ def source_of(ctx: click.Context, parameter: click.Parameter) -> Source | None:
     """What belongs to a parameter of the command of `ctx`; None: click itself knows (choices)."""
     name = parameter.name or ""
     return SOURCES.get(f"{ctx.info_name}.{name}") or SOURCES.get(name)
+
+
+def words(line: str) -> tuple[list[str], str]:
+    """The whole words of `line` without the command's own, and the word at its end as far as it is
+    typed, "" behind a blank. Quotes that are still open are closed."""
+    for closing in ("", "'", '"'):
+        try:
+            found = shlex.split(line + _END + closing, posix=True)
+        except ValueError:
+            continue
+        return found[1:-1], found[-1].removesuffix(_END) if len(found) > 1 else ""
+    return [], ""
+
+
+def trimmed(value: str, typed: str, current: str) -> str:
+    """What bash must be told in place of `value`: it splits words at "=" and ":" and replaces only
+    `current`, the part behind, where `typed` is the whole word. Inside quotes it does not split."""
+    part = current.lstrip("'\"")
+    if part and not part.strip("=:"):
+        part = ""
+    if not typed.endswith(part) or not value.startswith(typed[:len(typed) - len(part)]):
+        return value
+    return value[len(typed) - len(part):]
 
 
 def _divided(typed: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import json_inside
+from gpu_engine.common.files import expanded, json_inside
 
 if TYPE_CHECKING:
     from gpu_engine.common.values import Kind
@@ -53,21 +53,15 @@ def presets(typed: str) -> list[Answer]:
 
 
 def _toml_files(typed: str) -> list[Answer]:
-    head, slash, last = typed.rpartition("/")
-    begin = head + slash
-    folder = Path(begin or ".").expanduser()
+    begin = typed[:typed.rfind("/") + 1]
     out: list[Answer] = []
-    try:
-        entries = sorted(os.scandir(folder), key=lambda e: e.name)
-    except OSError:
-        return []
-    for entry in entries:
-        if entry.name.startswith(".") and not last.startswith("."):
+    for entry in sorted(expanded(begin or ".").glob("*")):  # also in none that can be read
+        if entry.name.startswith(".") and not typed[len(begin):].startswith("."):
             continue
         if entry.is_dir():
             if typed:  # every folder here would hide the presets' names
                 out.append(Answer(f"{begin}{entry.name}/", "folder", more=True))
-        elif entry.name.endswith(".toml"):
+        elif entry.suffix == ".toml":
             out.append(Answer(begin + entry.name, "file"))
     return out
 
@@ -148,14 +142,9 @@ def tags(typed: str) -> list[Answer]:
     for name in _ids()[:_LOOKED]:
         notes = json_inside(paths.runs_folder() / name, "notes.json")
         own = notes.get("tags") if isinstance(notes, dict) else None
-        found |= dict.fromkeys(t for t in own or () if isinstance(t, str)) \
-            if isinstance(own, list) else {}
+        if isinstance(own, list):
+            found |= dict.fromkeys(t for t in own if isinstance(t, str))
     return [Answer(tag) for tag in sorted(found)]
-
-
-def checkpoints(typed: str) -> list[Answer]:
-    """What `--from` takes beside a step."""
-    return [Answer("best", "the checkpoint with the best evaluation")]
 
 
 def hosts(typed: str) -> list[Answer]:
@@ -202,13 +191,8 @@ def _devices(root: Path = Path("/")) -> list[Answer]:
     return found + [Answer(f"cpu:{i}", "CPU slot") for i in range(min(cores, 8))]
 
 
-def grid(typed: str) -> list[Answer]:
-    """As `assignments`, with several values: "amp.dtype=off,bf16"."""
-    return assignments(typed, several=True)
-
-
 def assignments(typed: str, *, several: bool = False) -> list[Answer]:
-    """`KEY=`, and then the values that the key can have."""
+    """`KEY=`, and then the values that the key can have; `several`: "amp.dtype=off,bf16"."""
     from gpu_engine.spec import schema
 
     every = schema.keys()
@@ -265,25 +249,14 @@ def filters(typed: str) -> list[Answer]:
     return [Answer(f"{before}{field}:{one.value}", one.help) for one in values]
 
 
-def columns(typed: str) -> list[Answer]:
-    """Columns of the list of runs, with commas between them."""
-    from gpu_engine.report.listing import NAMES
-
-    return _columns(typed, NAMES)
-
-
-def orders(typed: str) -> list[Answer]:
-    """What the list of runs is sorted by."""
-    from gpu_engine.report.listing import ORDERS
-
-    return _columns(typed, ORDERS)
-
-
-def _columns(typed: str, names: Sequence[str]) -> list[Answer]:
+def columns(typed: str, *, sorting: bool = False) -> list[Answer]:
+    """Columns of the list of runs, with commas between them; `sorting`: what it is sorted by."""
     from gpu_engine.report.columns import HOW
+    from gpu_engine.report.listing import NAMES, ORDERS
     from gpu_engine.spec import schema
 
     head, comma, _ = typed.rpartition(",")
+    names = ORDERS if sorting else NAMES
     return [Answer(f"{head}{comma}{name}") for name in (*names, *schema.known_keys())] \
         + [Answer(f"{head}{comma}{how}:", f"{what} of a value that runs recorded", more=True)
            for how, what in HOW.items()]
@@ -298,21 +271,7 @@ def states(typed: str) -> list[Answer]:
     return [Answer(name) for name in get_args(StateName) if name in LIVE | FINAL]
 
 
-def of(*words: str) -> Source:
-    """A source of these words."""
-    return lambda typed: [Answer(word) for word in words]
-
-
-def files(typed: str) -> list[Answer]:
-    """Files, which the shell completes."""
-    return [FILES]
-
-
-def runs_and_files(typed: str) -> list[Answer]:
-    """For `export`, whose words are runs or a file."""
-    return [*last_run(typed), FILES]
-
-
-def tasks_and_files(typed: str) -> list[Answer]:
-    """For `describe`."""
-    return [*tasks(typed), FILES]
+def of(*answers: Answer | Source) -> Source:
+    """A source of all of these."""
+    return lambda typed: [found for one in answers
+                          for found in ([one] if isinstance(one, Answer) else one(typed))]

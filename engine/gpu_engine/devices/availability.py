@@ -33,13 +33,7 @@ from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.leases import Holder, key
-from gpu_engine.devices.records import (
-    HARDWARE_REASONS,
-    Device,
-    DeviceProcess,
-    Sample,
-    Snapshot,
-)
+from gpu_engine.devices.records import HARDWARE_REASONS, Device, DeviceProcess, Sample, Snapshot
 
 State = Literal["free", "busy", "unknown", "unhealthy", "leased"]
 
@@ -208,10 +202,9 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
     enough = [(model, group) for model, group in by_model.items() if len(group) >= n]
     if enough:
         _, able = min(enough, key=lambda e: (e[1][0].device.is_slice, -e[0][1]))
+        able.sort(key=lambda s: _load(s, states[s.device.id], order[s.device.id]))
     else:
         able.sort(key=lambda s: (s.device.is_slice, -(s.device.memory_total or 0)))
-    if len(by_model) == 1 or enough:
-        able.sort(key=lambda s: _load(s, states[s.device.id], order[s.device.id]))
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
 
 

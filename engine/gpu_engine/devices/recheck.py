@@ -51,13 +51,13 @@ def readings(source: str, wanted: Sequence[Device], timeout: float,
         raise NoAnswer(f"the process that reads the GPUs could not be started: {error}")
     try:
         # All its GPUs, without regard to CUDA_VISIBLE_DEVICES: the devices are chosen already.
-        probe.send(Discover(registry.reference(source), {}, timeout / 2))
+        probe.send(Discover(source, {}, timeout / 2))
         found = _reply(probe, Found, timeout, asked_to_end).inventory
         there = [_same(device, found) for device in wanted]
         watched = tuple(dict.fromkeys(d for d in there if d is not None))
         gone = found.problem if not found.devices and found.problem else backend.gone
         if watched:
-            probe.send(Watch(registry.reference(source), watched, interval, timeout / 2))
+            probe.send(Watch(source, watched, interval, timeout / 2))
         while True:
             by_id: dict[str, Sample] = {}
             if watched:

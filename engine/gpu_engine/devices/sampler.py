@@ -11,13 +11,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.devices.backends import registry
-from gpu_engine.devices.backends.protocol import Backend
 from gpu_engine.devices.host import HostReader
 from gpu_engine.devices.probe.client import Gone, Probe, acquire
 from gpu_engine.devices.probe.messages import Looked, Watch, WatchBus
@@ -46,9 +44,12 @@ class Sampler:
         self._on_snapshot = on_snapshot
         self._patience = patience
         self._bus: frozenset[str] = frozenset()
-        self._recent: deque[Snapshot] = deque(maxlen=KEPT)
-        self._latest: Snapshot | None = None
-        self._looked: float | None = None
+        self.recent: tuple[Snapshot, ...] = ()
+        """The last snapshots with new readings of a device, newest last."""
+        self.latest: Snapshot | None = None
+        """The newest complete snapshot; None before the first."""
+        self._looked = -math.inf
+        """When a device was last read, monotonic time."""
         self._stop = threading.Event()
         self._probe: Probe | None = None
         self._thread: threading.Thread | None = None
@@ -58,20 +59,6 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
-    @property
-    def latest(self) -> Snapshot | None:
-        """The newest complete snapshot; None before the first."""
-        return self._latest
-
-    @property
-    def recent(self) -> tuple[Snapshot, ...]:
-        """The last snapshots with new readings of a device, newest last."""
-        while True:
-            try:
-                return tuple(self._recent)
-            except RuntimeError:  # it changed while it was copied
-                continue
-
     def watch_bus(self, *device_ids: str) -> None:
         """Read the bus rates of these GPUs only, from the next reading on. That takes 40 ms each
         time, so it is done only for the GPUs that a person is looking at."""
@@ -79,13 +66,12 @@ class Sampler:
 
     def age(self) -> float | None:
         """Seconds since a device was last read; None before the first."""
-        return time.monotonic() - self._looked if self._looked is not None else None
+        return time.monotonic() - self._looked if self._looked > -math.inf else None
 
     def close(self) -> None:
         """Stop sampling. Takes at most 0.2 s, even if the driver hangs."""
         self._stop.set()
-        probe = self._probe
-        if probe is not None:
+        if (probe := self._probe) is not None:
             probe.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(0.1)
@@ -102,10 +88,7 @@ class Sampler:
         backend = registry.load(self.inventory.source)
         if backend.asks_driver:
             self._run_probe(host)
-        else:
-            self._run_here(backend, host)
-
-    def _run_here(self, backend: Backend, host: HostReader) -> None:
+            return
         readers = backend.open(self.inventory.devices)
         wait = min(0.25, self.interval)  # the first look soon: it needs a little time to compare
         while not self._stop.wait(wait):
@@ -124,8 +107,8 @@ class Sampler:
                 self._probe = acquire()
                 if self._stop.is_set():
                     break
-                self._probe.send(Watch(registry.reference(self.inventory.source),
-                                       self.inventory.devices, self.interval, self._patience))
+                self._probe.send(Watch(self.inventory.source, self.inventory.devices,
+                                       self.interval, self._patience))
                 if self._follow(self._probe, host, began):
                     failures = 0
                 problem = "the driver does not answer: trying again"
@@ -166,42 +149,41 @@ class Sampler:
             if silent > _KILL_AFTER:
                 return spoke
             if silent > self._patience + self.interval:
-                since = self._looked if self._looked is not None else began
-                waited = time.monotonic() - since
+                waited = time.monotonic() - max(self._looked, began)
                 self._stale(host, f"the driver has not answered for {waited:.0f} s")
         return spoke
 
     def _frame(self, samples: tuple[Sample, ...], looked: float, host: HostSample) -> None:
         """Publish a reply. `looked`: monotonic time of the newest reading in it, which is an old
         one if no GPU has answered since."""
-        latest = self._latest
-        if looked > (self._looked if self._looked is not None else -math.inf):
+        if looked > self._looked:
             taken = max(s.taken for s in samples if s.taken is not None)
             self._publish(Snapshot(taken, samples, host), looked)
-            return
-        worst = next((s.problem for s in samples if s.problem), None)
-        taken = latest.taken if latest else time.time()
-        self._publish(Snapshot(taken, samples, host, problem=worst), None)
+        else:
+            worst = next((s.problem for s in samples if s.problem), None)
+            self._publish(Snapshot(self._taken(), samples, host, problem=worst), None)
+
+    def _taken(self) -> float:
+        return self.latest.taken if self.latest is not None else time.time()
 
     def _stale(self, host: HostReader, problem: str, broken: bool = False) -> None:
         """Publish the last figures again, with the problem. `broken`: leave the figures out, as
         they can't be true any more."""
-        latest = self._latest
+        latest = self.latest
         if latest is None or broken:
             lost = {s.device.id: s for s in latest.samples if s.lost} if latest else {}
             samples = tuple(lost.get(d.id) or Sample(d, problem=problem)
                             for d in self.inventory.devices)
         else:
             samples = tuple(replace(s, problem=s.problem or problem) for s in latest.samples)
-        taken = latest.taken if latest else time.time()
-        self._publish(Snapshot(taken, samples, host.read(), problem=problem), None)
+        self._publish(Snapshot(self._taken(), samples, host.read(), problem=problem), None)
 
     def _publish(self, snapshot: Snapshot, looked: float | None) -> None:
         """`looked`: monotonic time of the reading; None if no device was read again."""
-        self._latest = snapshot
+        self.latest = snapshot
         if looked is not None:
             self._looked = looked
-            self._recent.append(snapshot)
+            self.recent = (*self.recent, snapshot)[-KEPT:]
         if self._on_snapshot is None or self._stop.is_set():
             return
         try:

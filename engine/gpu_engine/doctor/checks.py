@@ -1,14 +1,21 @@
-"""All checks, in the order in which they are shown."""
+"""All checks, and running them at once: one that hangs or breaks is a finding, and never ends the
+others."""
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from gpu_engine.common import paths
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.doctor import devices, folders, software, surroundings, user_files
-from gpu_engine.doctor.records import Check, Finding
+from gpu_engine.doctor.records import Finding, problem
 from gpu_engine.runs import disk_room
 
 _DRIVER = 12.0
@@ -16,14 +23,36 @@ _DRIVER = 12.0
 _HOSTS = 75.0
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that is looked at."""
+
+    name: str
+    """One word, also in `--json`."""
+    look: Callable[[], Sequence[Finding]]
+    """Looks and judges. May raise, and may hang."""
+    seconds: float = 10.0
+    """How long it may take."""
+
+
 def every(*, hosts: bool) -> list[Check]:
-    """All checks. `hosts`: also those of the other machines, which are asked over ssh."""
-    gpus = _Gpus()
+    """All checks, as they are shown. `hosts`: also those of the other machines, which are asked
+    over ssh."""
+    lock = threading.Lock()
+
+    @functools.cache
+    def asked() -> list[Inventory]:
+        return devices.inventories(_DRIVER)
+
+    def gpus() -> list[Inventory]:
+        with lock:  # three checks ask, and the drivers are asked once
+            return asked()
+
     found = [
         Check("installed", software.installed),
-        Check("drivers", lambda: devices.drivers(gpus.inventories()), 2 * _DRIVER),
-        Check("devices", lambda: devices.devices(gpus.inventories(), _DRIVER), 4 * _DRIVER),
-        Check("torch", lambda: _torch(gpus), 4 * _DRIVER),
+        Check("drivers", lambda: devices.drivers(gpus()), 2 * _DRIVER),
+        Check("devices", lambda: devices.devices(gpus(), _DRIVER), 4 * _DRIVER),
+        Check("torch", lambda: _torch(gpus()), 4 * _DRIVER),
         Check("programs", software.programs, 20.0),
         Check("state", lambda: folders.folder(paths.home(), least=disk_room.LEAST,
                                                scarce=disk_room.SCARCE)),
@@ -40,22 +69,34 @@ def every(*, hosts: bool) -> list[Check]:
     return found
 
 
-def _torch(gpus: _Gpus) -> list[Finding]:
-    found = next((i for i in gpus.inventories() if i.devices), None)
+def _torch(inventories: Sequence[Inventory]) -> list[Finding]:
+    found = next((i for i in inventories if i.devices), None)
     return software.torch(software.torches(os.environ),
                           gpus=found.source if found else None,
                           cuda=found.cuda if found else None)
 
 
-class _Gpus:
-    """What the backends find, which three checks ask for and one thread looks up."""
+def examine(checks: Sequence[Check]) -> Iterator[tuple[str, Sequence[Finding]]]:
+    """Run all checks, each in a thread of its own, and yield their names and what they find in the
+    order given, as soon as it is known. Takes no longer than the longest limit. A check that hangs
+    keeps its thread, which ends with the program."""
+    began = time.monotonic()
+    found: dict[str, Sequence[Finding]] = {}
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: list[Inventory] | None = None
+    def run(check: Check) -> None:
+        try:
+            found[check.name] = check.look()
+        except UserError as err:  # it says what to do
+            found[check.name] = [problem(clean(str(err)))]
+        except Exception as err:  # noqa: BLE001  it must not hide what the others find
+            found[check.name] = [problem(
+                f"this check itself failed: {type(err).__name__}: {clean(str(err))}",
+                "please report it, with the output of gpu-engine doctor --json")]
 
-    def inventories(self) -> list[Inventory]:
-        with self._lock:
-            if self._found is None:
-                self._found = devices.inventories(_DRIVER)
-            return self._found
+    threads = [threading.Thread(target=run, args=(check,), daemon=True) for check in checks]
+    for thread in threads:
+        thread.start()
+    for check, thread in zip(checks, threads, strict=True):
+        thread.join(max(began + check.seconds - time.monotonic(), 0.0))
+        yield check.name, found.get(check.name, [
+            problem(f"no answer in {check.seconds:g} s: what it asks hangs")])

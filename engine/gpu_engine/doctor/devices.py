@@ -10,8 +10,8 @@ from gpu_engine.common import units
 from gpu_engine.devices import discover, sampler
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import HARDWARE_REASONS, Inventory, Sample
-from gpu_engine.doctor.ask import in_container, text
 from gpu_engine.doctor.records import Finding, note, ok, problem
+from gpu_engine.doctor.surroundings import in_container, text
 
 VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel"}
 """PCI's numbers of those who make GPUs."""

@@ -8,10 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from gpu_engine.common import units
 from gpu_engine.common.files import locked, reason
 from gpu_engine.devices.leases import shared as leases
-from gpu_engine.doctor import ask
 from gpu_engine.doctor.records import Finding, note, ok, problem
 from gpu_engine.runs import disk_room
 
@@ -21,20 +22,17 @@ OVER_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpf
 """Kinds of file systems that are on another machine."""
 _CLOCKS = 2.0
 """Seconds that the file system's clock may differ from this machine's."""
-
-
 _ROOM = "gpu-engine runs prune --keep 20 --for-good"
 _OWN = "export GPU_PANEL_HOME=/a/folder/of/your/own"
 
 
-def folder(path: Path, *, least: int = 0, scarce: int = 0,
-           mounts: Path = Path("/proc/self/mountinfo")) -> list[Finding]:
+def folder(path: Path, *, least: int = 0, scarce: int = 0) -> list[Finding]:
     """The folder of runs and state, or of settings; of one that is not there, its nearest parent.
     `least`, `scarce`: bytes below which no run starts, and below which it is worth a note."""
     at = path
     while not at.is_dir() and at.parent != at and not os.path.lexists(at):
         at = at.parent
-    there, kind = at == path, kind_of(at, ask.text(mounts))
+    there, kind = at == path, kind_of(at)
     disk = f" on {kind}" if kind else ""
     out: list[Finding] = []
     try:
@@ -95,21 +93,13 @@ def _lock_holds(path: Path, fd: int) -> bool | None:
     return locked(path)
 
 
-def kind_of(path: Path, mountinfo: str) -> str | None:
-    """The kind of the file system that `path` is on, by the text of /proc/self/mountinfo
-    (proc(5)); None if it does not tell."""
-    best, kind = "", None
-    where = os.path.realpath(path)
-    for line in mountinfo.splitlines():
-        mount, _, source = line.partition(" - ")
-        words = mount.split()
-        if len(words) < 5 or not source:
-            continue
-        at = words[4].encode().decode("unicode_escape")  # a blank is \040
-        inside = where == at or where.startswith(at.rstrip("/") + "/")
-        if inside and len(at) >= len(best):
-            best, kind = at, source.split()[0]
-    return kind
+def kind_of(path: Path) -> str | None:
+    """The kind of the file system that `path` is on; None if the system does not tell."""
+    where = Path(os.path.realpath(path))
+    found = [(len(mount.mountpoint), number, mount.fstype) for number, mount
+             in enumerate(psutil.disk_partitions(all=True))
+             if where.is_relative_to(mount.mountpoint)]
+    return max(found)[2] if found else None  # of two in one place, the later hides the other
 
 
 def shared() -> list[Finding]:

@@ -15,7 +15,7 @@ from gpu_engine.common.ask_program import answer
 from gpu_engine.common.clean import clean
 from gpu_engine.common.version import version
 from gpu_engine.doctor.records import Finding, note, ok, problem
-from gpu_engine.interpreters import install
+from gpu_engine.interpreters import candidates, choose, install
 from gpu_engine.interpreters.build import Build
 from gpu_engine.launching import torch_build
 
@@ -49,7 +49,7 @@ def packages(requirements: Sequence[str]) -> list[Finding]:
     out, good = [], []
     for requirement in requirements:
         text, _, condition = requirement.partition(";")
-        name, wanted = _divided(text)
+        name, wanted = re.findall(r"([\w.-]+)(?:\[.*?\])?(.*)", re.sub(r"[\s()]", "", text))[0]
         try:
             there = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -67,13 +67,6 @@ def packages(requirements: Sequence[str]) -> list[Finding]:
     return out + ([ok("what it needs: " + ", ".join(good))] if good else [])
 
 
-def _divided(requirement: str) -> tuple[str, str]:
-    """`rich[jupyter] >= 13.7` → `rich` and `>=13.7`."""
-    name = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]
-    wanted = re.sub(r"^\[.*?\]", "", requirement.strip()[len(name):].strip())
-    return name, re.sub(r"[\s()]", "", wanted)
-
-
 def _install(name: str, wanted: str) -> str:
     if "/uv/tools/" in sys.prefix:
         return "uv tool upgrade --reinstall gpu-panel"
@@ -89,15 +82,12 @@ def in_range(version: str, wanted: str) -> bool:
     the release; what follows them ("rc1", "+cu130") is left out. A condition of another form is
     taken as satisfied."""
     own = _numbers(version)
-    for condition in filter(None, (part.strip() for part in wanted.split(","))):
-        found = re.fullmatch(r"(>=|<=|==|!=|<|>)\s*([0-9][0-9.]*)", condition)
-        if found is None:
-            continue
-        other = _numbers(found[2])
+    for sign, numbers in re.findall(r"(>=|<=|==|!=|<|>)\s*([0-9][0-9.]*)(?:,|$)", wanted):
+        other = _numbers(numbers)
         width = max(len(own), len(other))
         a, b = (n + (0,) * (width - len(n)) for n in (own, other))
         if not {">=": a >= b, "<=": a <= b, "==": a == b, "!=": a != b, "<": a < b, ">": a > b
-                }[found[1]]:
+                }[sign]:
             return False
     return True
 
@@ -131,8 +121,6 @@ Torch = tuple[str, str, Build | None]
 
 def torches(env: Mapping[str, str]) -> list[Torch]:
     """The interpreters near by; the first is what ranks use by default. Torch is not imported."""
-    from gpu_engine.interpreters import candidates, choose
-
     folder = Path(paths.here())
     taken = choose.of_ranks(None, folder, env)
     if taken.seen is None:

@@ -12,12 +12,24 @@ from pathlib import Path
 from gpu_engine.common import units
 from gpu_engine.common.ask_program import answer
 from gpu_engine.devices import host
-from gpu_engine.doctor.ask import in_container, text
 from gpu_engine.doctor.records import Finding, note, ok, problem
 from gpu_engine.launching import logind
 
-GIB = 1 << 30
-_SHM, _FILES, _MEMORY = 1 * GIB, 4096, 4 * GIB
+_SHM, _FILES, _MEMORY = 1 << 30, 4096, 4 << 30
+
+
+def text(path: Path) -> str:
+    """A small file's text; "" if it can't be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def in_container(root: Path = Path("/")) -> bool:
+    """Whether this is inside a container of Docker, Podman, Kubernetes or Apptainer."""
+    return any((root / name).exists() for name in (".dockerenv", "run/.containerenv",
+                                                   ".singularity.d"))
 
 
 def terminal(env: Mapping[str, str]) -> list[Finding]:
@@ -66,10 +78,8 @@ def _size() -> os.terminal_size | None:
 
 def _described(term: str) -> bool:
     """Whether the terminal database knows this one."""
-    try:
-        import curses
-    except ImportError:
-        return True
+    import curses
+
     try:
         curses.setupterm(term, 2)
     except curses.error:

@@ -16,7 +16,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import open_file
@@ -76,13 +78,11 @@ class Seen:
         return f"{python}, {self.build.sentence() if self.build else 'a torch of unknown version'}"
 
 
-@frozen(slots=True)
-class _Answer:
-    """An answer, and the times of the files that it depends on."""
+class _Answer(NamedTuple):
+    """An answer, the times of the files that it depends on, and when it was given."""
 
     seen: Seen
-    files: tuple[str, ...]
-    times: tuple[int | None, ...]
+    times: dict[str, int | None]
     at: float
 
 
@@ -96,13 +96,11 @@ def inspect(python: str) -> Seen:
     if path is None:
         return missing(python)
     told = _known.get(path)
-    if told is None or _times(told.files) != told.times or (
+    if told is None or _times(told.times) != told.times or (
             told.seen.slow and time.monotonic() - told.at > _ASK_AGAIN):
-        told = _known[path] = _ours(path) if ours(path) else _ask(path)
-    seen = told.seen
-    if seen.torch is None:
-        return seen
-    return Seen(seen.path, seen.version, seen.torch, build_of(seen.torch))
+        seen, files = _ours(path) if ours(path) else _ask(path)
+        told = _known[path] = _Answer(seen, _times(files), time.monotonic())
+    return told.seen
 
 
 def missing(python: str) -> Seen:
@@ -131,58 +129,54 @@ def ours(path: str) -> bool:
         and os.path.realpath(path) == os.path.realpath(own)  # noqa: PTH120
 
 
-def _ours(path: str) -> _Answer:
+def _ours(path: str) -> tuple[Seen, list[str]]:
     try:
         spec = importlib.util.find_spec("torch")  # of a top-level name: imports nothing
     except (ImportError, ValueError):
         spec = None
-    found = Seen(path, sys.version_info[:3], _version_file(spec.origin if spec else None))
-    return _answer(found, (), sys.path)
+    return _with_torch(path, sys.version_info[:3], spec.origin if spec else None, sys.path)
 
 
-def _ask(path: str) -> _Answer:
-    files = (path,)
+def _ask(path: str) -> tuple[Seen, list[str]]:
+    """What it answers, and the files that this depends on."""
     try:
         done = subprocess.run([path, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, errors="replace", timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         why = f"it did not answer within {_TIMEOUT:.0f} s"
-        return _answer(Seen(path, problem=why, slow=True), files, ())
+        return Seen(path, problem=why, slow=True), [path]
     except OSError as err:
-        return _answer(Seen(path, problem=f"can't be started: {err.strerror}"), files, ())
+        return Seen(path, problem=f"can't be started: {err.strerror}"), [path]
     try:
-        version, origin, prefix, paths = json.loads(done.stdout.strip().rpartition("\n")[2])
-        major, minor, patch = version
-        seen = Seen(path, (int(major), int(minor), int(patch)), _version_file(origin))
-        return _answer(seen, (path, os.path.join(prefix, "pyvenv.cfg")), paths)  # noqa: PTH118
+        version, origin, prefix, folders = json.loads(done.stdout.strip().rpartition("\n")[2])
+        major, minor, patch = map(int, version)
+        files = [path, f"{prefix}/pyvenv.cfg", *(f for f in folders if isinstance(f, str))]
+        return _with_torch(path, (major, minor, patch), origin, files)
     except (ValueError, TypeError):
         last = clean(done.stderr.strip().rpartition("\n")[2], 200)
         why = "does not answer as a Python does" + (f": {last}" if last else "")
-        return _answer(Seen(path, problem=why), files, ())
+        return Seen(path, problem=why), [path]
 
 
-def _version_file(origin: object) -> Path | None:
+def _with_torch(path: str, version: tuple[int, int, int], origin: object, files: list[str]
+                ) -> tuple[Seen, list[str]]:
+    """`origin`: torch's own file; of a folder without code, as an uninstallation may leave, there
+    is none."""
     if not isinstance(origin, str) or not origin.endswith("__init__.py"):
-        return None  # a folder without code is what an uninstallation may leave
-    return Path(origin).with_name("version.py")
+        return Seen(path, version), files
+    torch = Path(origin).with_name("version.py")
+    return Seen(path, version, torch, build_of(torch)), [*files, str(torch.parent), str(torch)]
 
 
-def _answer(seen: Seen, files: tuple[str, ...], folders: object) -> _Answer:
-    named = folders if isinstance(folders, list) else []
-    files = (*files, *(p for p in named if isinstance(p, str) and p),
-             *([str(seen.torch.parent)] if seen.torch is not None else ()))
-    return _Answer(seen, files, _times(files), time.monotonic())
-
-
-def _times(files: tuple[str, ...]) -> tuple[int | None, ...]:
+def _times(files: Iterable[str]) -> dict[str, int | None]:
     """When each was changed last; None: it is not there."""
-    times: list[int | None] = []
+    times: dict[str, int | None] = {}
     for file in files:
         try:
-            times.append(os.stat(file).st_mtime_ns)  # noqa: PTH116
+            times[file] = os.stat(file).st_mtime_ns  # noqa: PTH116
         except (OSError, ValueError):
-            times.append(None)
-    return tuple(times)
+            times[file] = None
+    return times
 
 
 def build_of(file: Path) -> Build | None:

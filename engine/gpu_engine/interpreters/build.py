@@ -1,6 +1,6 @@
-"""What a torch/version.py says, without importing torch.
+"""Builds of torch: what a torch/version.py says of one, and which one a machine's GPUs can use.
 
-It holds plain assignments (`cuda: Optional[str] = None`, written by PyTorch's
+version.py holds plain assignments (`cuda: Optional[str] = None`, written by PyTorch's
 tools/generate_torch_version.py), so the file is read and nothing is executed.
 """
 
@@ -10,6 +10,12 @@ import ast
 
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.torch_words import torch_words
+
+ROCM = "rocm6.4"
+"""PyTorch's wheels for AMD: they bring ROCm along, and need no more than the kernel's driver."""
+_CUDA = ((13, "cu130"), (12, "cu126"), (11, "cu118"))
+"""The driver's CUDA, major version, and PyTorch's wheels that any such driver runs: CUDA's minor
+versions are compatible within a major one."""
 
 
 @frozen(slots=True)
@@ -48,3 +54,15 @@ def read(text: bytes | str) -> Build | None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def index(build: str) -> str:
+    """The address of PyTorch's wheels of one build, "cpu" or "cu130"."""
+    return f"https://download.pytorch.org/whl/{build}"
+
+
+def for_cuda(newest: str | None) -> str:
+    """The build that fits an NVIDIA driver. `newest`: the newest CUDA that it takes, "12.4"; None:
+    that is not known."""
+    major = (newest or "").partition(".")[0]
+    return next((w for m, w in _CUDA if major.isdecimal() and int(major) >= m), "cu126")

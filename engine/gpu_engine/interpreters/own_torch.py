@@ -26,9 +26,10 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.readable import readable
+from gpu_engine.interpreters import build as builds
 from gpu_engine.interpreters import install as install_words
-from gpu_engine.interpreters import wheels
 from gpu_engine.interpreters.candidates import Place
+from gpu_engine.runs import disk_room
 
 RELEASE = "2.13.0"
 """The torch that gpu-panel is tested with: constraints.txt."""
@@ -90,9 +91,9 @@ class Offer:
 
     def lines(self) -> list[str]:
         """For people: what, why this build, where, how large, by which program."""
-        what = {"cpu": "for the processor alone"}.get(
-            self.build, f"for {'AMD' if self.build.startswith('rocm') else 'NVIDIA'} GPUs "
-                        f"({self.build})")
+        vendor = "AMD" if self.build.startswith("rocm") else "NVIDIA"
+        what = "for the processor alone" if self.build == "cpu" else \
+            f"for {vendor} GPUs ({self.build})"
         release = f"torch {RELEASE}" if RELEASE in self.requirement else "torch"
         free = f" ({_gb(self.free)} are free)" if self.free is not None else ""
         return [f"what    {release} {what}: {self.why}",
@@ -132,7 +133,7 @@ def made() -> list[Place]:
         ready = (found / "ready").is_file()
     except (UserError, OSError):
         return []
-    return [Place(_python(found), "the torch that gpu-panel has installed")] if ready else []
+    return [Place(f"{found}/bin/python", "the torch that gpu-panel has installed")] if ready else []
 
 
 def offer(source: str = "cpu", cuda: str | None = None) -> Offer:
@@ -144,30 +145,31 @@ def offer(source: str = "cpu", cuda: str | None = None) -> Offer:
     requirement = f"torch=={RELEASE}"
     if build == "cpu" and sys.platform != "darwin":
         requirement += "+cpu"
-        options = ("--extra-index-url", wheels.index(build))
+        options = ("--extra-index-url", builds.index(build))
     elif build not in ("cpu", _OF_PYPI):  # the newest that there is for it
-        requirement, options = "torch>=2.2,<3", ("--index-url", wheels.index(build))
+        requirement, options = "torch>=2.2,<3", ("--index-url", builds.index(build))
     download, size = _SIZES["cuda" if build.startswith("cu") else
                             "rocm" if build.startswith("rocm") else "cpu"]
     where = folder()
     wanted = install_words.by_uv(sys.executable) or importlib.util.find_spec("ensurepip") is None
-    return Offer(requirement, options, build, why, where, download, size, _free(where),
+    return Offer(requirement, options, build, why, where, download, size,
+                 disk_room.of(where).free,
                  shutil.which("uv") if wanted else None)
 
 
 def _build(source: str, cuda: str | None) -> tuple[str, str]:
     if "nvml" in source:
-        return wheels.for_cuda(cuda), f"NVIDIA's driver takes CUDA {cuda or 'of no known version'}"
+        return builds.for_cuda(cuda), f"NVIDIA's driver takes CUDA {cuda or 'of no known version'}"
     if "amd" in source:
-        return wheels.ROCM, "AMD's driver is here"
+        return builds.ROCM, "AMD's driver is here"
     with contextlib.suppress(OSError):
         # CUDA 13 began with driver 580, CUDA 12 with 525.
         found = re.search(r"\s(\d{3})\.\d+", _NVIDIA.read_text(errors="replace"))
         driver = int(found[1]) if found else 580
         takes = "13" if driver >= 580 else "12" if driver >= 525 else "11"
-        return wheels.for_cuda(takes), f"NVIDIA's driver {driver} takes CUDA {takes}"
+        return builds.for_cuda(takes), f"NVIDIA's driver {driver} takes CUDA {takes}"
     if _AMD.is_dir():
-        return wheels.ROCM, "AMD's driver is here"
+        return builds.ROCM, "AMD's driver is here"
     return "cpu", "no driver of an NVIDIA or AMD GPU is here"
 
 
@@ -207,12 +209,8 @@ def install(wanted: Offer, stop: threading.Event) -> Generator[Progress, None, N
         os.close(lock)
 
 
-def _python(where: Path) -> str:
-    return str(where / "bin" / "python")
-
-
 def _steps(wanted: Offer) -> list[list[str]]:
-    where, python = str(wanted.folder), _python(wanted.folder)
+    where, python = str(wanted.folder), f"{wanted.folder}/bin/python"
     if wanted.uv is not None:
         return [[wanted.uv, "venv", "--no-project", "--allow-existing", "--python", sys.executable,
                  where],
@@ -271,14 +269,6 @@ def _size(where: Path) -> int:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(above, name)).st_size  # noqa: PTH118
     return total
-
-
-def _free(where: Path) -> int | None:
-    there = next((p for p in (where, *where.parents) if p.exists()), where)
-    try:
-        return shutil.disk_usage(there).free
-    except OSError:
-        return None
 
 
 def _gb(count: float) -> str:

@@ -49,6 +49,6 @@ def stop(run: runs.Run, *, now: bool = False) -> None:
         run.stop(now=now)
         return
     trust.require_started(run.path)
-    from gpu_engine.slurm import stop as through_slurm
+    from gpu_engine.slurm import watch
 
-    through_slurm.stop(run, now=now)
+    watch.stop(run, now=now)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from gpu_engine import notify
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.launching import logind
-from gpu_engine.notify import config_path
 from gpu_engine.runs.folder import Run
 
 # The rest is imported where there is a notify.toml, which few launches have.
@@ -17,7 +17,7 @@ def start(run: Run) -> None:
     """Start it, detached, if there is a notify.toml. Raises nothing: a run is not worth less if
     nobody is told of it. The part of a run on hosts is told of by the machine that started it."""
     try:
-        if not config_path.exists() or not _wanted():
+        if not notify.exists() or not _wanted():
             return
         from gpu_engine.notify import journal
 
@@ -34,7 +34,7 @@ def start(run: Run) -> None:
 
 def doubt() -> str | None:
     """A warning before a run: why nobody will be told of it, although there is a notify.toml."""
-    if not config_path.exists() or not _wanted():
+    if not notify.exists() or not _wanted():
         return None
     from gpu_engine.notify import config
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import open_file
 from gpu_engine.devices.records import Inventory
-from gpu_engine.interpreters import wheels
+from gpu_engine.interpreters import build as builds
 from gpu_engine.plan.own_command import is_python
 from gpu_engine.spec.schema import RunSpec
 
@@ -103,5 +103,5 @@ def unfit(python: str, build: Build | None, source: str, cuda: str | None
 
 def install(python: str, source: str, cuda: str | None) -> str:
     """The command that installs the build of torch that fits the driver."""
-    wanted = wheels.ROCM if source == "amd" else wheels.for_cuda(cuda)
-    return f"{python} -m pip install --force-reinstall torch --index-url {wheels.index(wanted)}"
+    wanted = builds.ROCM if source == "amd" else builds.for_cuda(cuda)
+    return f"{python} -m pip install --force-reinstall torch --index-url {builds.index(wanted)}"

@@ -17,10 +17,10 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError, meant
-from gpu_engine.common.files import open_file, reason
-from gpu_engine.notify.config_path import exists, path
-from gpu_engine.notify.events import EVENTS, USUAL
+from gpu_engine.common.errors import UserError, meant, telling
+from gpu_engine.common.files import open_file, reason, write_atomic
+from gpu_engine.notify import exists, path
+from gpu_engine.notify.messages import EVENTS, USUAL
 
 Kind = Literal["ntfy", "slack", "discord", "json", "command"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -96,17 +96,13 @@ def problem() -> str | None:
 def begin() -> Path:
     """Write a file to start from, with an example of each kind. Returns its path. Raises UserError
     where there is one, or it can't be written."""
-    text = _BEGINNING.replace("TOPIC", f"gpu-panel-{secrets.token_hex(8)}")
-    try:
-        path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path(), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UserError(f"{path()} exists; it is left as it is") from None
-    except OSError as err:
-        raise UserError(f"{path()}: can't be written: {reason(err)}") from None
-    return path()
+    where, text = path(), _BEGINNING.replace("TOPIC", f"gpu-panel-{secrets.token_hex(8)}")
+    if exists():
+        raise UserError(f"{where} exists; it is left as it is")
+    with telling(f"{where}: can't be written"):
+        where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(where, text)
+    return where
 
 
 def _require_private(seen: os.stat_result) -> None:
@@ -188,9 +184,8 @@ def _entry(number: int, entry: dict[str, Any]) -> To:
 def _events(value: object, wrong: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
         raise wrong("on", f"expected a list of {', '.join(EVENTS)}")
-    for event in value:
-        if event not in EVENTS:
-            raise wrong("on", f"{clean(event, 40)}: no such event; {meant(event, EVENTS)}")
+    if (unknown := next((v for v in value if v not in EVENTS), None)) is not None:
+        raise wrong("on", f"{clean(unknown, 40)}: no such event; {meant(unknown, EVENTS)}")
     return tuple(dict.fromkeys(value))
 
 

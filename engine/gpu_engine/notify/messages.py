@@ -7,12 +7,22 @@ no control character reaches a phone, a terminal or a command.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.events.view import Progress
-from gpu_engine.notify.events import Event
 from gpu_engine.runs.state import State
+
+Event = Literal["finished", "failed", "stopped", "stalled", "lost", "slow", "test", "message"]
+"""The last two are no events of a run: a message that tries whether it arrives, and a text of the
+person's own."""
+
+EVENTS = ("finished", "failed", "stopped", "stalled", "lost", "slow")
+"""The names that `on` in notify.toml takes."""
+
+USUAL: tuple[Event, ...] = ("finished", "failed", "stalled", "lost")
+"""What an entry without `on` gets."""
 
 _LONGEST = 400
 """Characters of a cause."""
@@ -57,7 +67,7 @@ class Message:
         return out
 
 
-_DONE: dict[str, str] = {"finished": "completed", "failed": "failed", "stopped": "was stopped",
+_DONE = {"finished": "completed", "failed": "failed", "stopped": "was stopped",
                          "stalled": "has stalled", "lost": "was lost", "slow": "is slow"}
 
 

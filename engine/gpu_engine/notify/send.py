@@ -12,6 +12,7 @@ import contextlib
 import http.client
 import json
 import os
+import queue
 import signal
 import socket
 import ssl
@@ -23,7 +24,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.error import HTTPError, URLError
 
-from gpu_engine.common import procs
 from gpu_engine.common.files import reason
 from gpu_engine.common.version import version
 from gpu_engine.notify import bodies
@@ -33,9 +33,8 @@ from gpu_engine.notify.messages import Message
 
 SECONDS = 10.0
 """For one request in all, from looking up the host to the end of the answer's head."""
-TRIES = 3
 PAUSES = (1.0, 3.0)
-"""Seconds between them."""
+"""Seconds between three tries."""
 _LONGEST_PAUSE = 5.0
 """Seconds that an endpoint may ask for between two tries."""
 COMMAND_SECONDS = 30.0
@@ -50,7 +49,7 @@ Result = str | None
 
 
 def deliver(to: To, message: Message, *, sleep: Callable[[float], object] = time.sleep) -> Result:
-    """Deliver `message` to `to`. Takes at most `TRIES` times `SECONDS` and the pauses; a command
+    """Deliver `message` to `to`. Takes at most three times `SECONDS` and the pauses; a command
     gets `COMMAND_SECONDS`. Raises nothing."""
     try:
         if to.kind == "command":
@@ -66,25 +65,15 @@ def deliver_all(to: Iterable[To], message: Message,
     """Deliver `message` to all entries at once, each in a thread of its own, and return how that
     went, in their order. `done` is called with each as it is known, in this thread."""
     entries = list(to)
+    known: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
+    for number, entry in enumerate(entries):
+        threading.Thread(target=lambda n=number, e=entry: known.put((n, deliver(e, message))),
+                         daemon=True).start()
     results: dict[int, Result] = {}
-    known = threading.Condition()
-
-    def one(number: int) -> None:
-        result = deliver(entries[number], message)
-        with known:
-            results[number] = result
-            known.notify()
-
-    for number in range(len(entries)):
-        threading.Thread(target=one, args=(number,), name="notify", daemon=True).start()
-    told: set[int] = set()
-    while len(told) < len(entries):
-        with known:
-            while not (new := results.keys() - told):
-                known.wait()
-        for number in sorted(new):
-            told.add(number)
-            done(entries[number], results[number])
+    for _ in entries:
+        number, result = known.get()
+        results[number] = result
+        done(entries[number], result)
     return [(entry, results[number]) for number, entry in enumerate(entries)]
 
 
@@ -99,17 +88,16 @@ class _Failure(Exception):
 
 
 def _post(post: Post, sleep: Callable[[float], object]) -> Result:
-    for number in range(TRIES):
+    for number, pause in enumerate((*PAUSES, None), 1):
         try:
             _try(post)
-            return None
         except _Failure as failure:
-            if not failure.again or number == TRIES - 1:
-                tries = f", {number + 1} times" if number else ""
-                return failure.why + tries
-            sleep(PAUSES[number] if failure.after is None
-                  else min(failure.after, _LONGEST_PAUSE))
-    raise AssertionError
+            if not failure.again or pause is None:
+                return failure.why + (f", {number} times" if number > 1 else "")
+            sleep(pause if failure.after is None else min(failure.after, _LONGEST_PAUSE))
+        else:
+            break
+    return None
 
 
 def _try(post: Post) -> None:
@@ -118,23 +106,22 @@ def _try(post: Post) -> None:
     It is made in a thread that is left behind when time is up: looking up a host can't be
     interrupted, and a socket's own timeout begins anew with each byte of an answer that drips.
     """
-    answer: list[tuple[int, str | None] | Exception] = []
-    ready = threading.Event()
+    answer: queue.SimpleQueue[tuple[int, str | None] | Exception] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            answer.append(_request(post))
+            answer.put(_request(post))
         except Exception as err:  # noqa: BLE001  handed to the caller
-            answer.append(err)
-        ready.set()
+            answer.put(err)
 
-    threading.Thread(target=work, name="notify-request", daemon=True).start()
-    ready.wait(SECONDS)
-    if not answer:
-        raise _Failure(f"no answer within {SECONDS:.0f} s", again=False)
-    if isinstance(answer[0], Exception):
-        raise _failure(answer[0]) from None
-    status, after = answer[0]
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        got = answer.get(timeout=SECONDS)
+    except queue.Empty:
+        got = TimeoutError()
+    if isinstance(got, Exception):
+        raise _failure(got) from None
+    status, after = got
     if status in range(300, 400):
         raise _Failure(f"the endpoint answered {status}, a redirect, which is never followed",
                        again=False)
@@ -223,21 +210,11 @@ def _command(words: tuple[str, ...], message: Message) -> Result:
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End a command with everything in its group. Its leader is reaped last, so that the group's
     number can't be another's."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        end = time.monotonic() + _GRACE
-        while time.monotonic() < end and not _ended(process.pid):
-            time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    time.sleep(_GRACE)
+    with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
-
-
-def _ended(pid: int) -> bool:
-    """Whether the child has ended, without reaping it."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        found = procs.stat(pid)
-        return found is None or found.ended
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -17,7 +17,7 @@ from gpu_engine.diagnose.device_times import DeviceFiles
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import Progress, RunView
-from gpu_engine.notify.events import Event
+from gpu_engine.notify.messages import Event
 from gpu_engine.runs import disk_room, job
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.leftovers import HOSTS
@@ -70,11 +70,11 @@ class Figures:
     run: Run
     view: RunView = field(default_factory=RunView)
     _tails: dict[int, Tail] = field(default_factory=dict)
-    _listed: float | None = None
+    _listed: float = float("-inf")
 
     def read(self, now: float) -> None:
         """Take in what is new. `now`: monotonic seconds."""
-        if self._listed is None or now - self._listed >= (_RANKS_EVERY if self._tails else 0.0):
+        if now - self._listed >= (_RANKS_EVERY if self._tails else 0.0):
             self._listed = now
             for rank in sorted(ranks_with_files(self.run.path))[:_MOST_RANKS]:
                 self._tails.setdefault(rank, Tail(events_path(self.run.path, rank)))
@@ -115,12 +115,8 @@ class RunWatch:
         """As it was seen last; None: never, or the run was removed."""
         self._told = set(told)
         self._figures = Figures(run)
-        self._read: float | None = None
-        self._lost = 0
-        self._still = 0
-        self._stalls = 0
-        self._stalled_at: float | None = None
-        self._standing = False
+        self._read = self._stalled_at = float("-inf")
+        self._lost = self._still = 0
         self._goes_on = goes_on
         self._devices = DeviceFiles(run.path)
         self._judged = time.monotonic()
@@ -147,7 +143,7 @@ class RunWatch:
         now = time.monotonic()
         if state.live:
             self._lost = 0
-            if self._read is None or now - self._read >= _FIGURES_EVERY:
+            if now - self._read >= _FIGURES_EVERY:
                 self._read = now
                 self._figures.read(now)
                 return self._stall(state, now) or self._slow(state, now)
@@ -171,19 +167,11 @@ class RunWatch:
     def _stall(self, state: State, now: float) -> Happened | None:
         why = self._figures.standing(state)
         self._still = self._still + 1 if why is not None else 0
-        if why is None:
-            self._standing = False
-            return None
-        if self._standing or self._still < _SURE:
-            return None
-        self._standing = True
-        if self._stalled_at is not None and now - self._stalled_at < _APART:
+        if self._still != _SURE or now - self._stalled_at < _APART:
             return None
         self._stalled_at = now
-        self._stalls += 1
-        return Happened("stalled", f"{_key(state)} stall {self._stalls} {time.time():.0f}", state,
+        return Happened("stalled", f"{_key(state)} stall {time.time():.0f}", state,
                         self._figures.view.progress(), why)
-
 
     def _slow(self, state: State, now: float) -> Happened | None:
         """Why it is slow, each reason once in all attempts."""

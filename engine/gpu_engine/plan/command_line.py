@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.devices.backends.registry import cleared, environment
+from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import own_command
 from gpu_engine.plan.processes import placeholders, torchrun_options
@@ -25,8 +25,8 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
     many = plan.nodes > 1
     if command is None and not many:
         return (engine_line(plan.spec, base),)
-    env = {**plan.spec.run.env, **environment(plan.source, devices)}
-    unset = cleared(plan.source)
+    env = {**plan.spec.run.env, **registry.environment(plan.source, devices)}
+    unset = registry.load(plan.source).cleared
     if command is None:
         spec = _without_place(plan.spec)
         trainer = [python, "-m", "gpu_engine.worker", *arguments(spec, base)]

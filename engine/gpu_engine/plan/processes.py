@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.devices.backends.registry import cleared, environment
+from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import ranks_a_node
@@ -71,17 +71,17 @@ def placeholders(plan: LaunchPlan) -> dict[str, object]:
 def _once(plan: LaunchPlan, devices: Sequence[Device],
           argv: tuple[str, ...], environ: Mapping[str, str]) -> Process:
     cores = tuple(sorted({c for d in devices for c in d.cores}))
-    env = environment(plan.source, devices) | _threads(len(cores) or None, environ)
+    env = registry.environment(plan.source, devices) | _threads(len(cores) or None, environ)
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     first = plan.ranks[0].rank
     return Process(argv, env, tuple(r.rank for r in plan.ranks), "rank", cores,
-                   f"ranks/{first:05d}.log", cleared(plan.source))
+                   f"ranks/{first:05d}.log", registry.load(plan.source).cleared)
 
 
 def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device],
           argv: tuple[str, ...], environ: Mapping[str, str]) -> Process:
     rank, mine = plan.ranks[i], devices[i]
-    shown = environment(plan.source, [mine] if mine.is_slice else devices)
+    shown = registry.environment(plan.source, [mine] if mine.is_slice else devices)
     env = shown | _threads(len(mine.cores) or (1 if plan.local_world_size > 1 else None), environ)
     env |= {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank),
             "WORLD_SIZE": str(plan.world_size), "LOCAL_WORLD_SIZE": str(plan.local_world_size),
@@ -89,7 +89,7 @@ def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device],
             "MASTER_ADDR": plan.master_addr, "MASTER_PORT": str(plan.master_port)}
     env |= _observed(plan, [rank.rank], environ)
     return Process(argv, env, (rank.rank,), "rank", mine.cores, f"ranks/{rank.rank:05d}.log",
-                   cleared(plan.source))
+                   registry.load(plan.source).cleared)
 
 
 def _torchrun(plan: LaunchPlan, devices: Sequence[Device],
@@ -100,10 +100,10 @@ def _torchrun(plan: LaunchPlan, devices: Sequence[Device],
         options += ("--redirects=3", f"--log-dir={RUN_DIR}/torchrun")
     whole = own_command.under_torchrun(argv, options)
     # The agent's own few lines must not wait in a buffer (measured: up to 3 s).
-    env = environment(plan.source, devices) | {"PYTHONUNBUFFERED": "1"}
+    env = registry.environment(plan.source, devices) | {"PYTHONUNBUFFERED": "1"}
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     return Process(whole, env, tuple(r.rank for r in plan.ranks), "launcher", (),
-                   f"node{plan.node_rank}.log", cleared(plan.source))
+                   f"node{plan.node_rank}.log", registry.load(plan.source).cleared)
 
 
 def _observed(plan: LaunchPlan, ranks: Sequence[int], environ: Mapping[str, str]

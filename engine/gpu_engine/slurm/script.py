@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
@@ -108,12 +108,14 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
     text = _TEMPLATE if job.nodes > 1 else _TEMPLATE.replace(_MEET, _ALONE)
     if run is not None:
         text = text.replace(_OF_ITS_OWN, _GIVEN).replace(_RANKS, _RANKS_WITH_LOGS)
-    return _filled(text, {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
-                          "@HOME@": shlex.quote(place.home), "@PYTHON@": shlex.quote(place.python),
-                          "@ENV@": "".join(f"export {one}\n" for one in env),
-                          "@TASKS@": str(tasks), "@RUN@": shlex.quote(run or ""),
-                          "@LOGS@": shlex.quote(pattern(run or "", "ranks/%5t.log")),
-                          "@WORDS@": shlex.join(words)})
+    values = {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
+              "@HOME@": shlex.quote(place.home), "@PYTHON@": shlex.quote(place.python),
+              "@ENV@": "".join(f"export {one}\n" for one in env),
+              "@TASKS@": str(tasks), "@RUN@": shlex.quote(run or ""),
+              "@LOGS@": shlex.quote(pattern(run or "", "ranks/%5t.log")),
+              "@WORDS@": shlex.join(words)}
+    # Each once: a value that looks like a marker stays as it is.
+    return re.sub("|".join(values), lambda m: values[m.group()], text)
 
 
 def pattern(folder: str, name: str) -> str:
@@ -173,11 +175,6 @@ def _refuse_control_characters(text: str) -> None:
         if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp"):
             raise UserError(f"{text!r}: holds the character {char!r}, which can't stand in a batch "
                             "script")
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Each marker replaced once: a value that looks like a marker stays as it is."""
-    return re.sub("|".join(values), lambda m: values[m.group()], text)
 
 
 _MEET = """\

@@ -90,8 +90,7 @@ class DeviceRecord:
 
         if self._probe is None:
             self._probe = client.Probe()
-            self._probe.send(Watch(registry.reference(self._source), self._devices, self._every,
-                                   PATIENCE))
+            self._probe.send(Watch(self._source, self._devices, self._every, PATIENCE))
         while (reply := self._probe.receive(0.0)) is not None:
             if isinstance(reply, Looked) and reply.at > self._newest:
                 self._newest = reply.at

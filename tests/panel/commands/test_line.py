@@ -126,7 +126,7 @@ def test_what_readonly_allows_changes_nothing(home: Path, monkeypatch: pytest.Mo
         (each.path / "spec.toml").write_text('name = "toy"')
     words = ["3f2a", other.id] if command == "compare" else []
     before = tree(home)
-    with noted("gpu_engine.devices.probe") as seen:
+    with noted("gpu_engine.devices.probe.child") as seen:
         found = called(command, *words)
     assert found.returncode == 0, found.stderr
     assert not changed(before, tree(home))

@@ -44,8 +44,7 @@ class _Suggester(Suggester):
 def _as_a_shell(value: str) -> str | None:
     """What tab in a shell would put behind the line; None for nothing. Blocks."""
     from gpu_engine.cli import cli
-    from gpu_engine.completion.answers import Bash
-    from gpu_engine.completion.line import words
+    from gpu_engine.completion.answers import Bash, words
 
     args, typed = words(value)
     with suppress(UserError):

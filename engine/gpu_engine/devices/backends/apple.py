@@ -28,7 +28,6 @@ class Apple(Backend):
     gone = "the GPU is gone"
 
     def present(self) -> bool:
-        """Whether this is such a Mac."""
         return sys.platform == "darwin" and platform.machine() == "arm64"
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
@@ -40,7 +39,6 @@ class Apple(Backend):
         return replace(self.nothing(environ), devices=(device,))
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
-        """One reader."""
         return [_AppleReader(devices)]
 
 

@@ -24,7 +24,6 @@ class Cpu(Backend):
     gone = "these cores are offline"
 
     def present(self) -> bool:
-        """Always true."""
         return True
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
@@ -38,7 +37,6 @@ class Cpu(Backend):
         return replace(self.nothing(environ), devices=slots(cores, memory, host.cgroup_cpus()))
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
-        """One reader for all slots. CPU affinity (`Device.cores`) keeps a process on its slots."""
         return [CpuReader(devices)]
 
 

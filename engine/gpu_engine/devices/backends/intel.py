@@ -59,7 +59,6 @@ class Intel(Backend):
         return replace(self.nothing(environ), devices=tuple(found))
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
-        """A reader for each GPU."""
         return [IntelReader(self.tree, device) for device in devices]
 
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
@@ -83,10 +82,10 @@ class IntelReader(Reader):
         """Read the sensors, unless the card sleeps: to ask them would wake it."""
         (device,) = self.devices
         taken = time.time()
-        card = next((c for c in _cards(self.tree) if f"PCI-{c.address}" == device.uuid), None)
+        card = next((c for c in _cards(self._tree) if f"PCI-{c.address}" == device.uuid), None)
         if card is None:
             return (Sample(device, problem=_GONE, lost=True, taken=taken),)
-        look = Look(self.tree, self.tree.pci / card.address)
+        look = Look(self._tree, self._tree.pci / card.address)
         if look.text("power/runtime_status") in ("suspended", "suspending"):
             self._before = None
             return (Sample(device, taken=taken, notes=("it sleeps",)),)
@@ -95,11 +94,6 @@ class IntelReader(Reader):
         return (Sample(device, taken=taken, power=self._power(look, card),
                        power_limit=limit / 1e6 if limit is not None else None,
                        temperature=warmth / 1000 if warmth is not None else None),)
-
-    @property
-    def tree(self) -> Tree:
-        """Where the kernel's files are."""
-        return self._tree
 
     def _power(self, look: Look, card: _Card) -> float | None:
         energy, now = look.number(f"{card.sensors}/energy1_input", 1 << 63), time.monotonic()

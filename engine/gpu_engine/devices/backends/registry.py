@@ -21,39 +21,24 @@ TORCH_TYPES = {"intel": "xpu", "apple": "mps", "cpu": "cpu"}
 """What torch calls the devices of a backend; "cuda", as NVIDIA's and AMD's are, is left out."""
 
 
+@cache
 def load(name: str) -> Backend:
     """The backend of that name (`Inventory.source`), or of several names with "+" between them.
     Raises ValueError for an unknown name."""
-    return load_reference(reference(name))
+    if "+" in name:
+        from gpu_engine.devices.backends.several import Several
 
-
-def reference(name: str) -> str:
-    """The same backend as `load_reference` takes it. Raises ValueError for an unknown name."""
-    for one in name.split("+"):
-        if one not in BACKENDS:
-            raise ValueError(f"there is no device backend {one!r}; there are {', '.join(BACKENDS)}")
-    return "+".join(BACKENDS[one] for one in name.split("+"))
+        return Several([load(one) for one in name.split("+")])
+    if name not in BACKENDS:
+        raise ValueError(f"there is no device backend {name!r}; there are {', '.join(BACKENDS)}")
+    module, _, cls = BACKENDS[name].partition(":")
+    return getattr(importlib.import_module(module), cls)()
 
 
 def drivers() -> str:
     """The names of the backends whose devices may be on this machine, the processor left out, with
     "+" between them; empty: there are none."""
     return "+".join(name for name in BACKENDS if load(name).asks_driver and load(name).present())
-
-
-@cache
-def load_reference(reference: str) -> Backend:
-    """The backend given as "module:Class", as the probe gets it; several have "+" between them.
-    Raises TypeError if the class is not a backend."""
-    if "+" in reference:
-        from gpu_engine.devices.backends.several import Several
-
-        return Several([load_reference(one) for one in reference.split("+")])
-    module, _, name = reference.partition(":")
-    found = getattr(importlib.import_module(module), name)()
-    if not isinstance(found, Backend):
-        raise TypeError(f"{reference} is not a Backend")
-    return found
 
 
 def environment(name: str, devices: Sequence[Device]) -> dict[str, str]:
@@ -71,8 +56,3 @@ def torch_type(name: str) -> str:
     """The type that torch has for devices of the backend `name`: "cuda", "cpu", "mps", "xpu". Loads
     no backend, as ranks ask too."""
     return TORCH_TYPES.get(name, "cuda")
-
-
-def cleared(name: str) -> tuple[str, ...]:
-    """The variables that a process on devices of the backend `name` must not inherit."""
-    return load(name).cleared

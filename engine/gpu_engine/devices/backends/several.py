@@ -29,7 +29,6 @@ class Several(Backend):
         self.gone = parts[0].gone
 
     def present(self) -> bool:
-        """Whether any of them may be there."""
         return any(p.present() for p in self._parts)
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
@@ -57,12 +56,6 @@ class Several(Backend):
         return [reader for part in self._parts
                 if (own := [d for d in devices if d.source == part.name])
                 for reader in part.open(own)]
-
-    def environment(self, devices: Sequence[Device]) -> dict[str, str]:
-        """Of devices of one backend: its environment. Of none: that which hides all."""
-        names = {d.source for d in devices}
-        return {k: v for part in self._parts if not names or part.name in names
-                for k, v in part.environment(devices).items()}
 
 
 def merged(found: Sequence[Inventory]) -> Inventory:

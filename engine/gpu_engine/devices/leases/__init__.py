@@ -110,13 +110,10 @@ def holders(folder: Path) -> dict[str, Holder]:
     """The holders of all leased devices, by `key`: our own runs', and all users' if they share a
     folder. Raises OSError."""
     found: dict[str, Holder] = {}
-    for holder in sorted(_holders(folder), key=lambda h: h.since or 0.0):
-        first = found.get(holder.device)
-        if first is None:
-            found[holder.device] = holder
-        elif first.shared and not holder.shared:
-            found[holder.device] = replace(holder, others=(first, *first.others))
-        else:
+    # Who takes it alone stands before those who share it.
+    for holder in sorted(_holders(folder), key=lambda h: (h.shared, h.since or 0.0)):
+        first = found.setdefault(holder.device, holder)
+        if first is not holder:
             found[holder.device] = replace(first, others=(*first.others, holder))
     return found
 
@@ -136,7 +133,7 @@ def _not_made(folder: Path, error: OSError) -> UserError:
 
 
 def _holders(folder: Path) -> Iterator[Holder]:
-    """Who holds a device, once for each device. Removes what is left of runs of ours."""
+    """Who holds a device, once for each device of a lease. Removes what is left of runs of ours."""
     live: dict[str, held.Found] = {}
     for place, _ in _places(folder):
         for file in held.read(place):

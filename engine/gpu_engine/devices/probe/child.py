@@ -1,6 +1,6 @@
 """The process that calls the driver, so that no other process has to wait for it.
 
-`python -m gpu_engine.devices.probe`, started by `client.Probe`.
+`python -m gpu_engine.devices.probe.child`, started by `client.Probe`.
 Why a process and not a thread: a call that hangs inside the driver puts its thread into
 uninterruptible sleep, and a process with such a thread can't end, so that a shell would wait for
 the panel for ever. A process also keeps a crash inside the driver's library out of the panel.
@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import BinaryIO
+from dataclasses import replace
+from typing import BinaryIO, NamedTuple
 
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.protocol import DriverLost, Reader
@@ -32,20 +32,15 @@ IDLE_END = 3.0
 """Seconds without a request after which the process ends, if it watches no device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """The readers for a `Watch` request are ready."""
 
     request: messages.Watch
     readers: Sequence[Reader]
 
 
-@dataclass(frozen=True, slots=True)
-class WasRead:
-    """A worker has finished a reading."""
-
-
-Inbox = queue.SimpleQueue[messages.Request | messages.Found | messages.Broken | Opened | WasRead]
+Inbox = queue.SimpleQueue[messages.Request | messages.Found | messages.Broken | Opened | None]
+"""None: a worker has finished a reading."""
 
 
 class Worker(threading.Thread):
@@ -85,7 +80,7 @@ class Worker(threading.Thread):
                 )
             self.looked = self.since or time.monotonic()
             self.since = None
-            self._done.put(WasRead())
+            self._done.put(None)
 
     def samples(self) -> tuple[Sample, ...]:
         """The latest samples; if the driver does not answer, they say for how long."""
@@ -138,9 +133,11 @@ class Child:
                 continue
             match message:
                 case messages.Discover():
-                    self._begin(lambda m=message: _find(m))
+                    self._begin(lambda m=message: messages.Found(
+                        registry.load(m.backend).discover(m.environ, m.patience)))
                 case messages.Watch():
-                    self._begin(lambda m=message: _open(m))
+                    self._begin(lambda m=message: Opened(
+                        m, registry.load(m.backend).open(m.devices)))
                 case messages.WatchBus():
                     self._bus = message.device_ids
                     self._send_bus()
@@ -153,8 +150,10 @@ class Child:
                 case messages.Broken():
                     self._send(message)
                     return  # a new process can load the driver's library again
-                case WasRead():
-                    self._frame_if_done()
+                case None:
+                    if self._tick is not None and not self._sent and all(
+                            w.since is None or w.late() for w in self._workers):
+                        self._frame()
 
     def _send(self, reply: messages.Reply) -> None:
         self._replies.write(messages.pack(reply))
@@ -189,9 +188,7 @@ class Child:
         self._send_bus()
         for worker in self._workers:
             worker.start()
-        self._tick = time.monotonic()
-        self._sent = False
-        self._go()
+        self._go(time.monotonic())
 
     def _send_bus(self) -> None:
         for worker in self._workers:
@@ -213,34 +210,18 @@ class Child:
         now = time.monotonic()
         if now >= self._tick + self._interval:
             # After a long pause (a laptop that slept, a late frame) no missed tick is made up for.
-            self._tick = max(self._tick + self._interval, now - 0.5 * self._interval)
-            self._sent = False
-            self._go()
+            self._go(max(self._tick + self._interval, now - 0.5 * self._interval))
 
-    def _go(self) -> None:
+    def _go(self, tick: float) -> None:
+        self._tick, self._sent = tick, False
         for worker in self._workers:
             worker.go()
-
-    def _frame_if_done(self) -> None:
-        if self._tick is None or self._sent:
-            return
-        if all(w.since is None or w.late() for w in self._workers):
-            self._frame()
 
     def _frame(self) -> None:
         by_id = {s.device.id: s for w in self._workers for s in w.samples()}
         looked = max((w.looked for w in self._workers), default=-math.inf)
         self._send(messages.Looked(tuple(by_id[i] for i in self._order), looked))
         self._sent = True
-
-
-def _find(request: messages.Discover) -> messages.Found:
-    backend = registry.load_reference(request.backend)
-    return messages.Found(backend.discover(request.environ, request.patience))
-
-
-def _open(request: messages.Watch) -> Opened:
-    return Opened(request, registry.load_reference(request.backend).open(request.devices))
 
 
 def main() -> None:
@@ -254,3 +235,7 @@ def main() -> None:
         pass
     finally:
         os._exit(0)  # without waiting for threads that hang in the driver
+
+
+if __name__ == "__main__":
+    main()

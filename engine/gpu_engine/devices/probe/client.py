@@ -32,7 +32,7 @@ class Probe:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            own_program("gpu_engine.devices.probe"),
+            own_program("gpu_engine.devices.probe.child"),
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -168,7 +168,7 @@ def discover(name: str, environ: Mapping[str, str], timeout: float) -> Inventory
     except OSError as error:
         return nothing(environ, f"the process that reads the GPUs could not be started: {error}")
     try:
-        probe.send(Discover(registry.reference(name), environ, _SHARE * timeout))
+        probe.send(Discover(name, environ, _SHARE * timeout))
         reply = probe.receive(timeout)
     except Gone as gone:
         probe.close()

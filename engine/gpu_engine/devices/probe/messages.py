@@ -18,7 +18,7 @@ class Discover:
     """Find a backend's devices; answered by `Found`."""
 
     backend: str
-    """"module:Class", see `backends.registry`."""
+    """A name that `backends.registry` loads."""
     environ: Mapping[str, str]
     """The variables of `Backend.variables` that are set."""
     patience: float
@@ -30,7 +30,6 @@ class Watch:
     """Read devices again and again from now on; answered by `Looked` each time."""
 
     backend: str
-    """As in `Discover`."""
     devices: tuple[Device, ...]
     interval: float
     """Seconds from one reading to the next."""

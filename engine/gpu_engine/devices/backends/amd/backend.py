@@ -92,7 +92,6 @@ class Amd(Backend):
         return {visible.FIRST: ",".join(dict.fromkeys(names))}
 
     def hides_all(self, environ: Mapping[str, str]) -> bool:
-        """Whether a variable in `environ` hides every GPU."""
         return visible.hides_all(environ)
 
     def nothing(self, environ: Mapping[str, str], problem: str | None = None) -> Inventory:

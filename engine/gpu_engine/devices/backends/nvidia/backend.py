@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from gpu_engine.devices.backends.driver_files import NVML as LIBRARY
-from gpu_engine.devices.backends.driver_files import in_search_path
 from gpu_engine.devices.backends.nvidia import codes, visible
 from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
+from gpu_engine.devices.probe.early import NVML, in_search_path
 from gpu_engine.devices.records import Device, Inventory
 
 # What finds and reads devices is imported late: every launch asks each backend for its variables,
@@ -32,10 +31,10 @@ class Nvidia(Backend):
         """
         import ctypes
 
-        if in_search_path(LIBRARY, os.environ):
+        if in_search_path(NVML, os.environ):
             return True
         try:
-            ctypes.CDLL(LIBRARY)
+            ctypes.CDLL(NVML)
         except OSError:
             return False
         return True
@@ -78,5 +77,4 @@ class Nvidia(Backend):
                 "CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(names))}
 
     def hides_all(self, environ: Mapping[str, str]) -> bool:
-        """Whether CUDA_VISIBLE_DEVICES in `environ` hides every GPU."""
         return visible.hides_all(environ.get("CUDA_VISIBLE_DEVICES"))

@@ -39,9 +39,8 @@ class Calls:
     def __init__(self, nvml: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml = nvml
         self._clock = clock
-        self._refused: dict[str, tuple[float, float]] = {}
-        """When it is tried again, and the seconds until then."""
-        self._codes: dict[str, int] = {}
+        self._refused: dict[str, tuple[float, float, int]] = {}
+        """When it is tried again, the seconds until then, and NVML's code."""
         self._chosen: dict[str, str] = {}
         self.answered = 0
         """How many queries got a value since this was last set to 0."""
@@ -68,7 +67,6 @@ class Calls:
             else:
                 self._chosen[key] = name
                 self._refused.pop(key, None)
-                self._codes.pop(key, None)
                 self.answered += 1
                 return answer
             self.last_error = code
@@ -78,7 +76,7 @@ class Calls:
                 return None  # a passing error: try again next time
         self._chosen.pop(key, None)
         wait = min(2 * refused[1], ASK_AGAIN_AFTER) if refused is not None else ASK_AGAIN_FIRST
-        self._refused[key], self._codes[key] = (self._clock() + wait, wait), code
+        self._refused[key] = self._clock() + wait, wait, code
         return None
 
     def refuses(self, key: str) -> bool:
@@ -87,7 +85,7 @@ class Calls:
 
     def unsupported(self, key: str) -> bool:
         """Whether the driver said that this device does not support this query."""
-        return self._codes.get(key) == codes.NOT_SUPPORTED
+        return key in self._refused and self._refused[key][2] == codes.NOT_SUPPORTED
 
     def _call(self, name: str, args: tuple[Any, ...]) -> Any:
         base, _, version = name.partition("@")

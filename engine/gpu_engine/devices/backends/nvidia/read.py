@@ -77,7 +77,10 @@ class GpuReader(Reader):
         self._calls.answered, self._calls.last_error = 0, None
         whole: dict[str, Any] = {"taken": taken, **self._fast(query, handle)}
         if processes_due:
-            whole["temperature"] = self._temperature(query, handle)
+            warmth = query("nvmlDeviceGetTemperatureV", handle, 0,
+                           names=("nvmlDeviceGetTemperature",))
+            # "Unknown" reads as -1 in a signed field.
+            whole["temperature"] = codes.within(warmth, 0, 200)
         if slow_due:
             whole.update(self._slow(query, handle))
         if not self._calls.answered and self._calls.last_error not in (None, *codes.REFUSALS):
@@ -114,10 +117,6 @@ class GpuReader(Reader):
             "clock_memory": _clock(query("nvmlDeviceGetClockInfo", handle, 2, key="clock memory")),
             "throttle": codes.throttle(reasons) if reasons is not None else None,
         }
-
-    def _temperature(self, query: Callable[..., Any], handle: Any) -> float | None:
-        value = query("nvmlDeviceGetTemperatureV", handle, 0, names=("nvmlDeviceGetTemperature",))
-        return codes.within(value, 0, 200)  # "unknown" reads as -1 in a signed field
 
     def _slow(self, query: Callable[..., Any], handle: Any) -> dict[str, Any]:
         limit = query("nvmlDeviceGetEnforcedPowerLimit", handle,

@@ -36,7 +36,7 @@ def narrow(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]
     by_uuid = not re.match(r"[+-]?\d", entries[0])
     chosen: list[Device] = []
     for entry in entries:
-        device = _by_uuid(devices, entry) if by_uuid else _by_index(devices, entry)
+        device = _named(devices, entry, by_uuid)
         if device is None:
             break
         if device in chosen:
@@ -69,18 +69,12 @@ def order_doubt(devices: Sequence[Device], visible: str | None, device_order: st
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs to be sure")
 
 
-def _by_index(devices: Sequence[Device], entry: str) -> Device | None:
-    number = re.match(r"\+?(\d+)", entry)
-    if number is None:
-        return None
-    return next((d for d in devices if d.index == int(number[1])), None)
-
-
-def _by_uuid(devices: Sequence[Device], entry: str) -> Device | None:
+def _named(devices: Sequence[Device], entry: str, by_uuid: bool) -> Device | None:
+    if not by_uuid:
+        number = re.match(r"\+?(\d+)", entry)
+        return next((d for d in devices if number and d.index == int(number[1])), None)
     if not entry.startswith(("GPU-", "MIG-")) or len(entry) == 4:
         return None
     fits = [d for d in devices if d.uuid and d.uuid.startswith(entry)]
-    exact = [d for d in fits if d.uuid == entry]
-    if exact:
-        return exact[0]
-    return fits[0] if len(fits) == 1 else None
+    exact = next((d for d in fits if d.uuid == entry), None)
+    return exact or (fits[0] if len(fits) == 1 else None)
