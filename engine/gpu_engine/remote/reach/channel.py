@@ -7,6 +7,7 @@ waits for it without a limit.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import secrets
@@ -30,6 +31,8 @@ ASK = 60.0
 """Seconds for an answer."""
 PING = 15.0
 """Seconds between two signs of life for the agent, which ends without any."""
+_SILENT = 45.0
+"""Seconds without a line from there after which the way is given up: three signs of life."""
 _NOISE = 1 << 20
 """Bytes that a login shell may print before the agent begins."""
 _ODD = 1000
@@ -71,24 +74,22 @@ class Stream:
     def __init__(self, channel: Channel, number: int) -> None:
         self.number = number
         self._channel = channel
-        self._answers: queue.Queue[protocol.Answer | None] = queue.Queue(_WAITING)
+        self._answers: queue.Queue[protocol.Answer] = queue.Queue(_WAITING)
         self._over = threading.Event()
 
     def next(self, seconds: float | None) -> protocol.Answer | None:
         """The next answer; None where none came within `seconds` (None: however long it takes).
         Raises Unreachable when the channel has ended, Refused for `Failed`."""
-        end = None if seconds is None else time.monotonic() + seconds
+        end = math.inf if seconds is None else time.monotonic() + seconds
         while True:
+            ended = self._channel.ended  # what came before that is still to be read
             try:
-                left = 1.0 if end is None else max(0.0, min(1.0, end - time.monotonic()))
-                got = self._answers.get(timeout=left) if left else self._answers.get_nowait()
+                got = self._answers.get(timeout=max(0.0, min(1.0, end - time.monotonic())))
             except queue.Empty:
-                if self._channel.ended is not None and self._answers.empty():
-                    raise Unreachable(self._channel.host.name, self._channel.ended) from None
-                if end is not None and time.monotonic() >= end:
+                if ended is not None:
+                    raise Unreachable(self._channel.host.name, ended) from None
+                if time.monotonic() >= end:
                     return None
-                continue
-            if got is None:
                 continue
             if isinstance(got, protocol.Failed):
                 self.close()
@@ -108,9 +109,10 @@ class Stream:
             self._over.set()
             self._channel._forget(self)
 
-    def put(self, answer: protocol.Answer | None) -> None:
+    def put(self, answer: protocol.Answer) -> None:
         """Of the channel alone: waits while the reader is far behind."""
         while not self._over.is_set() and self._channel.ended is None:
+            self._channel.heard = time.monotonic()  # it is not the host that is silent
             try:
                 self._answers.put(answer, timeout=0.2)
                 return
@@ -322,15 +324,16 @@ class Channel:
                 self._send(0, protocol.Cancel(stream.number))
 
     def _ping(self) -> None:
+        due = 0.0
         while self.ended is None:
-            try:
-                self._send(0, protocol.Ping())
-            except Unreachable:
-                return
-            for _ in range(int(PING * 2)):
-                if self.ended is not None:
-                    return
-                time.sleep(0.5)
+            now = time.monotonic()
+            if now - self.heard > _SILENT:
+                self.close(f"nothing came for {_SILENT:.0f} s")
+            elif now >= due:
+                due = now + PING
+                with contextlib.suppress(Unreachable):
+                    self._send(0, protocol.Ping())
+            time.sleep(0.5)
 
     def _end(self, reason: str) -> None:
         with self._lock:

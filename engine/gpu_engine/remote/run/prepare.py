@@ -62,7 +62,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         told, plan = nodes.spread(spec, met, address=address, port=port, base=base)
         there = _sent(met, told, known_runs, snapshot, here) if send or snapshot is None \
             else _previewed(met, told, known_runs, snapshot, here)
-        same = survey.named_files(spec, here) if there.same else ()
+        same = survey.named_files(spec, here) if there.same else {}
         warnings, places = survey.check(met, there.specs, there.folders, same)
         known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
         warnings += survey.clocks(met)

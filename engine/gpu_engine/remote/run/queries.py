@@ -81,7 +81,7 @@ def listed(way: Channel, part: Part, run: Run) -> dict[str, int]:
     told, are here afterwards."""
     assert part.run is not None
     listed = way.ask(protocol.ListCheckpoints(part.run), protocol.Checkpoints)
-    sizes = {f.name: f.size for f in listed.files if files.of_checkpoint(f.name)}
+    sizes = {name: size for name, size in listed.files.items() if files.of_checkpoint(name)}
     run.checkpoints.mkdir(mode=0o700, exist_ok=True)
     for gone in set(checkpoints.listed(run.checkpoints)) - {
             run.checkpoints / folder for folder in _folders(sizes)}:

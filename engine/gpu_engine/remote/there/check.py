@@ -10,7 +10,7 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.common.values import show
 from gpu_engine.launching.launcher import prepare
-from gpu_engine.remote.reach.protocol import Check, Checked, Digest, Wrong
+from gpu_engine.remote.reach.protocol import Check, Checked, Wrong
 from gpu_engine.remote.there.place import inside
 from gpu_engine.remote.there.wire import Asked
 from gpu_engine.runs import disk_room
@@ -23,7 +23,8 @@ def check(asked: Asked, request: Check) -> None:
     folder = ""
     try:
         with inside(request.folders) as folder:
-            wrong += [w for w in map(_file, request.files) if w is not None]
+            wrong += [w for named in request.files.items()
+                      if (w := _file(*named)) is not None]
             warnings = prepare(from_dict(request.spec), cwd=Path(folder)).plan.warnings
     except SpecError as err:
         wrong += [Wrong(p.key, "" if p.value is None else show(p.value), p.message)
@@ -41,15 +42,15 @@ def _reported(key: str, wrong: list[Wrong]) -> bool:
     return key == "task.use" and any(w.key == "" for w in wrong)
 
 
-def _file(named: Digest) -> Wrong | None:
-    path = Path(named.path)
+def _file(name: str, sha256: str) -> Wrong | None:
+    path = Path(name)
     try:
         with open_file(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        return Wrong("", "", f"{named.path} is not there: {path.absolute()}")
+        return Wrong("", "", f"{name} is not there: {path.absolute()}")
     except OSError as err:
-        return Wrong("", "", f"{named.path} can't be read there: {reason(err)}")
-    if digest != named.sha256:
-        return Wrong("", "", f"{named.path} there ({path.absolute()}) is another than here")
+        return Wrong("", "", f"{name} can't be read there: {reason(err)}")
+    if digest != sha256:
+        return Wrong("", "", f"{name} there ({path.absolute()}) is another than here")
     return None

@@ -9,7 +9,7 @@ from gpu_engine.devices import availability, leases
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Snapshot
 from gpu_engine.devices.sampler import Sampler, take_several
-from gpu_engine.remote.reach.protocol import Devices, FreedomOf, Looked, Watch
+from gpu_engine.remote.reach.protocol import Devices, Looked, Watch
 from gpu_engine.remote.there.wire import Asked
 
 _QUICKEST = 0.25
@@ -36,5 +36,4 @@ def devices(asked: Asked, request: Watch) -> None:
 def _looked(snapshots: Sequence[Snapshot], newest: Snapshot | None = None) -> Looked:
     held = leases.holders(paths.leases_folder())
     found = availability.judge_all(snapshots, held) if snapshots else {}
-    return Looked(newest or snapshots[-1], tuple(FreedomOf(device, f.state, f.reason)
-                                                 for device, f in found.items()))
+    return Looked(newest or snapshots[-1], found)
