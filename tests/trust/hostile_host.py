@@ -238,7 +238,7 @@ OPENINGS = {
     "another protocol": changed("hello", protocol=10**18, version=EVIL * 100),
     "who it is, with escapes": spoil("hello"),
     "its devices, with escapes": spoil("watch"),
-    "refuses with escapes": just("hello", REFUSED | {"ours": True}),
+    "refuses with escapes": just("hello", REFUSED),
     "refuses devices with escapes": just("watch", REFUSED),
     "devices that are one": devices(device("0"), device("0"), device("0")),
     "devices with hostile ids": devices(device("../x"), device("-1"), device(EVIL),

@@ -48,15 +48,15 @@ def query(host: Host) -> Seen:
     """One look at the GPUs of `host`. Raises NotSeen."""
     word = secrets.token_hex(8)
     try:
-        out, ran = shell.answer(host, word, script(word), _SECONDS, most=_MOST)
+        ran = shell.answer(host, word, script(word), _SECONDS, most=_MOST)
     except Unreachable as err:
         raise NotSeen(err.reason) from None
     if ran.code == 127:
         raise NotSeen(ABSENT)
     if ran.code != 0:
-        said = next((line for line in (out + ran.err).splitlines() if line.strip()), "")
+        said = next((line for line in ran.out.splitlines() if line.strip()), "")
         raise NotSeen(clean(said, 200) or "nvidia-smi does not answer there")
-    return read(out, time.time())
+    return read(ran.out, time.time())
 
 
 def script(word: str) -> bytes:

@@ -452,8 +452,6 @@ class Failed(Message, tag="failed"):
     """Why a request could not be done, in words."""
 
     message: str
-    ours: bool = False
-    """Whether it is the agent's own mistake, `message` being its traceback."""
 
 
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
