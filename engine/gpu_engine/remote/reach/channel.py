@@ -11,7 +11,6 @@ import math
 import os
 import queue
 import secrets
-import selectors
 import subprocess
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import IO, TypeVar
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.own_programs import own_program
+from gpu_engine.common.readable import readable
 from gpu_engine.remote.reach import protocol, reasons, ssh
 from gpu_engine.remote.reach.records import BadName, Host
 
@@ -246,29 +246,20 @@ class Channel:
 
     def _to_the_mark(self, deadline: float) -> bytes:
         """What came behind the agent's mark. Raises Unreachable, OSError."""
-        out, mark = _pipe(self._process.stdout), f"{protocol.MARK} {self._word}".encode()
+        out, mark = _pipe(self._process.stdout).fileno(), f"{protocol.MARK} {self._word}".encode()
         data = b""
-        with selectors.DefaultSelector() as ready:
-            ready.register(out, selectors.EVENT_READ)
-            while True:
-                at = data.find(mark)
-                end = data.find(b"\n", at) if at >= 0 else -1
-                if end >= 0:
-                    if data[at:end].endswith(ssh.NOT_THERE.encode()):
-                        raise Unreachable(self.host.name, reasons.not_there(self.host))
-                    return data[end + 1:]
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise Unreachable(self.host.name, self._why(greeted=False))
-                if not ready.select(left):
-                    continue
-                got = os.read(out.fileno(), 65536)
-                data += got
-                if not got:
-                    raise Unreachable(self.host.name, self._why(greeted=False))
-                if len(data) > _NOISE:
-                    raise Unreachable(self.host.name, "its login shell prints without end, and "
-                                                      "no agent begins")
+        while readable(out, deadline - time.monotonic()) and (got := os.read(out, 65536)):
+            data += got
+            _, found, behind = data.partition(mark)
+            more, whole, rest = behind.partition(b"\n")
+            if found and whole:
+                if more.endswith(ssh.NOT_THERE.encode()):
+                    raise Unreachable(self.host.name, reasons.not_there(self.host))
+                return rest
+            if len(data) > _NOISE:
+                raise Unreachable(self.host.name, "its login shell prints without end, and no "
+                                                  "agent begins")
+        raise Unreachable(self.host.name, self._why(greeted=False))
 
     def _listen(self, rest: bytes) -> None:
         """Take in lines until the stream ends."""

@@ -106,7 +106,7 @@ def _without(host: Host, reason: str) -> Checkup:
     inventory = None
     if reasons.lacks_program(host, reason):
         with suppress(nvidia_smi.NotSeen):
-            inventory = nvidia_smi.query(host).inventory
+            inventory, _ = nvidia_smi.query(host)
     return Checkup(host, inventory=inventory, problems=(reason,))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpu_engine.common.readable import readable
 from gpu_engine.remote.reach import reasons, ssh
 from gpu_engine.remote.reach.channel import Unreachable
 from gpu_engine.remote.reach.records import BadName, Host
@@ -69,18 +69,14 @@ def _read(process: subprocess.Popen[bytes], end: float, most: int,
     """What it prints, and whether that came to its end in time."""
     assert process.stdout is not None
     out, told = bytearray(), 0
-    with process.stdout, selectors.DefaultSelector() as ready:
-        ready.register(process.stdout, selectors.EVENT_READ)
+    with process.stdout:
+        fd = process.stdout.fileno()
         while (left := end - time.monotonic()) > 0 and len(out) <= most:
-            if not ready.select(min(left, 0.5)):
-                if process.poll() is not None:  # a connection that ssh keeps may hold the pipe
-                    return bytes(out), True
-                continue
-            got = os.read(process.stdout.fileno(), 1 << 16)
-            out += got
+            got = os.read(fd, 1 << 16) if readable(fd, min(left, 0.5)) else None
+            if not got and (got is not None or process.poll() is not None):
+                return bytes(out), True  # or a connection that ssh keeps holds the pipe
+            out += got or b""
             while on_line is not None and (at := out.find(b"\n", told)) >= 0:
                 on_line(out[told:at].decode("utf-8", "replace"))
                 told = at + 1
-            if not got:
-                return bytes(out), True
     return bytes(out), False

@@ -124,13 +124,13 @@ class _Watch:
         there is not even that; None where there is, and more may be tried again."""
         for _ in range(_AGENT_AGAIN):
             try:
-                found = nvidia_smi.query(self._host)
+                inventory, snapshot = nvidia_smi.query(self._host)
             except nvidia_smi.NotSeen as err:
                 same = str(err) in (reason, nvidia_smi.ABSENT)
                 return reason if same else f"{reason}; nvidia-smi there: {err}"
-            before = self.seen.recent if self.seen.inventory == found.inventory else ()
-            self._update(HostSeen(self._host, "read only", found.inventory, found.snapshot,
-                                  (*before, found.snapshot)[-KEPT:], heard=time.monotonic(),
+            before = self.seen.recent if self.seen.inventory == inventory else ()
+            self._update(HostSeen(self._host, "read only", inventory, snapshot,
+                                  (*before, snapshot)[-KEPT:], heard=time.monotonic(),
                                   reason=reason))
             if self.over.wait(_BY_SMI):
                 break
