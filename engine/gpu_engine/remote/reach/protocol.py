@@ -161,8 +161,6 @@ class Follow(Message, tag="follow"):
     ranks: tuple[int, ...] | None = None
     """Only the files of these; None: of all."""
     node: int = 0
-    most: int | None = None
-    """Bytes of a log after which no more of it is sent, until it begins anew; None: all of it."""
 
 
 class Stop(Message, tag="stop"):
@@ -225,7 +223,7 @@ class _Sending(Message):
 
     @classmethod
     def of(cls, key: str, what: str, offset: int, data: bytes) -> Self:
-        return cls(key=key, what=what, offset=offset, data=compressed(data))
+        return cls(key, what, offset, zlib.compress(data, 1))
 
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
@@ -385,10 +383,9 @@ class Piece(Message, tag="piece"):
     def of(cls, name: str, offset: int, data: bytes, *, start: bool = False,
            size: int | None = None) -> Piece:
         """Packed where that makes it shorter."""
-        packed = compressed(data) if len(data) > 256 else data
-        if len(packed) < len(data):
-            return cls(name, offset, packed, True, start, size)
-        return cls(name, offset, data, False, start, size)
+        packed = zlib.compress(data, 1)
+        shorter = len(packed) < len(data)
+        return cls(name, offset, packed if shorter else data, shorter, start, size)
 
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
@@ -493,10 +490,6 @@ def _bounded(value: Any, text: Callable[[str], str], depth: int = 0) -> Any:
             or (isinstance(value, float) and abs(value) <= 1e300):
         return value
     raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
-
-
-def compressed(data: bytes) -> bytes:
-    return zlib.compress(data, 1)
 
 
 def decompressed(data: bytes) -> bytes:

@@ -132,8 +132,7 @@ class Link(threading.Thread):
         if self._asked_to_stop is not None:
             self._ask_to_stop()
         for got in way.stream(protocol.Follow(
-                self._id, self._mirror.at(), self.part.ranks, self.part.node,
-                self._mirror.most_of_a_log())):
+                self._id, self._mirror.at(), self.part.ranks, self.part.node)):
             if self._over.is_set():
                 return
             if isinstance(got, protocol.Piece):

@@ -101,12 +101,6 @@ def keep_nodes(run: Path, parts: Iterable[Part]) -> None:
         trust.note_started(run, used)
 
 
-def write_all(run: Path, parts: Iterable[Part]) -> None:
-    """Raises OSError."""
-    for part in parts:
-        write(run, part)
-
-
 def write_instead(run: Path, told: Sequence[Part]) -> None:
     """These are the run's parts from now on. What is known of hosts that were left out is kept for
     `former`. Raises OSError."""
@@ -116,9 +110,9 @@ def write_instead(run: Path, told: Sequence[Part]) -> None:
             (run / FOLDER / FORMER).mkdir(mode=0o700, exist_ok=True)
             name = f"{part.host}.json"
             (run / FOLDER / name).rename(run / FOLDER / FORMER / name)
-    write_all(run, told)
-    for name in names:
-        (run / FOLDER / FORMER / f"{name}.json").unlink(missing_ok=True)
+    for part in told:
+        write(run, part)
+        (run / FOLDER / FORMER / f"{part.host}.json").unlink(missing_ok=True)
 
 
 def former(run: Path) -> tuple[Part, ...]:

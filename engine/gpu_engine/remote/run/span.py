@@ -167,7 +167,8 @@ class Span:
 
         self.parts = {p.host: p for p in next_attempt.parts_again(
             self.run, tuple(self.parts.values()), self.plan.spec, left)}
-        parts.write_all(self.run.path, self.parts.values())
+        for part in self.parts.values():
+            parts.write(self.run.path, part)
         self._begin(number)
 
     def _restarts_left(self) -> int:
@@ -212,7 +213,7 @@ class Span:
         if now.run != before.run:
             log.info("%s: run %s there", name, now.run)
             self._note(name, run=now.run, path=now.path, resume=False)
-        if now.broken != before.broken:
+        if (now.broken, now.since) != (before.broken, before.since):
             log.warning("%s: %s", name, now.broken or "it can be reached again")
             heard = {} if now.broken else {"heard": time.time()}
             self._note(name, problem=now.broken, since=now.since, **heard)

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.version import version
 from gpu_engine.interpreters.build import Build
-from gpu_engine.remote.reach import file, protocol
+from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import (
     Channel,
     Refused,
@@ -64,11 +64,6 @@ def survey(asked: Sequence[HostDevices], hosts: Sequence[Host],
 def part(met: Sequence[Asked]) -> None:
     """Close all ways."""
     at_once(lambda one: one.way.close(), met)
-
-
-def hosts_of(asked: Sequence[HostDevices]) -> list[Host]:
-    """How they are reached. Raises UserError."""
-    return [file.find(entry.host) for entry in asked]
 
 
 def _survey(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
