@@ -106,7 +106,7 @@ def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(home, monkeypatch):
     part = parts.Part(host="n2", node=1, ranks=(1,), spec={}, folders=(), key="k")
     node = parts.Host("n2", via=("srun", "--jobid=7"))
     with monkeypatch.context() as inside:
-        inside.setattr(parts.allocation, "hosts_of_job", lambda: {"n2": node})
+        inside.setattr(parts.file, "hosts_of_job", lambda: {"n2": node})
         parts.keep_nodes(run.path, [part])
     assert parts.host_of(run.path, part) == node
 

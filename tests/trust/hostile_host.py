@@ -73,8 +73,8 @@ class Host:
             yield told(self, "completed")
             yield {"kind": "done"}
         elif kind == "checkpoints":
-            yield {"kind": "checkpoints", "files": [
-                {"name": f"{STEP}/{name}", "size": len(data)} for name, data in FILES.items()]}
+            yield {"kind": "checkpoints", "files": {
+                f"{STEP}/{name}": len(data) for name, data in FILES.items()}}
         elif kind == "read":
             yield piece(request["name"], 0, FILES[request["name"].rpartition("/")[2]])
             yield {"kind": "done"}
@@ -238,7 +238,7 @@ OPENINGS = {
     "another protocol": changed("hello", protocol=10**18, version=EVIL * 100),
     "who it is, with escapes": spoil("hello"),
     "its devices, with escapes": spoil("watch"),
-    "refuses with escapes": just("hello", REFUSED | {"ours": True}),
+    "refuses with escapes": just("hello", REFUSED),
     "refuses devices with escapes": just("watch", REFUSED),
     "devices that are one": devices(device("0"), device("0"), device("0")),
     "devices with hostile ids": devices(device("../x"), device("-1"), device(EVIL),
@@ -248,7 +248,7 @@ OPENINGS = {
                                               cores=list(range(4096)))),
     "answers to nobody": just("hello", b'{"id": 9007199254740991, "kind": "done"}\n' * 5000
                               + b'{"id": -1, "kind": "done"}\n'),
-    "another answer": just("hello", {"kind": "checkpoints", "files": []}),
+    "another answer": just("hello", {"kind": "checkpoints", "files": {}}),
     **{f"wrong values {n}": wrong("hello", n) for n in range(7)},
     **{f"wrong devices {n}": wrong("watch", n) for n in range(4)},
 }
@@ -286,15 +286,15 @@ RUNS = {
 """Hostile once a run is on them."""
 
 CHECKPOINTS = {
-    "no checkpoint any more": just("checkpoints", {"kind": "checkpoints", "files": []}),
-    "another checkpoint": just("checkpoints", {"kind": "checkpoints", "files": [
-        {"name": "step-00000099/manifest.json", "size": 5}]}),
-    "checkpoints that lead elsewhere": just("checkpoints", {"kind": "checkpoints", "files": [
-        {"name": name, "size": 7} for name in (
+    "no checkpoint any more": just("checkpoints", {"kind": "checkpoints", "files": {}}),
+    "another checkpoint": just("checkpoints", {"kind": "checkpoints", "files": {
+        "step-00000099/manifest.json": 5}}),
+    "checkpoints that lead elsewhere": just("checkpoints", {
+        "kind": "checkpoints", "files": dict.fromkeys((
             "../outside/manifest.json", "/outside/manifest.json", "step-00000011/../../x.pt",
-            "step-00000011/\x1b]0;owned\x07.pt", "..", "")]}),
-    "4,096 checkpoints": just("checkpoints", {"kind": "checkpoints", "files": [
-        {"name": f"step-{n:08d}/state.pt", "size": 2**62} for n in range(4096)]}),
+            "step-00000011/\x1b]0;owned\x07.pt", "..", ""), 7)}),
+    "4,096 checkpoints": just("checkpoints", {"kind": "checkpoints", "files": {
+        f"step-{n:08d}/state.pt": 2**62 for n in range(4096)}}),
     "a state that is another": {"read": lambda host, request: [
         piece(request["name"], 0, b"evil..."), {"kind": "done"}]},
     "a state without end": endless("read", lambda host: packed("x", 0, bytes(PIECE))),
@@ -309,9 +309,8 @@ CHECKPOINTS = {
         "read": lambda host, request, content=content: [piece(request["name"], 0, content),
                                                         {"kind": "done"}],
         "checkpoints": lambda host, request, content=content: [
-            {"kind": "checkpoints", "files": [
-                {"name": "step-00000020/manifest.json", "size": len(content)},
-                {"name": "step-00000020/state.pt", "size": 7}]}]}
+            {"kind": "checkpoints", "files": {"step-00000020/manifest.json": len(content),
+                                              "step-00000020/state.pt": 7}}]}
        for what, content in {
            "lists without end": deep("["), "numbers without end": b'{"step": 1e999, "files": {}}',
            "wrong types": b'{"step": 1, "metrics": 7, "files": {"state.pt": {"sha256": "x"}}}',

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from gpu_engine import __version__
-from gpu_engine.common.inbox import Inbox
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.interpreters.build import Build
 from gpu_engine.remote.reach import protocol
@@ -73,7 +73,7 @@ def _answers() -> dict[str, Any]:
             disk_free=GIB)],
         "watch": [protocol.Devices(Inventory((slot,), "cpu")),
                   protocol.Looked(Snapshot(1e9, (Sample(slot, utilization=0.5),)),
-                                  (protocol.FreedomOf("cpu:0", "free", "free"),))],
+                                  {"cpu:0": Availability("free", "free")})],
         "check": [protocol.Checked(folder="/x")],
         "start": [protocol.Started("ab12", "/x/runs/ab12")],
         "listen": [protocol.Listening(29500)],
@@ -212,13 +212,10 @@ def test_no_more_than_a_budget_is_mirrored(world: World, watching: Watch,
     path = on(name, world)
     shutil.rmtree(path / "ranks")
     (path / "ranks").mkdir()
-    reports: Inbox[link.Report] = Inbox()
     part, = parts.read(path)
-    way = link.Link(path, part, 1 << 20, reports)
+    way = link.Link(path, part, 1 << 20, threading.Event())
     way.start()
-    seen: list[link.Report] = []
-    wait_for(lambda: seen.extend(reports.take(0.1)) or
-             any(isinstance(report, link.NotKept) for report in seen))
+    wait_for(lambda: way.status.not_kept)
     assert (path / "ranks/00000.jsonl").stat().st_size <= 4 << 20
     way.give_up()
     wait_for(lambda: way not in threading.enumerate())

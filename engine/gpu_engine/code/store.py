@@ -47,12 +47,6 @@ def save(listed: bytes, contents: Sequence[bytes]) -> Path:
                       lambda number, entry: contents[number], secrets.token_hex(16))
 
 
-def find(name: str) -> Path | None:
-    """The folder that holds the code of this name, as it was kept; None if there is none."""
-    place, there = place_of(name)
-    return place if there else None
-
-
 def built(name: str, listed: bytes, entries: tuple[Entry, ...],
            content: Callable[[int, Entry], bytes], key: str) -> Path:
     """Write all files, then rename. Raises OSError, and UserError as `_fill`."""
@@ -62,21 +56,16 @@ def built(name: str, listed: bytes, entries: tuple[Entry, ...],
         place, there = place_of(name)
         if not there:
             _list_of(place).write_bytes(listed)
-            _moved(temporary, place)
+            try:
+                temporary.rename(place)
+            except OSError:  # somebody else may have sent the same at the same moment
+                if not _unchanged(place):
+                    raise
         mark_used(place)
         _remove_old()
         return place
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _moved(temporary: Path, place: Path) -> None:
-    """Somebody else may have sent the same at the same moment."""
-    try:
-        temporary.rename(place)
-    except OSError:
-        if not _unchanged(place):
-            raise
 
 
 def _fill(folder: Path, entries: tuple[Entry, ...], content: Callable[[int, Entry], bytes]

@@ -67,8 +67,8 @@ def place_of(run: Run, spec: RunSpec, entry: Entry) -> tuple[Path, RunSpec]:
             return folder, spec
     except SpecError:
         pass  # it has grown, or is no repository any more
-    place = store.find(entry.code)
-    if place is None:
+    place, there = store.place_of(entry.code)
+    if not there:
         raise UserError(f"the code in {root} has changed since the run was submitted, and the copy "
                         "that was kept of it is gone or changed; submit it again")
     _link_ignored(root, place)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.remote.reach import allocation, file
-from gpu_engine.remote.reach.allocation import hosts_of_job
+from gpu_engine.remote.reach import file
+from gpu_engine.remote.reach.file import hosts_of_job
 from gpu_engine.remote.reach.records import Host
 
 JOB = {"SLURM_JOB_ID": "41007", "SLURM_JOB_NODELIST": "gpu[03-05]"}
@@ -22,9 +22,9 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                        "printf 'gpu03\\ngpu04\\n-o bad\\ngpu05\\n'\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    allocation._names.cache_clear()
+    file._names.cache_clear()
     yield command
-    allocation._names.cache_clear()
+    file._names.cache_clear()
 
 
 def test_all_nodes_but_this_one() -> None:

@@ -59,7 +59,7 @@ def test_devices_come_again_and_again_until_nobody_wants_them(home):
             look = stream.next(60)
             assert isinstance(look, protocol.Looked)
             times.add(look.snapshot.taken)
-            assert {f.device for f in look.freedom} == {d.id for d in found.inventory.devices}
+            assert set(look.freedom) == {d.id for d in found.inventory.devices}
         stream.close()
         assert way.ask(protocol.Ping()) == protocol.Done()
     assert not way._streams
@@ -194,19 +194,6 @@ def test_what_to_type_about_a_host_is_what_helps(host, said, typed):
         assert one in words
 
 
-@pytest.mark.parametrize(("said", "code", "expected"), [
-    ("mux_client_request_session: write packet: Broken pipe\r\n", 255, True),
-    ("mm_send_fd: sendmsg(2): Broken pipe\r\nmux_client_request_session: send fds failed\r\n",
-     255, True),
-    ("Welcome\r\nmux_client_request_session: read from master failed: Broken pipe\r\n"
-     "client_loop: send disconnect: Broken pipe\r\n", 255, False),  # its own has ended too
-    ("mux_client_request_session: read from master failed: Broken pipe\r\n", 0, False),
-    ("mux_client_request_session: read from master failed: Broken pipe\r\n", None, False),
-    ("", 255, False)])
-def test_ssh_gave_up_as_the_connection_that_it_shares_ended(said, code, expected):
-    assert reasons.share_ended(said, code) is expected
-
-
 @pytest.mark.parametrize("python", ["my env/bin/python", "~/v/bin/python", "a'b",
                                     "$(touch x)"])
 def test_an_interpreter_of_any_name_reaches_the_shell_to_the_letter(python, tmp_path: Path):
@@ -223,18 +210,12 @@ def test_an_interpreter_of_any_name_reaches_the_shell_to_the_letter(python, tmp_
     assert not (tmp_path / "x").exists()
 
 
-def test_the_argument_list_of_ssh(home):
+def test_the_argument_list_of_ssh():
     words = ssh.shell(Host("gpu1", ssh="alice@10.0.0.2"))
     assert words[0] == "ssh"
     assert words[-3:] == ["--", "alice@10.0.0.2", "exec sh -s"]
     assert "BatchMode=yes" in words
     assert not any("StrictHostKeyChecking" in w for w in words)
-    own = ssh.shell(Host("gpu1"), shared=False)
-    assert "ControlPath=none" in own
-    assert "ControlMaster=no" in own
-    control = next(w for w in words if w.startswith("ControlPath="))
-    folder = Path(control.removeprefix("ControlPath=")).parent
-    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("torch", [True, False])
@@ -255,11 +236,11 @@ def test_a_port_is_free_again_once_nobody_listens_on_it_for_us(home):
             assert isinstance(got, protocol.Listening)
             tried = way.ask(protocol.Reach(("127.0.0.1",), got.port))
             assert isinstance(tried, protocol.Reached)
-            assert [t.problem for t in tried.tried] == [None]
+            assert tried.tried == {"127.0.0.1": None}
             stream.close()
             tried = way.ask(protocol.Reach(("127.0.0.1",), got.port))
             assert isinstance(tried, protocol.Reached)
-            assert [t.problem for t in tried.tried] == ["connection refused"]
+            assert tried.tried == {"127.0.0.1": "connection refused"}
 
 
 def test_a_connection_that_hangs_is_begun_again(monkeypatch):
@@ -284,6 +265,6 @@ def test_a_connection_that_hangs_is_begun_again(monkeypatch):
         ports.reach(asked, protocol.Reach(("127.0.0.1",), port, 600.0))
         answering.join()
     end.set()
-    assert told == [protocol.Reached((protocol.Attempted("127.0.0.1", None),))]
+    assert told == [protocol.Reached({"127.0.0.1": None})]
     ports.reach(asked, protocol.Reach(("127.0.0.1",), port))
-    assert [t.problem for t in told[1].tried] == ["connection refused"]
+    assert told[1].tried == {"127.0.0.1": "connection refused"}

@@ -31,10 +31,10 @@ def here(tmp_path: Path, body: str | None) -> Host:
 
 
 def test_a_table_of_two():
-    found = read(TABLE, 5.0)
-    first, second = found.snapshot.samples
-    assert found.inventory.driver == "535.161.08"
-    assert [(d.id, d.index, d.uuid) for d in found.inventory.devices] == [
+    inventory, snapshot = read(TABLE, 5.0)
+    first, second = snapshot.samples
+    assert inventory.driver == "535.161.08"
+    assert [(d.id, d.index, d.uuid) for d in inventory.devices] == [
         ("0", 0, "GPU-11111111-aaaa-bbbb-cccc-000000000000"),
         ("1", 1, "GPU-22222222-aaaa-bbbb-cccc-000000000000")]
     assert (first.utilization, first.memory_used, first.memory_total) == (
@@ -50,7 +50,7 @@ def test_asked_over_a_shell_that_prints_first(tmp_path):
     host = here(tmp_path, f'echo "$*" > "{tmp_path}/asked"; printf "%s" "{TABLE}"')
     noisy = Host("box", via=("sh", "-c", 'echo "0, GPU-9, x, 1, 1, 1, 1, 1, 1, 1"; exec "$@"',
                              "login", *host.via))
-    assert len(query(noisy).inventory.devices) == 2
+    assert len(query(noisy)[0].devices) == 2
     assert (tmp_path / "asked").read_text() == \
         f"--query-gpu={','.join(nvidia_smi.FIELDS)} --format=csv,noheader,nounits\n"
 
@@ -89,7 +89,7 @@ def test_one_that_prints_without_end_or_never_ends_is_left(tmp_path, monkeypatch
 def test_any_text_is_read_or_refused(text):
     samples, said = (), ""
     try:
-        samples = read(text, 1.0).snapshot.samples
+        samples = read(text, 1.0)[1].samples
     except NotSeen as err:
         said = str(err)
     said += "".join(s.device.name for s in samples)

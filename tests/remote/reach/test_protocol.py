@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
 from gpu_engine.interpreters.build import Build
 from gpu_engine.remote.reach import protocol
@@ -31,7 +32,7 @@ SAMPLE = Sample(DEVICE, 0.5, 1, 2, throttle=("too hot (hardware)",),
 MESSAGES = [
     protocol.Hello(), protocol.Hello(("/d", "~")), protocol.Watch(0.5, True),
     protocol.Check({"name": "x", "batch": {"size": 4}, "task": {"params": {"a": [1, 2.5]}}},
-                   ("/d", "~"), (protocol.Digest("train.py", "0" * 64),)),
+                   ("/d", "~"), {"train.py": "0" * 64}),
     protocol.Listen(29500), protocol.Reach(("10.0.0.1",), 29500),
     protocol.Start({"name": "x"}, "key"), protocol.Resume("ab12", {}, 2, "step-00000100"),
     protocol.Follow("ab12", (protocol.At("ranks/00000.jsonl", 5, 3, 99),)),
@@ -40,7 +41,7 @@ MESSAGES = [
     protocol.Cancel(3), protocol.Ping(),
     protocol.CompareCode("a" * 64, b"12345678", True),
     protocol.SendCode.of("b" * 32, "list", 3, b"\0\xff"),
-    protocol.BuildCode("b" * 32, "a" * 64, b"\x05"), protocol.CodeAt("/h/code/aaaaaaaaaaaa"),
+    protocol.BuildCode("b" * 32, "a" * 64, b"\x05"),
     protocol.Remove(None, "key"), protocol.Removed("/h/runs/ab12", 9, "/h/code/a", "used"),
     protocol.OfferCheckpoint("b" * 32, "step-00000100", "/h/runs/ab12", b"{}"),
     protocol.SendCheckpoint.of("b" * 32, "step-00000100/state.pt", 3, b"\0\xff"),
@@ -51,11 +52,11 @@ MESSAGES = [
                      "/home/a/.venv/bin/python"),
     protocol.Devices(gpus(8)),
     protocol.Looked(Snapshot(1.0, (SAMPLE,), HostSample(0.5)),
-                    (protocol.FreedomOf("0", "busy", "in use"),)),
+                    {"0": Availability("busy", "in use")}),
     protocol.Checked((protocol.Wrong("run.python", "/x", "no such"),), ("w",), "/d"),
-    protocol.Listening(1), protocol.Reached((protocol.Attempted("10.0.0.1", "refused"),)),
+    protocol.Listening(1), protocol.Reached({"10.0.0.1": "refused"}),
     protocol.Started("ab12", "/h/runs/ab12", 2), Piece.of("ranks/00000.log", 4, b"\0\xffx"),
-    protocol.Told(STATE), protocol.Checkpoints((protocol.CheckpointFile("a", 1),)),
+    protocol.Told(STATE), protocol.Checkpoints({"a": 1}),
     protocol.Done(), protocol.Failed("why")]
 
 

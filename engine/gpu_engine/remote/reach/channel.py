@@ -7,10 +7,10 @@ waits for it without a limit.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import secrets
-import selectors
 import subprocess
 import threading
 import time
@@ -21,6 +21,7 @@ from typing import IO, TypeVar
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.own_programs import own_program
+from gpu_engine.common.readable import readable
 from gpu_engine.remote.reach import protocol, reasons, ssh
 from gpu_engine.remote.reach.records import BadName, Host
 
@@ -30,6 +31,8 @@ ASK = 60.0
 """Seconds for an answer."""
 PING = 15.0
 """Seconds between two signs of life for the agent, which ends without any."""
+_SILENT = 45.0
+"""Seconds without a line from there after which the way is given up: three signs of life."""
 _NOISE = 1 << 20
 """Bytes that a login shell may print before the agent begins."""
 _ODD = 1000
@@ -71,24 +74,22 @@ class Stream:
     def __init__(self, channel: Channel, number: int) -> None:
         self.number = number
         self._channel = channel
-        self._answers: queue.Queue[protocol.Answer | None] = queue.Queue(_WAITING)
+        self._answers: queue.Queue[protocol.Answer] = queue.Queue(_WAITING)
         self._over = threading.Event()
 
     def next(self, seconds: float | None) -> protocol.Answer | None:
         """The next answer; None where none came within `seconds` (None: however long it takes).
         Raises Unreachable when the channel has ended, Refused for `Failed`."""
-        end = None if seconds is None else time.monotonic() + seconds
+        end = math.inf if seconds is None else time.monotonic() + seconds
         while True:
+            ended = self._channel.ended  # what came before that is still to be read
             try:
-                left = 1.0 if end is None else max(0.0, min(1.0, end - time.monotonic()))
-                got = self._answers.get(timeout=left) if left else self._answers.get_nowait()
+                got = self._answers.get(timeout=max(0.0, min(1.0, end - time.monotonic())))
             except queue.Empty:
-                if self._channel.ended is not None and self._answers.empty():
-                    raise Unreachable(self._channel.host.name, self._channel.ended) from None
-                if end is not None and time.monotonic() >= end:
+                if ended is not None:
+                    raise Unreachable(self._channel.host.name, ended) from None
+                if time.monotonic() >= end:
                     return None
-                continue
-            if got is None:
                 continue
             if isinstance(got, protocol.Failed):
                 self.close()
@@ -108,9 +109,10 @@ class Stream:
             self._over.set()
             self._channel._forget(self)
 
-    def put(self, answer: protocol.Answer | None) -> None:
+    def put(self, answer: protocol.Answer) -> None:
         """Of the channel alone: waits while the reader is far behind."""
         while not self._over.is_set() and self._channel.ended is None:
+            self._channel.heard = time.monotonic()  # it is not the host that is silent
             try:
                 self._answers.put(answer, timeout=0.2)
                 return
@@ -121,7 +123,7 @@ class Stream:
 class Channel:
     """The way to `host`. Use `open_channel`."""
 
-    def __init__(self, host: Host, *, shared: bool = True) -> None:
+    def __init__(self, host: Host) -> None:
         self.host = host
         self.ended: str | None = None
         """Why it has ended; None while it is open."""
@@ -133,7 +135,7 @@ class Channel:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._said = b""
-        self._process = self._start(shared)
+        self._process = self._start()
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -207,12 +209,12 @@ class Channel:
 
     # --- lines ---------------------------------------------------------------------------------
 
-    def _start(self, shared: bool) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         if self.host.is_local:
             argv = own_program("gpu_engine", "agent", self._word)
         else:
             try:
-                argv = ssh.shell(self.host, shared=shared)
+                argv = ssh.shell(self.host)
             except BadName as err:
                 raise Unreachable(self.host.name, str(err)) from None
         try:
@@ -244,29 +246,20 @@ class Channel:
 
     def _to_the_mark(self, deadline: float) -> bytes:
         """What came behind the agent's mark. Raises Unreachable, OSError."""
-        out, mark = _pipe(self._process.stdout), f"{protocol.MARK} {self._word}".encode()
+        out, mark = _pipe(self._process.stdout).fileno(), f"{protocol.MARK} {self._word}".encode()
         data = b""
-        with selectors.DefaultSelector() as ready:
-            ready.register(out, selectors.EVENT_READ)
-            while True:
-                at = data.find(mark)
-                end = data.find(b"\n", at) if at >= 0 else -1
-                if end >= 0:
-                    if data[at:end].endswith(ssh.NOT_THERE.encode()):
-                        raise Unreachable(self.host.name, reasons.not_there(self.host))
-                    return data[end + 1:]
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise Unreachable(self.host.name, self._why(greeted=False))
-                if not ready.select(left):
-                    continue
-                got = os.read(out.fileno(), 65536)
-                data += got
-                if not got:
-                    raise Unreachable(self.host.name, self._why(greeted=False))
-                if len(data) > _NOISE:
-                    raise Unreachable(self.host.name, "its login shell prints without end, and "
-                                                      "no agent begins")
+        while readable(out, deadline - time.monotonic()) and (got := os.read(out, 65536)):
+            data += got
+            _, found, behind = data.partition(mark)
+            more, whole, rest = behind.partition(b"\n")
+            if found and whole:
+                if more.endswith(ssh.NOT_THERE.encode()):
+                    raise Unreachable(self.host.name, reasons.not_there(self.host))
+                return rest
+            if len(data) > _NOISE:
+                raise Unreachable(self.host.name, "its login shell prints without end, and no "
+                                                  "agent begins")
+        raise Unreachable(self.host.name, self._why(greeted=False))
 
     def _listen(self, rest: bytes) -> None:
         """Take in lines until the stream ends."""
@@ -322,15 +315,16 @@ class Channel:
                 self._send(0, protocol.Cancel(stream.number))
 
     def _ping(self) -> None:
+        due = 0.0
         while self.ended is None:
-            try:
-                self._send(0, protocol.Ping())
-            except Unreachable:
-                return
-            for _ in range(int(PING * 2)):
-                if self.ended is not None:
-                    return
-                time.sleep(0.5)
+            now = time.monotonic()
+            if now - self.heard > _SILENT:
+                self.close(f"nothing came for {_SILENT:.0f} s")
+            elif now >= due:
+                due = now + PING
+                with contextlib.suppress(Unreachable):
+                    self._send(0, protocol.Ping())
+            time.sleep(0.5)
 
     def _end(self, reason: str) -> None:
         with self._lock:
@@ -349,26 +343,15 @@ class Channel:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(0.5)
         time.sleep(0.05)
-        return reasons.why(self.host, self._stderr(), code, greeted=greeted)
+        return reasons.why(self.host, self._said.decode(errors="replace"), code,
+                           greeted=greeted)
 
-    def _share_ended(self) -> bool:
-        return reasons.share_ended(self._stderr(), self._process.poll())
-
-    def _stderr(self) -> str:
-        return self._said.decode(errors="replace")
 
 
 def open_channel(host: Host, seconds: float = OPEN) -> Channel:
     """A channel to `host` whose agent has answered. Raises Unreachable."""
-    end = time.monotonic() + seconds
     channel = Channel(host)
-    try:
-        channel._open(seconds)
-    except Unreachable:
-        if not channel._share_ended():
-            raise
-        channel = Channel(host, shared=False)
-        channel._open(end - time.monotonic())
+    channel._open(seconds)
     return channel
 
 

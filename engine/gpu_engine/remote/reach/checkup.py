@@ -106,7 +106,7 @@ def _without(host: Host, reason: str) -> Checkup:
     inventory = None
     if reasons.lacks_program(host, reason):
         with suppress(nvidia_smi.NotSeen):
-            inventory = nvidia_smi.query(host).inventory
+            inventory, _ = nvidia_smi.query(host)
     return Checkup(host, inventory=inventory, problems=(reason,))
 
 
@@ -116,23 +116,15 @@ def _together(found: Sequence[Checkup]) -> list[Checkup]:
     for i, one in enumerate(found):
         problems = list(one.problems)
         for other in found[:i]:
-            if one.welcome is None or other.welcome is None:
+            this, that = one.welcome, other.welcome
+            if this is None or that is None:
                 continue
-            if _machine(one.welcome) is not None \
-                    and _machine(one.welcome) == _machine(other.welcome):
+            if None not in (this.boot, this.network) \
+                    and (this.boot, this.network) == (that.boot, that.network):
                 problems.append(f"it is the same machine as {other.host.name}: name it once in a "
                                 "run")
-            elif one.welcome.torch != other.welcome.torch and one.welcome.torch is not None \
-                    and other.welcome.torch is not None:
-                problems.append(f"torch is {one.welcome.torch.version} there, and "
-                                f"{other.welcome.torch.version} on {other.host.name}: ranks of "
-                                "one run need the same")
+            elif this.torch is not None and that.torch is not None and this.torch != that.torch:
+                problems.append(f"torch is {this.torch.version} there, and {that.torch.version} "
+                                f"on {other.host.name}: ranks of one run need the same")
         out.append(replace(one, problems=tuple(problems)))
     return out
-
-
-def _machine(welcome: Welcome) -> tuple[str, str] | None:
-    """What two hosts share only where they are one."""
-    if welcome.boot is None or welcome.network is None:
-        return None
-    return welcome.boot, welcome.network

@@ -1,4 +1,5 @@
-"""The person's hosts: `hosts.toml`, a table a machine.
+"""The person's hosts: `hosts.toml`, a table a machine; and the nodes of the Slurm job within which
+this program was started, which nobody has to write down.
 
 ```toml
 [hosts.gpu1]
@@ -15,17 +16,20 @@ A host that ssh knows need not stand here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import socket
+import sys
+from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common import paths
+from gpu_engine.common.ask_program import answer
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import write_atomic
-from gpu_engine.remote.reach.allocation import hosts_of_job
-from gpu_engine.remote.reach.records import LOCAL, BadName, Host, check_name
+from gpu_engine.remote.reach.records import LOCAL, BadName, Host, check_name, is_name
 from gpu_engine.spec.read import read_toml
 
 _LONGEST = {"folder": 1024, "python": 1024, "label": 80}
@@ -70,21 +74,19 @@ def add(host: Host) -> Path:
     too, stays. Returns the file's path. Raises UserError."""
     import tomlkit
 
-    entry = {key: value for key in _KEYS if (value := getattr(host, key))}
-    _host(host.name, {k: list(v) if isinstance(v, tuple) else v for k, v in entry.items()})
+    entry = {key: list(value) if isinstance(value, tuple) else value
+             for key in _KEYS if (value := getattr(host, key))}
+    _host(host.name, entry)
     read()  # a file that is wrong is not written over
     document = _document()
     hosts = document.setdefault("hosts", tomlkit.table(is_super_table=True))
-    table = hosts.get(host.name)
-    if table is None:
-        table = hosts[host.name] = tomlkit.table()
-        table = hosts[host.name]
-    for key in _KEYS:
-        value = entry.get(key)
-        if value is not None:
-            table[key] = list(value) if isinstance(value, tuple) else value
-        elif key in table:
-            del table[key]
+    if host.name not in hosts:
+        hosts[host.name] = tomlkit.table()
+    table = hosts[host.name]
+    for key in set(table) - set(entry):
+        del table[key]
+    for key, value in entry.items():
+        table[key] = value
     return _write(document)
 
 
@@ -97,6 +99,28 @@ def remove(name: str) -> Path:
     document = _document()
     del document["hosts"][name]
     return _write(document)
+
+
+def hosts_of_job(env: Mapping[str, str] | None = None) -> dict[str, Host]:
+    """The job's nodes by name, in Slurm's order, without the one that this is; none outside a job,
+    and where Slurm can't be asked. They are reached by `srun` inside the job (`man srun`, --jobid
+    and --overlap). `env`: where Slurm's variables are looked up; None: os.environ."""
+    env = os.environ if env is None else env
+    job, listed = env.get("SLURM_JOB_ID", ""), env.get("SLURM_JOB_NODELIST", "")
+    if not job.isdecimal() or not listed:
+        return {}
+    here = socket.gethostname()
+    own = {env.get("SLURMD_NODENAME"), here, here.partition(".")[0]}
+    return {name: Host(name, python=sys.executable, label=f"node of job {job}", via=(
+        "srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}"))
+        for name in _names(listed) if name not in own}
+
+
+@cache
+def _names(listed: str) -> tuple[str, ...]:
+    """"gpu[01-03,07]" → gpu01, gpu02, gpu03, gpu07."""
+    said = answer(["scontrol", "show", "hostnames", listed], 10.0)
+    return tuple(filter(is_name, (said or "").split()))
 
 
 def _document() -> Any:
@@ -117,68 +141,46 @@ def _write(document: Any) -> Path:
 
 def _host(name: str, entry: object) -> Host:
     """Raises UserError."""
-
-    def wrong(key: str, value: object, message: str) -> UserError:
-        place = f"hosts.{clean(name, 80)}" + (f".{key}" if key else "")
-        return UserError(f"{path()}: {place} = {_short(value)}: {message}")
-
     try:
         check_name(name)
     except BadName as err:
         raise UserError(f"{path()}: {err}") from None
+    place = f"{path()}: hosts.{name}"
     if name == LOCAL:
-        raise UserError(f"{path()}: hosts.{LOCAL}: this machine is called that; give the other "
-                        "one another name")
+        raise UserError(f"{place}: this machine is called that; give the other one another name")
     if not isinstance(entry, dict):
-        raise wrong("", entry, f"expected a table, [hosts.{name}]")
+        raise UserError(f"{place} = {_short(entry)}: expected a table, [hosts.{name}]")
     for key, value in entry.items():
-        if key not in _KEYS:
-            raise wrong(clean(key, 80), value, "no such key; " + meant(key, _KEYS))
-        message = _CHECKS[key](key, value)
-        if message is not None:
-            raise wrong(key, value, message)
-    return Host(name, entry.get("ssh"), entry.get("folder"), entry.get("python"),
-                entry.get("label"), tuple(entry.get("via", ())))
+        wrong = _wrong(key, value)
+        if wrong is not None:
+            raise UserError(f"{place}.{clean(key, 80)} = {_short(value)}: {wrong}")
+    return Host(name, **{**entry, "via": tuple(entry.get("via", ()))})
 
 
 def _short(value: object) -> str:
     return clean(f'"{value}"' if isinstance(value, str) else str(value), 80)
 
 
-def _check_ssh(key: str, value: object) -> str | None:
-    try:
-        check_name(value if isinstance(value, str) else "")
-    except BadName:
-        return ("expected what ssh is given: a host name, an address or a name of ~/.ssh/config, "
-                "with or without user@; a port or a jump host belongs into ~/.ssh/config")
-    return None
-
-
-def _check_text(key: str, value: object) -> str | None:
+def _wrong(key: str, value: object) -> str | None:
+    """What is wrong with the value of a key; None: nothing."""
+    if key not in _KEYS:
+        return f"no such key; {meant(key, _KEYS)}"
+    if key == "via":
+        good = isinstance(value, list) and 0 < len(value) <= _MOST_WORDS and all(
+            isinstance(word, str) and word and word.isprintable() and len(word) <= 1024
+            for word in value)
+        return None if good else \
+            'expected the words of a command, as in ["docker", "exec", "-i", "box"]'
+    if key == "ssh":
+        return None if isinstance(value, str) and is_name(value) else (
+            "expected what ssh is given: a host name, an address or a name of ~/.ssh/config, "
+            "with or without user@; a port or a jump host belongs into ~/.ssh/config")
     if not isinstance(value, str) or not value.strip():
         return "expected a text in quotes"
     if len(value) > _LONGEST[key]:
         return f"at most {_LONGEST[key]:,} characters"
     if not value.isprintable():
         return "control characters can't be part of it"
-    return None
-
-
-def _check_path(key: str, value: object) -> str | None:
-    wrong = _check_text(key, value)
-    if wrong is None and not str(value).startswith(("/", "~/")) and value != "~":
+    if key != "label" and not value.startswith(("/", "~/")) and value != "~":
         return "expected a whole path there, from / or ~/ on"
-    return wrong
-
-
-def _check_via(key: str, value: object) -> str | None:
-    if not isinstance(value, list) or not 0 < len(value) <= _MOST_WORDS or not all(
-            isinstance(word, str) and word and word.isprintable() and len(word) <= 1024
-            for word in value):
-        return 'expected the words of a command, as in ["docker", "exec", "-i", "box"]'
     return None
-
-
-_CHECKS: dict[str, Callable[[str, object], str | None]] = {
-    "ssh": _check_ssh, "folder": _check_path, "python": _check_path, "label": _check_text,
-    "via": _check_via}

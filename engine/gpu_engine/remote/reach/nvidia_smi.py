@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import secrets
 import time
-from dataclasses import dataclass
 
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
@@ -32,31 +32,23 @@ _MOST_GPUS = 128
 _BIGGEST = 1 << 50
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What nvidia-smi said."""
-
-    inventory: Inventory
-    snapshot: Snapshot
-
-
 class NotSeen(Exception):
     """Why there is no look, in words."""
 
 
-def query(host: Host) -> Seen:
-    """One look at the GPUs of `host`. Raises NotSeen."""
+def query(host: Host) -> tuple[Inventory, Snapshot]:
+    """The GPUs of `host`, and how they are. Raises NotSeen."""
     word = secrets.token_hex(8)
     try:
-        out, ran = shell.answer(host, word, script(word), _SECONDS, most=_MOST)
+        ran = shell.answer(host, word, script(word), _SECONDS, most=_MOST)
     except Unreachable as err:
         raise NotSeen(err.reason) from None
     if ran.code == 127:
         raise NotSeen(ABSENT)
     if ran.code != 0:
-        said = next((line for line in (out + ran.err).splitlines() if line.strip()), "")
+        said = next((line for line in ran.out.splitlines() if line.strip()), "")
         raise NotSeen(clean(said, 200) or "nvidia-smi does not answer there")
-    return read(out, time.time())
+    return read(ran.out, time.time())
 
 
 def script(word: str) -> bytes:
@@ -67,30 +59,24 @@ def script(word: str) -> bytes:
             f"exec nvidia-smi {query}\n").encode()
 
 
-def read(text: str, taken: float) -> Seen:
+def read(text: str, taken: float) -> tuple[Inventory, Snapshot]:
     """The table as records. What is no line of it is passed over. Raises NotSeen where nothing of
     it is one."""
-    devices: list[Device] = []
-    samples: list[Sample] = []
+    samples: dict[str, Sample] = {}
     driver = None
     for cells in csv.reader(text.splitlines(), skipinitialspace=True):
         gpu = _gpu(cells, taken)
-        if gpu is None or any(d.id == gpu.device.id for d in devices):
-            continue
-        driver = driver or _known(cells[3])
-        devices.append(gpu.device)
-        samples.append(gpu)
-        if len(devices) == _MOST_GPUS:
-            break
-    if not devices and text.strip():
+        if gpu is not None and len(samples) < _MOST_GPUS:
+            samples.setdefault(gpu.device.id, gpu)
+            driver = driver or _known(cells[3])
+    if not samples and text.strip():
         raise NotSeen(clean(text.strip().splitlines()[0], 200))
-    inventory = Inventory(tuple(devices), "nvidia-smi", driver=driver)
-    return Seen(inventory, Snapshot(taken, tuple(samples)))
+    devices = tuple(sample.device for sample in samples.values())
+    return Inventory(devices, "nvidia-smi", driver=driver), Snapshot(taken, tuple(samples.values()))
 
 
 def _gpu(cells: list[str], taken: float) -> Sample | None:
-    if len(cells) != len(FIELDS) or not (cells[0].isascii() and cells[0].isdecimal()
-                                         and len(cells[0]) < 4):
+    if len(cells) != len(FIELDS) or not re.fullmatch("[0-9]{1,3}", cells[0]):
         return None
     index, uuid, name, _, util, used, total, heat, power, limit = cells
     size = _bytes(total)

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from gpu_engine.common.clean import clean, clean_lines
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.interpreters.build import Build
 from gpu_engine.runs.state import State
@@ -79,20 +80,14 @@ class Watch(Message, tag="watch"):
     """The slots of its processor, although it has GPUs."""
 
 
-class Digest(Struct):
-    """A file that the command names, and what it holds here."""
-
-    path: str
-    sha256: str
-
-
 class Check(Message, tag="check"):
     """What a launch of `spec` needs, without starting it. Answered by `Checked`."""
 
     spec: Mapping[str, object]
     folders: tuple[str, ...] = ()
     """The first of these that exists is where it would run; none given: the home."""
-    files: tuple[Digest, ...] = ()
+    files: Mapping[str, str] = {}
+    """A file that the command names → SHA-256 of what it holds here."""
 
 
 class Listen(Message, tag="listen"):
@@ -166,8 +161,6 @@ class Follow(Message, tag="follow"):
     ranks: tuple[int, ...] | None = None
     """Only the files of these; None: of all."""
     node: int = 0
-    most: int | None = None
-    """Bytes of a log after which no more of it is sent, until it begins anew; None: all of it."""
 
 
 class Stop(Message, tag="stop"):
@@ -222,7 +215,7 @@ class _Sending(Message):
     """Bytes of what is being sent, from `offset` on. Answered by `Done`."""
 
     key: str
-    """Names what is being sent: a word of 32 hexadecimal characters."""
+    """Names what is being sent: 32 hexadecimal characters."""
     what: str
     offset: int
     data: bytes
@@ -230,7 +223,7 @@ class _Sending(Message):
 
     @classmethod
     def of(cls, key: str, what: str, offset: int, data: bytes) -> Self:
-        return cls(key=key, what=what, offset=offset, data=compressed(data))
+        return cls(key, what, offset, zlib.compress(data, 1))
 
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
@@ -245,7 +238,7 @@ class SendCode(_Sending, tag="send code"):
 
 
 class BuildCode(Message, tag="build code"):
-    """All that was missing has been sent: make the folder. Answered by `CodeAt`."""
+    """All that was missing has been sent: make the folder. Answered by `CodeState`."""
 
     key: str
     name: str
@@ -327,14 +320,6 @@ class Welcome(Message, tag="welcome"):
     """The folder of `gpu_engine` there; "": it did not say."""
 
 
-class FreedomOf(Struct):
-    """Whether a device may be taken there, see `devices.availability`."""
-
-    device: str
-    state: Literal["free", "busy", "unknown", "unhealthy", "leased"]
-    reason: str
-
-
 class Devices(Message, tag="devices"):
     """The machine's devices, found once."""
 
@@ -345,7 +330,8 @@ class Looked(Message, tag="looked"):
     """One look at all of them."""
 
     snapshot: Snapshot
-    freedom: tuple[FreedomOf, ...] = ()
+    freedom: Mapping[str, Availability] = {}
+    """By device id."""
 
 
 class Wrong(Struct):
@@ -369,16 +355,9 @@ class Listening(Message, tag="listening"):
     port: int
 
 
-class Attempted(Struct):
-    """What came of trying an address."""
-
-    address: str
-    problem: str | None = None
-    """None: it was reached."""
-
-
 class Reached(Message, tag="reached"):
-    tried: tuple[Attempted, ...]
+    tried: Mapping[str, str | None]
+    """Address → why it was not reached; None: it was."""
 
 
 class Started(Message, tag="started"):
@@ -404,10 +383,9 @@ class Piece(Message, tag="piece"):
     def of(cls, name: str, offset: int, data: bytes, *, start: bool = False,
            size: int | None = None) -> Piece:
         """Packed where that makes it shorter."""
-        packed = compressed(data) if len(data) > 256 else data
-        if len(packed) < len(data):
-            return cls(name, offset, packed, True, start, size)
-        return cls(name, offset, data, False, start, size)
+        packed = zlib.compress(data, 1)
+        shorter = len(packed) < len(data)
+        return cls(name, offset, packed if shorter else data, shorter, start, size)
 
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
@@ -426,14 +404,9 @@ class Told(Message, tag="told"):
     """Why nothing may be recorded of its ranks though they go on: the disk there is full."""
 
 
-class CheckpointFile(Struct):
-    name: str
-    """Relative to the run's checkpoints: "step-00000100/state.pt"."""
-    size: int
-
-
 class Checkpoints(Message, tag="checkpoints"):
-    files: tuple[CheckpointFile, ...]
+    files: Mapping[str, int]
+    """"step-00000100/state.pt", relative to the run's checkpoints → bytes."""
 
 
 class Removed(Message, tag="removed"):
@@ -447,12 +420,6 @@ class Removed(Message, tag="removed"):
     """The folder of its code; None: it stays, or there was none."""
     kept: str | None = None
     """Why its code stays, in words."""
-
-
-class CodeAt(Message, tag="code at"):
-    """The folder that holds the code."""
-
-    path: str
 
 
 class CodeState(Message, tag="code state"):
@@ -482,12 +449,10 @@ class Failed(Message, tag="failed"):
     """Why a request could not be done, in words."""
 
     message: str
-    ours: bool = False
-    """Whether it is the agent's own mistake, `message` being its traceback."""
 
 
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
-    | Checkpoints | Removed | LackingFiles | CodeAt | CodeState | Done | Failed
+    | Checkpoints | Removed | LackingFiles | CodeState | Done | Failed
 
 
 # --- lines ---------------------------------------------------------------------------------------
@@ -525,10 +490,6 @@ def _bounded(value: Any, text: Callable[[str], str], depth: int = 0) -> Any:
             or (isinstance(value, float) and abs(value) <= 1e300):
         return value
     raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
-
-
-def compressed(data: bytes) -> bytes:
-    return zlib.compress(data, 1)
 
 
 def decompressed(data: bytes) -> bytes:

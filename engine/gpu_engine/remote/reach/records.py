@@ -5,7 +5,15 @@ from __future__ import annotations
 from gpu_engine.common.frozen import frozen
 from gpu_engine.spec.host_names import LOCAL, BadName, HostDevices, check_name, parse_all
 
-__all__ = ["LOCAL", "BadName", "Host", "HostDevices", "check_name", "parse_all"]
+__all__ = ["LOCAL", "BadName", "Host", "HostDevices", "check_name", "is_name", "parse_all"]
+
+
+def is_name(text: str) -> bool:
+    """Whether it may be the name of a host."""
+    try:
+        return bool(check_name(text))
+    except BadName:
+        return False
 
 
 @frozen(slots=True)

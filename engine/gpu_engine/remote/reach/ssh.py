@@ -8,12 +8,8 @@ its standard input, so nothing has to be quoted twice.
 
 from __future__ import annotations
 
-import os
 import shlex
-import tempfile
-from pathlib import Path
 
-from gpu_engine.common import paths
 from gpu_engine.common.own_programs import own_environment
 from gpu_engine.remote.reach.protocol import MARK
 from gpu_engine.remote.reach.records import Host, check_name
@@ -25,31 +21,17 @@ SETUP = ".local/share/gpu-panel/host"
 NOT_THERE = "not-there"
 """Stands behind the mark where the script found no agent to start."""
 
-_LONGEST_SOCKET = 107 - 58
-"""A socket's path has 107 bytes. Below the folder ssh writes "/", a hash of 40 characters, and
-while it connects "." and 16 more."""
 
-
-def shell(host: Host, *, shared: bool = True) -> list[str]:
+def shell(host: Host) -> list[str]:
     """The argument list of a POSIX shell there that reads its commands from standard input. Raises
-    BadName. `shared`: over a connection that is open already, where there is one."""
+    BadName."""
     if host.via:
         return [*host.via, "sh", "-s"]
-    return [*ssh(host, shared=shared), "exec sh -s"]
-
-
-def ssh(host: Host, *, shared: bool = True) -> list[str]:
-    """`ssh` up to and including the destination. Raises BadName."""
     options = {"BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": 5,
                "ServerAliveCountMax": 3, "ForwardAgent": "no", "ForwardX11": "no",
                "ClearAllForwardings": "yes", "PermitLocalCommand": "no", "RemoteCommand": "none"}
-    sockets = _sockets()
-    if not shared:  # nor over one that ~/.ssh/config names
-        options |= {"ControlMaster": "no", "ControlPath": "none"}
-    elif sockets is not None:
-        options |= {"ControlMaster": "auto", "ControlPath": f"{sockets}/%C", "ControlPersist": 30}
     said = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    return ["ssh", "-T", *said, "--", check_name(host.destination)]
+    return ["ssh", "-T", *said, "--", check_name(host.destination), "exec sh -s"]
 
 
 def environment() -> dict[str, str]:
@@ -60,13 +42,12 @@ def environment() -> dict[str, str]:
 def script(host: Host, word: str) -> bytes:
     """What the shell there is told: become the agent, or say that there is none."""
     start = "-P -m gpu_engine agent " + shlex.quote(word)
-    lines = []
     if host.python:
         python = quoted(host.python)
-        lines += [f"if command -v {python} >/dev/null 2>&1; then exec {python} {start}; fi"]
+        lines = [f"if command -v {python} >/dev/null 2>&1; then exec {python} {start}; fi"]
     else:
         # A shell that nobody logged in to has a short PATH.
-        lines += [f'if [ -x "$HOME/{SETUP}/bin/python" ]; then exec "$HOME/{SETUP}/bin/python" '
+        lines = [f'if [ -x "$HOME/{SETUP}/bin/python" ]; then exec "$HOME/{SETUP}/bin/python" '
                   f"{start}; fi",
                   "if command -v gpu-engine >/dev/null 2>&1; then exec gpu-engine agent "
                   f"{shlex.quote(word)}; fi",
@@ -79,27 +60,3 @@ def script(host: Host, word: str) -> bytes:
 def quoted(path: str) -> str:
     """A path there for a shell, its home put in place of ~."""
     return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
-
-
-def _sockets() -> Path | None:
-    """A folder of ours for the sockets over which ssh shares connections; None where its path would
-    be too long for them, or it can't be had."""
-    for folder in (paths.home() / "ssh", _short()):
-        if len(os.fsencode(folder)) > _LONGEST_SOCKET:
-            continue
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            info = folder.lstat()
-        except OSError:
-            continue
-        if info.st_uid == os.getuid() and not info.st_mode & 0o077 and folder.is_dir() \
-                and not folder.is_symlink():
-            return folder
-    return None
-
-
-def _short() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return Path(runtime) / "gpu-panel"
-    return Path(tempfile.gettempdir()) / f"gpu-panel-ssh-{os.getuid()}"

@@ -8,7 +8,6 @@ takes files, relative ones from ~/.ssh. What stands below a condition (an Includ
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import re
@@ -18,23 +17,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpu_engine.common.files import open_file
-from gpu_engine.remote.reach.records import BadName, check_name
+from gpu_engine.remote.reach.records import is_name
 
-_DEEPEST, _MOST_FILES, _LONGEST, _MOST_NAMES = 16, 100, 1 << 20, 1000
-"""ssh itself stops at 16 Includes within each other."""
+_MOST_FILES, _LONGEST, _MOST_NAMES = 100, 1 << 20, 1000
 
 
 def names(config: Path | None = None) -> list[str]:
     """The names in the order of the file, each once; none where it can't be read. `config`:
     another file than the person's."""
-    found: dict[str, None] = {}
-    reader = _Reader()
-    for name in reader.read(config or own(), 0):
-        with contextlib.suppress(BadName):
-            found[check_name(name)] = None
-        if len(found) >= _MOST_NAMES:
-            break
-    return list(found)
+    found = dict.fromkeys(filter(is_name, _read(config or own(), set())))
+    return list(found)[:_MOST_NAMES]
 
 
 def own() -> Path:
@@ -50,35 +42,31 @@ def _home() -> Path:
         return Path(os.environ.get("HOME") or "/")
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self._files = 0
-
-    def read(self, path: Path, depth: int) -> Iterator[str]:
-        """Every name of a `Host` line in `path` and what it includes."""
-        self._files += 1
-        if depth > _DEEPEST or self._files > _MOST_FILES:
-            return
-        try:
-            with open_file(path) as file:
-                text = file.read(_LONGEST).decode("utf-8", "replace")
-        except OSError:
-            return
-        conditional = False
-        for line in text.splitlines():
-            key, words = _words(line)
-            if key == "host":
-                conditional = words != ["*"]
-                yield from (word for word in words if _is_name(word, words))
-            elif key == "match":
-                conditional = [w.lower() for w in words] != ["all"]
-            elif key == "include" and not conditional:
-                for word in words:
-                    for included in _included(word):
-                        yield from self.read(included, depth + 1)
+def _read(path: Path, seen: set[Path]) -> Iterator[str]:
+    """Every name of a `Host` line in `path` and what it includes. `seen`: files that were read."""
+    if path in seen or len(seen) >= _MOST_FILES:
+        return
+    seen.add(path)
+    try:
+        with open_file(path) as file:
+            text = file.read(_LONGEST).decode("utf-8", "replace")
+    except OSError:
+        return
+    conditional = False
+    for line in text.splitlines():
+        key, words = _words(line)
+        if key == "host":
+            conditional = words != ["*"]
+            yield from (word for word in words if _is_one(word, words))
+        elif key == "match":
+            conditional = [w.lower() for w in words] != ["all"]
+        elif key == "include" and not conditional:
+            for word in words:
+                for included in _included(word):
+                    yield from _read(included, seen)
 
 
-def _is_name(word: str, line: list[str]) -> bool:
+def _is_one(word: str, line: list[str]) -> bool:
     """Whether it is one host's name, which no other word of its line excludes. What stands before
     an @ is a user to ssh, never part of a name."""
     return not set(word) & set("*?!@") and not any(

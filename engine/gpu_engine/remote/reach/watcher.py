@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from gpu_engine import __version__
 from gpu_engine.common import paths
-from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory
 from gpu_engine.remote.reach import nvidia_smi, protocol, reasons
 from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
@@ -116,23 +115,22 @@ class _Watch:
                              welcome=welcome))
 
     def _add_snapshot(self, look: protocol.Looked) -> None:
-        freedom = {f.device: Availability(f.state, f.reason) for f in look.freedom}
         recent = (*self.seen.recent, look.snapshot)[-KEPT:]
         self._update(replace(self.seen, state="seen", snapshot=look.snapshot, recent=recent,
-                             freedom=freedom, heard=time.monotonic(), reason=None))
+                             freedom=look.freedom, heard=time.monotonic(), reason=None))
 
     def _by_smi(self, reason: str) -> str | None:
         """Look by nvidia-smi for a while; `reason`: why there is no more than that. Returns why
         there is not even that; None where there is, and more may be tried again."""
         for _ in range(_AGENT_AGAIN):
             try:
-                found = nvidia_smi.query(self._host)
+                inventory, snapshot = nvidia_smi.query(self._host)
             except nvidia_smi.NotSeen as err:
                 same = str(err) in (reason, nvidia_smi.ABSENT)
                 return reason if same else f"{reason}; nvidia-smi there: {err}"
-            before = self.seen.recent if self.seen.inventory == found.inventory else ()
-            self._update(HostSeen(self._host, "read only", found.inventory, found.snapshot,
-                                  (*before, found.snapshot)[-KEPT:], heard=time.monotonic(),
+            before = self.seen.recent if self.seen.inventory == inventory else ()
+            self._update(HostSeen(self._host, "read only", inventory, snapshot,
+                                  (*before, snapshot)[-KEPT:], heard=time.monotonic(),
                                   reason=reason))
             if self.over.wait(_BY_SMI):
                 break

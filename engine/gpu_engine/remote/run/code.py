@@ -30,7 +30,7 @@ def bring(way: Channel, snapshot: Snapshot) -> str:
     way.send_all(SendCode, key, "list", _pieces([snapshot.listed]))
     way.send_all(SendCode, key, "contents", _pieces(
         data for n, data in enumerate(snapshot.contents) if protocol.is_set(there.bits, n)))
-    return way.ask(protocol.BuildCode(key, snapshot.name, there.bits), protocol.CodeAt,
+    return way.ask(protocol.BuildCode(key, snapshot.name, there.bits), protocol.CodeState,
                    _BUILD).path
 
 

@@ -8,11 +8,11 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.inbox import Inbox
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
 from gpu_engine.remote.reach.protocol import BadMessage
@@ -23,8 +23,6 @@ from gpu_engine.runs.state import State
 
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 """Seconds before it is tried again, doubled each time."""
-_SILENT = 45.0
-"""Seconds without a line from there after which a way is given up: three signs of life."""
 ANSWERS = 10.0
 """Seconds in which a host that can be reached says that it was told to stop a run."""
 _ALONE = 20.0
@@ -34,69 +32,38 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
-    """The run there has begun."""
+class Status:
+    """What is known of a host's part in this attempt."""
 
-    host: str
-    run: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """How it is; `over`: it has ended and all its files are here."""
-
-    host: str
-    state: State
+    run: str | None = None
+    """The run's id there, once it has begun, and its folder."""
+    path: str | None = None
+    state: State | None = None
+    """How it is, as it was told last."""
     over: bool = False
+    """Whether it has ended and all its files are here."""
     unheard: str | None = None
     """Why nothing is recorded there of its ranks, which may go on; None: it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The host will not do it: the run can't be started, or is not there any more."""
-
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """It can't be reached now."""
-
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Back:
-    """It can be reached."""
-
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class NotKept:
-    """What its ranks write is not kept here any more; they go on."""
-
-    host: str
-    reason: str
-
-
-Report = Began | Told | Refusal | Broken | Back | NotKept
+    refused: str | None = None
+    """Why the host will not do it: it can't be started, or is not there any more."""
+    broken: str | None = None
+    """Why it can't be reached now, and since when, unix seconds."""
+    since: float | None = None
+    not_kept: str | None = None
+    """Why what its ranks write is not kept here any more; they go on."""
 
 
 class Link(threading.Thread):
-    """Reports on `part` into `reports`, until its run has ended or it was told to give up."""
+    """Keeps the `status` of `part` until its run has ended or it was told to give up; sets `news`
+    whenever that changes."""
 
-    def __init__(self, run: Path, part: Part, log_limit: int,
-                 reports: Inbox[Report]) -> None:
+    def __init__(self, run: Path, part: Part, log_limit: int, news: threading.Event) -> None:
         super().__init__(name=f"link {part.host}", daemon=True)
         self.part = part
+        self.status = Status()
         self._run = run
         self._mirror = Mirror(run, part, log_limit)
-        self._reports = reports
+        self._news = news
         self._way: Channel | None = None
         self._over = threading.Event()
         self._wake = threading.Event()
@@ -107,10 +74,9 @@ class Link(threading.Thread):
 
     def stop(self, *, now: bool) -> None:
         """Ask the run there to stop, as soon as it can be reached. Does not wait."""
-        if self._asked_to_stop is None or (now and not self._asked_to_stop):
-            self._asked_to_stop = now
-            self._wake.set()
-            threading.Thread(target=self._ask_to_stop, daemon=True).start()
+        self._asked_to_stop = now
+        self._wake.set()
+        threading.Thread(target=self._ask_to_stop, daemon=True).start()
 
     def give_up(self) -> None:
         """No more is wanted from there; what runs there goes on."""
@@ -127,14 +93,13 @@ class Link(threading.Thread):
             began = time.monotonic()
             try:
                 with open_channel(parts.host_of(self._run, self.part)) as self._way:
-                    self._report(Back(self.part.host))
-                    if self._serve(self._way):
-                        return
-                reason = "the connection ended"
+                    self._set(broken=None, since=None)
+                    self._serve(self._way)
+                return
             except Unreachable as err:
                 reason = err.reason
             except Refused as err:
-                self._report(Refusal(self.part.host, err.reason))
+                self._set(refused=err.reason)
                 return
             except UserError as err:  # hosts.toml can't be read just now
                 reason = str(err)
@@ -149,52 +114,43 @@ class Link(threading.Thread):
                 self._way = None
             if self._over.is_set():
                 return
-            self._report(Broken(self.part.host, reason))
+            self._set(broken=reason, since=self.status.since or time.time())
             if time.monotonic() - began > _ALONE:
                 pause = _PAUSE
             self._wake.wait(pause)
             self._wake.clear()
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _serve(self, way: Channel) -> bool:
-        """Whether all is done there. Raises Unreachable, Refused, BadMessage, OSError."""
+    def _serve(self, way: Channel) -> None:
+        """Until all is done there. Raises Unreachable, Refused, BadMessage, OSError."""
         if not self._begun:
             if self._asked_to_stop is not None and self._id is None:
-                self._report(Refusal(self.part.host, "stopped before it started"))
-                return True
+                self._set(refused="stopped before it started")
+                return
             self._begin(way)
         assert self._id is not None
         if self._asked_to_stop is not None:
             self._ask_to_stop()
-        stream = way.stream(protocol.Follow(
-            self._id, self._mirror.at(), self.part.ranks, self.part.node,
-            self._mirror.most_of_a_log()))
-        state: State | None = None
-        while not self._over.is_set():
-            got = stream.next(1.0)
-            if got is None:
-                if time.monotonic() - way.heard > _SILENT:
-                    way.close(f"nothing came for {_SILENT:.0f} s")
-                continue
+        for got in way.stream(protocol.Follow(
+                self._id, self._mirror.at(), self.part.ranks, self.part.node)):
+            if self._over.is_set():
+                return
             if isinstance(got, protocol.Piece):
                 self._mirror_piece(got)
-            elif isinstance(got, protocol.Told):
-                if got.state.attempt >= self.part.attempt:
-                    state = got.state
-                    self._report(Told(self.part.host, state, unheard=got.unheard))
+            elif isinstance(got, protocol.Told) and got.state.attempt >= self.part.attempt:
+                self._set(state=got.state, unheard=got.unheard)
             elif isinstance(got, protocol.Done):
-                if state is not None:
-                    self._report(Told(self.part.host, state, over=True))
+                if self.status.state is not None:
+                    self._set(over=True)
                 else:
-                    self._report(Refusal(self.part.host, "the attempt did not begin there"))
-                return True
-        return True
+                    self._set(refused="the attempt did not begin there")
+                return
 
     def _mirror_piece(self, piece: protocol.Piece) -> None:
         before = self._mirror.stopped
         pause = self._mirror.append(piece)
         if before is None and self._mirror.stopped is not None:
-            self._report(NotKept(self.part.host, self._mirror.stopped))
+            self._set(not_kept=self._mirror.stopped)
         self._over.wait(min(pause, 1.0))  # the host notices that nobody reads, and waits too
 
     def _begin(self, way: Channel) -> None:
@@ -208,7 +164,7 @@ class Link(threading.Thread):
                                      socket.gethostname())
         answer = way.ask(request, protocol.Started)
         self._id, self._begun = answer.run, True
-        self._report(Began(self.part.host, answer.run, answer.path))
+        self._set(run=answer.run, path=answer.path)
 
     def _ask_to_stop(self) -> None:
         """Where it can't be reached, it is asked when it is again."""
@@ -221,5 +177,6 @@ class Link(threading.Thread):
             except Unreachable:
                 way.close(f"it did not answer for {ANSWERS:.0f} s")
 
-    def _report(self, report: Report) -> None:
-        self._reports.put(report)
+    def _set(self, **changes: Any) -> None:
+        self.status = replace(self.status, **changes)
+        self._news.set()

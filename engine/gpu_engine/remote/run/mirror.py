@@ -145,10 +145,6 @@ class Mirror:
         finally:
             os.close(fd)
 
-    def most_of_a_log(self) -> int:
-        """Bytes of a log, at most, that are kept here."""
-        return self._most(files.SUPERVISOR)
-
     def _most(self, name: str) -> int:
         # A supervisor over there looks at its logs once a second.
         return MOST_EVENTS if files.is_events(name) else 4 * self._limit + (64 << 20)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.build import plan as plan_of
 from gpu_engine.plan.command_line import engine_line
 from gpu_engine.plan.records import LaunchPlan, Process
@@ -62,9 +62,7 @@ def whole(spec: RunSpec) -> RunSpec:
     reason for several nodes. Raises SpecError."""
     count = len(entries(spec))
     name = modes.over_hosts(count, spec.parallel.mode)
-    return replace(spec, parallel=replace(spec.parallel, mode=name, nodes=max(count, 1),
-                                          node_rank=0) if name != spec.parallel.mode or count > 1
-                   else replace(spec.parallel, nodes=1, node_rank=0))
+    return replace(spec, parallel=replace(spec.parallel, mode=name, nodes=count, node_rank=0))
 
 
 def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: int | None,
@@ -73,8 +71,8 @@ def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: in
     whole run. They meet at `address` and `port`. Raises SpecError with all that does not fit."""
     spec = whole(spec)
     asked = entries(spec)
-    chosen = [_ids(entry, machine.inventory) for entry, machine in zip(asked, machines,
-                                                                         strict=True)]
+    chosen = [entry.ids or tuple(d.id for d in machine.inventory.devices)
+              for entry, machine in zip(asked, machines, strict=True)]
     _same_kind(spec, chosen, machines)
     several = len(asked) > 1
     nodes = []
@@ -102,16 +100,9 @@ def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: in
 
 def inventory_of(machines: Sequence[Machine]) -> Inventory:
     """All devices of several machines, each id with its host's name before it."""
-    devices = tuple(_named(d, m.name) for m in machines for d in m.inventory.devices)
-    return Inventory(devices, machines[0].inventory.source if machines else "cpu")
-
-
-def _named(device: Device, host: str) -> Device:
-    return replace(device, id=f"{host}:{device.id}")
-
-
-def _ids(entry: HostDevices, inventory: Inventory) -> tuple[str, ...]:
-    return entry.ids or tuple(d.id for d in inventory.devices)
+    devices = tuple(replace(d, id=f"{m.name}:{d.id}")
+                    for m in machines for d in m.inventory.devices)
+    return Inventory(devices, machines[0].inventory.source)
 
 
 def _same_kind(spec: RunSpec, chosen: Sequence[Sequence[str]],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.records import read_record
-from gpu_engine.remote.reach import allocation, file
+from gpu_engine.remote.reach import file
 from gpu_engine.remote.reach.records import BadName, Host, check_name
 from gpu_engine.runs import leftovers, trust
 
@@ -95,16 +95,10 @@ def host_of(run: Path, part: Part) -> Host:
 def keep_nodes(run: Path, parts: Iterable[Part]) -> None:
     """Keep how the nodes of this Slurm job are reached, for whoever asks from outside of the job.
     Raises OSError."""
-    nodes = allocation.hosts_of_job()
+    nodes = file.hosts_of_job()
     used = [asdict(nodes[p.host]) for p in parts if p.host in nodes]
     if used:
         trust.note_started(run, used)
-
-
-def write_all(run: Path, parts: Iterable[Part]) -> None:
-    """Raises OSError."""
-    for part in parts:
-        write(run, part)
 
 
 def write_instead(run: Path, told: Sequence[Part]) -> None:
@@ -116,9 +110,9 @@ def write_instead(run: Path, told: Sequence[Part]) -> None:
             (run / FOLDER / FORMER).mkdir(mode=0o700, exist_ok=True)
             name = f"{part.host}.json"
             (run / FOLDER / name).rename(run / FOLDER / FORMER / name)
-    write_all(run, told)
-    for name in names:
-        (run / FOLDER / FORMER / f"{name}.json").unlink(missing_ok=True)
+    for part in told:
+        write(run, part)
+        (run / FOLDER / FORMER / f"{part.host}.json").unlink(missing_ok=True)
 
 
 def former(run: Path) -> tuple[Part, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from gpu_engine.code.snapshot import Snapshot, take
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan, Sending
+from gpu_engine.remote.reach import file
 from gpu_engine.remote.reach.channel import at_once
 from gpu_engine.remote.run import code, nodes, survey
 from gpu_engine.remote.run.parts import Part
@@ -47,7 +48,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     here = cwd or Path.cwd()
     known_runs = {p.host: p for p in before if p.run is not None}
     snapshot = _snapshot(spec, here, [e.host for e in asked], known_runs)
-    hosts = survey.hosts_of(asked)
+    hosts = [file.find(entry.host) for entry in asked]
     # Code that is sent comes into a folder of its own below the home.
     met = survey.survey(asked, hosts, [
         known_runs[h.name].folders if h.name in known_runs
@@ -60,16 +61,17 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         nodes.spread(spec, met, address="127.0.0.1", port=MEETING_PORT, base=base)
         address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
         told, plan = nodes.spread(spec, met, address=address, port=port, base=base)
-        there = _sent(met, told, known_runs, snapshot, here) if send or snapshot is None \
-            else _previewed(met, told, known_runs, snapshot, here)
-        same = survey.named_files(spec, here) if there.same else ()
-        warnings, places = survey.check(met, there.specs, there.folders, same)
+        folders, specs, sendings = _places(met, told, known_runs, snapshot, here, send)
+        # Where the code was sent, or is to be, its files are not compared.
+        sent = any(p.code for p in known_runs.values()) or not all(s.there for s in sendings)
+        same = {} if sent else survey.named_files(spec, here)
+        warnings, places = survey.check(met, specs, folders, same)
         known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
         warnings += survey.clocks(met)
     finally:
         survey.part(met)
     plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),
-                   code=replace(snapshot.about(), sendings=there.sendings)
+                   code=replace(snapshot.about(), sendings=sendings)
                    if snapshot is not None else None,
                    not_compared=None if known_runs else survey.not_compared(spec, here))
     key = secrets.token_hex(16)
@@ -107,49 +109,34 @@ def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[st
     return snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class _There:
-    """How each host checks its part."""
-
-    folders: list[tuple[str, ...]]
-    specs: list[RunSpec]
-    same: bool
-    """Whether the files that the task or command names have to be there as they are here."""
-    sendings: tuple[Sending, ...] = ()
-
-
-def _sent(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mapping[str, Part],
-          snapshot: Snapshot | None, here: Path) -> _There:
-    """Where each host's part would run, the code sent there. Raises SpecError."""
-    def one(host: survey.Asked) -> tuple[str, ...]:
-        if host.name in known:
-            return known[host.name].folders
-        if snapshot is not None:
-            return (code.bring(host.way, snapshot),)
-        return host.host.folders(str(here))
-
-    return _There(_all(met, at_once(one, met), tuple), [n.spec for n in told],
-                  same=not any(p.code for p in known.values()))
-
-
-def _previewed(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mapping[str, Part],
-               snapshot: Snapshot, here: Path) -> _There:
-    """As `_sent`, with nothing sent: a host that lacks the code checks all but the task, which is
-    looked for here. Raises SpecError."""
-    new = [one for one in met if one.name not in known]
-    sendings = {s.host: s for s in _all(
-        new, at_once(lambda one: code.preview(one.way, snapshot), new), Sending)}
-    lacking = {name for name, sending in sendings.items() if not sending.there}
-    use = told[0].spec.task.use
+def _places(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mapping[str, Part],
+            snapshot: Snapshot | None, here: Path, send: bool
+            ) -> tuple[list[tuple[str, ...]], list[RunSpec], tuple[Sending, ...]]:
+    """Where each host checks its part, and as which spec; what would be sent where nothing is. A
+    host that lacks the code then checks all but the task, which is looked for here. Raises
+    SpecError."""
+    specs = [n.spec for n in told]
+    if snapshot is None:
+        return [known[m.name].folders if m.name in known else m.host.folders(str(here))
+                for m in met], specs, ()
+    new = [m for m in met if m.name not in known]
+    if send:
+        sendings: list[Sending] = []
+        found = _all(new, at_once(lambda m: code.bring(m.way, snapshot), new), str)
+    else:
+        sendings = _all(new, at_once(lambda m: code.preview(m.way, snapshot), new), Sending)
+        found = [s.folder if s.there else "~" for s in sendings]
+    lacking, use = {s.host for s in sendings if not s.there}, specs[0].task.use
     if lacking and use is not None:
         try:
             catalog.describe(use, cwd=here)
         except UserError as err:
             raise SpecError([Problem("task.use", use, str(err))]) from None
-    folders = [("~",) if one.name in lacking else (sendings[one.name].folder,)
-               if one.name in sendings else known[one.name].folders for one in met]
-    specs = [replace(n.spec, task=_any_task(n.spec)) if n.name in lacking else n.spec for n in told]
-    return _There(folders, specs, same=not lacking, sendings=tuple(sendings.values()))
+    folders = {name: part.folders for name, part in known.items()} | {
+        m.name: (folder,) for m, folder in zip(new, found, strict=True)}
+    return [folders[m.name] for m in met], [
+        replace(n.spec, task=_any_task(n.spec)) if n.name in lacking else n.spec
+        for n in told], tuple(sendings)
 
 
 def _any_task(spec: RunSpec) -> TaskSpec:

@@ -44,36 +44,33 @@ def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
 def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
     """Bring the checkpoint that `which` means here, from the host of rank 0, each file verified by
     the hash that its manifest has. Returns its name. Raises UserError."""
-    first = _first(run)
-    with open_channel(parts.host_of(run.path, first)) as way:
-        sizes = listed(way, first, run)
-        name = _name(run, sizes, which, best)
+    with _first(run) as (way, first, sizes):
+        name = _name(run, first, sizes, which, best)
         _whole(way, first, run, name, sizes, say)
     return name
 
 
 def choose(run: Run, which: str, best: str | None) -> str:
     """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
-    first = _first(run)
-    with open_channel(parts.host_of(run.path, first)) as way:
-        sizes = listed(way, first, run)
-        return _name(run, sizes, which, best, among=_folders(sizes))
+    with _first(run) as (_, first, sizes):
+        return _name(run, first, sizes, which, best, among=_folders(sizes))
 
 
 def newest(run: Run) -> str | None:
     """The name of the newest checkpoint on the host of rank 0; None: there is none. Raises
     UserError."""
-    first = _first(run)
-    with open_channel(parts.host_of(run.path, first)) as way:
-        there = _folders(listed(way, first, run))
-    return there[-1] if there else None
+    with _first(run) as (_, _, sizes):
+        return max(_folders(sizes), default=None)
 
 
-def _first(run: Run) -> Part:
+@contextlib.contextmanager
+def _first(run: Run) -> Iterator[tuple[Channel, Part, dict[str, int]]]:
+    """The way to the host of rank 0, its part, and what is `listed` there. Raises UserError."""
     first = next((p for p in parts.read(run.path) if p.node == 0), None)
     if first is None or first.run is None:
         raise UserError(f"run {run.id} has begun on no host, so there is no checkpoint")
-    return first
+    with open_channel(parts.host_of(run.path, first)) as way:
+        yield way, first, listed(way, first, run)
 
 
 def listed(way: Channel, part: Part, run: Run) -> dict[str, int]:
@@ -81,7 +78,7 @@ def listed(way: Channel, part: Part, run: Run) -> dict[str, int]:
     told, are here afterwards."""
     assert part.run is not None
     listed = way.ask(protocol.ListCheckpoints(part.run), protocol.Checkpoints)
-    sizes = {f.name: f.size for f in listed.files if files.of_checkpoint(f.name)}
+    sizes = {name: size for name, size in listed.files.items() if files.of_checkpoint(name)}
     run.checkpoints.mkdir(mode=0o700, exist_ok=True)
     for gone in set(checkpoints.listed(run.checkpoints)) - {
             run.checkpoints / folder for folder in _folders(sizes)}:
@@ -105,11 +102,11 @@ def _folders(sizes: dict[str, int]) -> list[str]:
                    if name.endswith("/" + checkpoints.MANIFEST)})
 
 
-def _name(run: Run, sizes: dict[str, int], which: str, best: str | None,
+def _name(run: Run, first: Part, sizes: dict[str, int], which: str, best: str | None,
           among: list[str] | None = None) -> str:
     there = _folders(sizes)
     if not there:
-        raise UserError(f"run {run.id} has no checkpoint on {_first(run).host} yet")
+        raise UserError(f"run {run.id} has no checkpoint on {first.host} yet")
     return checkpoints.choose(run.checkpoints, which, best, among) or there[-1]
 
 
@@ -132,11 +129,10 @@ def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int
     for short, entry in manifest["files"].items():
         name = f"{folder}/{short}"
         target = run.checkpoints / name
-        if not files.of_checkpoint(name):
-            raise UserError(f"{part.host}: {folder} has no {short[:40]!r}")
-        if target.exists() and _hash(target) == entry["sha256"]:
+        one = files.of_checkpoint(name)
+        if one and target.exists() and _hash(target) == entry["sha256"]:
             continue
-        if name not in sizes:
+        if not one or name not in sizes:
             raise UserError(f"{part.host}: {folder} has no {short[:40]!r}")
         say(f"{name} from {part.host}, {sizes[name]:,} bytes")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")

@@ -11,7 +11,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import (
     Channel,
-    Refused,
+    HostError,
     Unreachable,
     at_once,
     open_channel,
@@ -85,26 +85,26 @@ class Removal:
         if self._only_here or not trust.started_here(run.path):
             stays = tuple(f"{p.host}: {_what(p)} stays there" for p in found)
             return Outcome(_here(run), stays=stays)
-        said = [s for s in at_once(lambda p: self._there(run, p), found) if isinstance(s, _Said)]
-        gone = tuple(s.sentence for s in said if s.gone)
-        stays = tuple(s.sentence for s in said if not s.gone)
+        said = [s for s in at_once(lambda p: self._there(run, p), found) if isinstance(s, tuple)]
+        gone = tuple(sentence for removed, sentence in said if removed)
+        stays = tuple(sentence for removed, sentence in said if not removed)
         return Outcome(None if stays else _here(run), gone, stays)
 
-    def _there(self, run: Run, part: Part) -> _Said:
+    def _there(self, run: Run, part: Part) -> tuple[bool, str]:
+        """Whether it is removed there, and that in words."""
         name = part.host
         try:
             way = self._way(parts.host_of(run.path, part))
             answer = way.ask(protocol.Remove(part.run, part.key), protocol.Removed)
-        except (Unreachable, Refused) as err:
-            return _Said(False, f"{name}: {_what(part)} stays there: {err.reason}")
-        except UserError as err:  # hosts.toml can't be read
-            return _Said(False, f"{name}: {_what(part)} stays there: {err}")
+        except UserError as err:
+            why = err.reason if isinstance(err, HostError) else err
+            return False, f"{name}: {_what(part)} stays there: {why}"
         if answer.path is None:
-            return _Said(True, f"{name}: nothing of it was there")
+            return True, f"{name}: nothing of it was there"
         text = f"{name}: {answer.path} removed, {units.size(answer.freed)} freed"
         if answer.code is not None:
             text += f"; its code too, {answer.code}"
-        return _Said(True, text + (f"; {answer.kept}" if answer.kept is not None else ""))
+        return True, text + (f"; {answer.kept}" if answer.kept is not None else "")
 
     def _way(self, host: Host) -> Channel:
         """Raises Unreachable, at once where it was so before."""
@@ -118,12 +118,6 @@ class Removal:
         if isinstance(known, Unreachable):
             raise known
         return known
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    gone: bool
-    sentence: str
 
 
 def _here(run: Run) -> int:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 from typing import Any
 
 from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.inbox import Inbox
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
-from gpu_engine.remote.run import link, parts, pending_stops, verdict
-from gpu_engine.remote.run.link import Link
+from gpu_engine.remote.run import parts, pending_stops, verdict
+from gpu_engine.remote.run.link import Link, Status
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.remote.run.verdict import End
 from gpu_engine.runs import leftovers
@@ -61,19 +61,15 @@ class Span:
         self.now_asked = False
         self.begun = recorded.attempt
         """The first of the attempts that train.restarts counts."""
-        self._reports: Inbox[link.Report] = Inbox()
+        self._news = threading.Event()
+        """Something of a host may have changed."""
         self._clear()
 
     def _clear(self) -> None:
         self.links: dict[str, Link] = {}
-        self.told: dict[str, State] = {}
+        self.seen: dict[str, Status] = {}
+        """Host → what is known of its part, as it was taken in."""
         self.over: dict[str, End] = {}
-        self.broken: dict[str, tuple[str, float]] = {}
-        """Host → why it can't be reached, and since when, unix seconds."""
-        self.full: dict[str, str] = {}
-        """Host → why nothing is recorded there of its ranks, though they may go on."""
-        self.not_kept: dict[str, str] = {}
-        """Host → why what its ranks write is not kept here any more."""
         self.told_to_stop: bool | None = None
         """Whether all were asked to stop, and if so now."""
         self.deadline: float | None = None
@@ -171,7 +167,8 @@ class Span:
 
         self.parts = {p.host: p for p in next_attempt.parts_again(
             self.run, tuple(self.parts.values()), self.plan.spec, left)}
-        parts.write_all(self.run.path, self.parts.values())
+        for part in self.parts.values():
+            parts.write(self.run.path, part)
         self._begin(number)
 
     def _restarts_left(self) -> int:
@@ -187,77 +184,65 @@ class Span:
     def _attempt(self) -> tuple[verdict.Outcome, str | None, Cause | None]:
         self._clear()
         limit = self.plan.spec.run.log_mb << 20
-        self.links = {name: Link(self.run.path, part, limit, self._reports)
+        self.links = {name: Link(self.run.path, part, limit, self._news)
                       for name, part in self.parts.items()}
+        self.seen = dict.fromkeys(self.links, Status())
         for one in self.links.values():
             one.start()
         digests = Digests()
         while not self._finished():
-            for report in self._reports.take(0.2):
-                self._handle(report)
+            self._news.wait(0.2)
+            self._news.clear()
+            for name in self.links:
+                self._update(name)
             self._decide()
             digests.update(self.run.events(r) for part in self.parts.values() for r in part.ranks)
         for name, one in self.links.items():
-            if name not in self.over:
-                self.over[name] = End(self.told.get(name), lost=self.broken[name][0]
-                                      if name in self.broken else "it was given up")
+            seen = self.seen[name]
+            self.over.setdefault(name, End(seen.state, lost=seen.broken or "it was given up"))
             one.give_up()
         outcome, reason, cause = verdict.judge(self.over, stop_asked=self.stop_asked)
         return outcome, reason or self._unkept(), cause
 
-    def _handle(self, report: link.Report) -> None:
-        name = report.host
-        if isinstance(report, link.Began):
-            log.info("%s: run %s there", name, report.run)
-            self._note(name, run=report.run, path=report.path, resume=False)
-        elif isinstance(report, link.Back):
-            if self.broken.pop(name, None) is not None:
-                log.info("%s can be reached again", name)
-                self._note(name, problem=None, since=None, heard=time.time())
-                self._show()
-        elif isinstance(report, link.NotKept):
-            log.warning("%s: its files are not kept here any more: %s", name, report.reason)
-            self.not_kept[name] = report.reason
-            self._show()
-        elif isinstance(report, link.Broken):
-            log.warning("%s: %s", name, report.reason)
-            since = self.broken[name][1] if name in self.broken else time.time()
-            self.broken[name] = (report.reason, since)
-            self._note(name, problem=report.reason, since=since)
-            self._show()
-        elif isinstance(report, link.Refusal):
-            log.error("%s: %s", name, report.reason)
-            stopped = self.stop_asked and not self.told.get(name)
-            self.over[name] = End(self.told.get(name),
-                                  refused=None if stopped else report.reason,
-                                  failed_at=time.time())
-            self._note(name, problem=None if stopped else report.reason, since=time.time())
-        else:
-            self._hear_full(name, report.unheard)
-            self._hear_state(name, report.state, over=report.over)
-
-    def _hear_full(self, name: str, why: str | None) -> None:
-        self.full.pop(name, None)
-        if why is not None:
-            log.warning("%s: %s", name, why)
-            self.full[name] = why
-
-    def _hear_state(self, name: str, state: State, *, over: bool) -> None:
-        before = self.told.get(name)
-        self.told[name] = state
-        if before is None or before.state != state.state:
+    def _update(self, name: str) -> None:
+        """Take in what is new of a host."""
+        before, now = self.seen[name], self.links[name].status
+        if now == before:
+            return
+        self.seen[name] = now
+        if now.run != before.run:
+            log.info("%s: run %s there", name, now.run)
+            self._note(name, run=now.run, path=now.path, resume=False)
+        if (now.broken, now.since) != (before.broken, before.since):
+            log.warning("%s: %s", name, now.broken or "it can be reached again")
+            heard = {} if now.broken else {"heard": time.time()}
+            self._note(name, problem=now.broken, since=now.since, **heard)
+        for new, old in ((now.not_kept, before.not_kept), (now.unheard, before.unheard)):
+            if new not in (None, old):
+                log.warning("%s: %s", name, new)
+        state = now.state
+        if state is not None and (before.state is None or before.state.state != state.state):
             log.info("%s: %s", name, state.state)
             self._note(name, state=state.state, heard=time.time(),
                        attempt=max(state.attempt, self.parts[name].attempt))
-        if over:
+        if now.refused is not None:
+            log.error("%s: %s", name, now.refused)
+            why = None if self.stop_asked and not state else now.refused
+            self.over[name] = End(state, refused=why, failed_at=time.time())
+            self._note(name, problem=why, since=time.time())
+        elif now.over and state is not None:
             self.over[name] = End(state, failed_at=self._failed_at(name, state))
         self._show()
+
+    def _told(self) -> dict[str, State]:
+        """How the hosts that have said so are."""
+        return {name: seen.state for name, seen in self.seen.items() if seen.state is not None}
 
     def _decide(self) -> None:
         """Ask the others to stop where one has ended otherwise than well, or a person has asked."""
         if self.stop_asked or self.now_asked:
             self._stop_all(now=self.now_asked)
-        states = {n: s.state for n, s in self.told.items()}
+        states = {n: s.state for n, s in self._told().items()}
         failed = [n for n in self.links if states.get(n) in ("failed", "lost")
                   or (n in self.over and self.over[n].refused is not None)]
         if failed and len(self.links) > 1:
@@ -285,7 +270,7 @@ class Span:
         if not left:
             return True
         ending = self.stop_asked or bool(self.over)
-        if not ending or any(n not in self.broken for n in left):
+        if not ending or any(self.seen[n].broken is None for n in left):
             self.alone = None
             return False
         self.alone = self.alone or time.monotonic()
@@ -313,46 +298,47 @@ class Span:
 
     def _show(self) -> None:
         """What of the parts' states is the run's."""
-        states = [s.state for s in self.told.values()]
+        known = self._told()
+        states = [s.state for s in known.values()]
         name: StateName = "running"
         if self.stop_asked or "stopping" in states:
             name = "stopping"
         elif len(states) < len(self.links) or any(s in ("queued", "starting") for s in states):
             name = self.state.state if self.state.state == "running" else "starting"
         reason = self._unreached() or self._unrecorded() or self._unkept() or next(
-            (f"{n}: {s.reason}" for n, s in self.told.items()
+            (f"{n}: {s.reason}" for n, s in known.items()
              if s.reason and s.state not in _ENDED), None)
-        told = {one.code: one for s in self.told.values() for one in s.warnings}
-        changes: dict[str, Any] = {"warnings": tuple(told.values()), "unheard": tuple(sorted(
-            rank for n, part in self.parts.items() for rank in part.ranks
-            if n not in self.over and (n in self.broken or n in self.full)))}
+        warnings = {one.code: one for s in known.values() for one in s.warnings}
+        changes: dict[str, Any] = {"warnings": tuple(warnings.values()), "unheard": tuple(sorted(
+            rank for n, seen in self.seen.items() for rank in self.parts[n].ranks
+            if n not in self.over and (seen.broken or seen.unheard)))}
         if len(self.parts) == 1 and states:
-            only = next(iter(self.told.values()))
+            only = next(iter(known.values()))
             changes |= {"attempt": only.attempt, "again": only.again}
         if (name, reason) != (self.state.state, self.state.reason) or any(
                 getattr(self.state, k) != v for k, v in changes.items()):
             self._set_state(name, reason=reason, **changes)
 
     def _unreached(self) -> str | None:
-        waiting = [f"{n} has not been reached since {_clock(since)}: {why}"
-                   for n, (why, since) in self.broken.items() if n not in self.over]
+        waiting = [f"{n} has not been reached since {_clock(seen.since)}: {seen.broken}"
+                   for n, seen in self.seen.items() if seen.since and n not in self.over]
         failed = [f"{n} has failed" for n, end in self.over.items() if end.cause and waiting]
         return "; ".join([*failed, *waiting]) or None
 
     def _unrecorded(self) -> str | None:
         """Of hosts whose disk is full. Rank 0's has the checkpoints, too."""
         said = []
-        for name, why in self.full.items():
-            if name not in self.over:
+        for name, seen in self.seen.items():
+            if seen.unheard and name not in self.over:
                 saved = leftovers.last_checkpoint(self.run.path)
                 lacks = "" if self.parts[name].node else "; no checkpoint can be written there, " \
                     + (f"the last is {saved}" if saved else "and there is none yet")
-                said.append(f"{name}: {why}{lacks}")
+                said.append(f"{name}: {seen.unheard}{lacks}")
         return "; ".join(said) or None
 
     def _unkept(self) -> str | None:
-        return "; ".join(f"what the ranks of {n} write is not kept here any more: {why}"
-                         for n, why in self.not_kept.items()) or None
+        return "; ".join(f"what the ranks of {n} write is not kept here any more: {seen.not_kept}"
+                         for n, seen in self.seen.items() if seen.not_kept) or None
 
     def _record(self, outcome: str, reason: str | None) -> None:
         *before, last = self.state.attempts

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.version import version
 from gpu_engine.interpreters.build import Build
-from gpu_engine.remote.reach import file, protocol
+from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import (
     Channel,
     Refused,
@@ -64,11 +64,6 @@ def survey(asked: Sequence[HostDevices], hosts: Sequence[Host],
 def part(met: Sequence[Asked]) -> None:
     """Close all ways."""
     at_once(lambda one: one.way.close(), met)
-
-
-def hosts_of(asked: Sequence[HostDevices]) -> list[Host]:
-    """How they are reached. Raises UserError."""
-    return [file.find(entry.host) for entry in asked]
 
 
 def _survey(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
@@ -177,12 +172,12 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
 
 def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],
              candidates: Sequence[str]) -> str:
-    tried: dict[str, dict[str, str | None]] = {}
+    tried: dict[str, Mapping[str, str | None]] = {}
     for one, answer in zip(others, answers, strict=True):
         if isinstance(answer, UserError):
             raise SpecError([Problem(_KEY, one.name, str(answer))])
         assert isinstance(answer, protocol.Reached)
-        tried[one.name] = {t.address: t.problem for t in answer.tried}
+        tried[one.name] = answer.tried
     for address in candidates:
         if all(t.get(address, "") is None for t in tried.values()):
             return address
@@ -199,7 +194,7 @@ def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],
 
 
 def check(met: Sequence[Asked], specs: Sequence[RunSpec], folders: Sequence[tuple[str, ...]],
-          files: tuple[protocol.Digest, ...]) -> tuple[list[str], list[str]]:
+          files: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """What each host says of its part. Returns warnings, and the folder that each would run in.
     Raises SpecError with everything that is wrong, on every host."""
     answers = at_once(lambda i: met[i].way.ask(protocol.Check(
@@ -225,11 +220,11 @@ def _problem(host: str, wrong: protocol.Wrong) -> Problem:
         else Problem(_KEY, host, wrong.message)
 
 
-def named_files(spec: RunSpec, folder: Path) -> tuple[protocol.Digest, ...]:
-    """The files that the task or command names with a relative path, as they are in `folder`
+def named_files(spec: RunSpec, folder: Path) -> dict[str, str]:
+    """The files that the task or command names with a relative path → SHA-256 of each in `folder`
     here: there they have to be the same."""
-    return tuple(protocol.Digest(word, hashlib.sha256((folder / word).read_bytes()).hexdigest())
-                 for word in _named(spec, folder))
+    return {word: hashlib.sha256((folder / word).read_bytes()).hexdigest()
+            for word in _named(spec, folder)}
 
 
 def not_compared(spec: RunSpec, folder: Path) -> str | None:

@@ -63,7 +63,7 @@ def build(asked: Asked, request: protocol.BuildCode) -> None:
     finally:
         for what in ("list", "contents"):
             store.sent(request.key, what).unlink(missing_ok=True)
-    asked.send(protocol.CodeAt(str(place)))
+    asked.send(protocol.CodeState(str(place), True, b""))
 
 
 def _listed(request: protocol.BuildCode) -> tuple[bytes, tuple[Entry, ...]]:

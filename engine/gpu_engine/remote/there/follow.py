@@ -24,7 +24,7 @@ _ALL_FILES = 10
 
 def follow(asked: Asked, request: protocol.Follow) -> None:
     run = run_of(request.run)
-    sender = _Sender(run, request.at, request.ranks, request.node, request.most)
+    sender = _Sender(run, request.at, request.ranks, request.node)
     told: State | None = None
     full, told_full = None, None
     looks = 0
@@ -60,10 +60,9 @@ class _Sent:
 
 class _Sender:
     def __init__(self, run: Run, at: Iterable[At], ranks: tuple[int, ...] | None = None,
-                 node: int = 0, most: int | None = None) -> None:
-        """`ranks`: those whose files are wanted; None: all. `node`: the one whose log is. `most`:
-        bytes of a log after which no more of it is wanted."""
-        self._run, self._ranks, self._node, self._most = run, ranks, node, most
+                 node: int = 0) -> None:
+        """`ranks`: those whose files are wanted; None: all. `node`: the one whose log is."""
+        self._run, self._ranks, self._node = run, ranks, node
         self._files = {a.name: _Sent(a.name, a.offset, a) for a in at if files.of_run(a.name)}
 
     def find(self) -> None:
@@ -100,9 +99,6 @@ class _Sender:
                 if size < sent.offset or not _same(file.fileno(), sent.known):
                     sent.offset, sent.start = 0, True
                 sent.known = None
-                if self._most is not None and sent.offset > self._most \
-                        and not files.is_events(sent.name):
-                    return None
                 data = os.pread(file.fileno(), protocol.PIECE, sent.offset)
         except OSError:
             return None

@@ -6,16 +6,15 @@ output, so its descriptor is kept by the wire alone, and whatever prints goes to
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.readable import readable
@@ -24,18 +23,16 @@ from gpu_engine.remote.reach.protocol import BadMessage, Request
 from gpu_engine.remote.there.wire import Asked, Over, Wire
 
 _VERBS = {
-    protocol.Hello: "hello", protocol.Watch: "devices", protocol.Check: "check",
+    protocol.Hello: "machine:hello", protocol.Watch: "machine:devices",
+    protocol.Check: "start:check", protocol.Start: "start:start", protocol.Resume: "start:resume",
     protocol.Listen: "ports:listen", protocol.Reach: "ports:reach",
-    protocol.Start: "start:start", protocol.Resume: "start:resume", protocol.Follow: "follow",
-    protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
+    protocol.Follow: "follow:follow", protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
     protocol.ListCheckpoints: "runs:listed", protocol.Read: "runs:read",
-    protocol.Remove: "runs:remove",
-    protocol.OfferCheckpoint: "incoming:offer",
-    protocol.SendCheckpoint: "incoming:receive",
-    protocol.CompareCode: "code:compare", protocol.SendCode: "code:send",
-    protocol.BuildCode: "code:build",
+    protocol.Remove: "runs:remove", protocol.OfferCheckpoint: "incoming:offer",
+    protocol.SendCheckpoint: "incoming:receive", protocol.CompareCode: "code:compare",
+    protocol.SendCode: "code:send", protocol.BuildCode: "code:build",
 }
-"""Request → its file, and the function in it where that has not the same name."""
+"""Request → the file and the function in it that answer; imported when it is first asked for."""
 _PATIENCE = 1.0
 """Seconds that a request which was cancelled has to end, before the next is read."""
 _MOST = 32
@@ -105,28 +102,18 @@ class _Agent:
 
     def _answer(self, number: int, asked: Asked, request: Request) -> None:
         try:
-            _verb(request)(asked, request)
+            file, _, verb = _VERBS[type(request)].partition(":")
+            getattr(import_module(f"gpu_engine.remote.there.{file}"), verb)(asked, request)
         except Over:
             pass
-        except OSError as err:
-            if not isinstance(err, BrokenPipeError):
-                self._fail(number, str(err))
-        except (UserError, BadMessage) as err:
+        except (UserError, BadMessage, OSError) as err:
             self._fail(number, str(err))
         except Exception:  # noqa: BLE001 - told to whoever asked
-            self._fail(number, traceback.format_exc()[-8192:], ours=True)
+            self._fail(number, traceback.format_exc()[-8192:])
         finally:
             self._asked.pop(number, None)
             asked.end()
 
-    def _fail(self, number: int, message: str, *, ours: bool = False) -> None:
-        try:
-            self._wire.send(number, protocol.Failed(message, ours))
-        except OSError:
-            return
-
-
-def _verb(request: Request) -> Callable[[Asked, Any], None]:
-    """The verb's function; its file is imported when it is first asked for."""
-    file, _, function = _VERBS[type(request)].partition(":")
-    return getattr(import_module(f"gpu_engine.remote.there.{file}"), function or file)
+    def _fail(self, number: int, message: str) -> None:
+        with contextlib.suppress(OSError):  # nobody is there any more
+            self._wire.send(number, protocol.Failed(message))

@@ -10,7 +10,7 @@ import time
 from gpu_engine.common.errors import telling
 from gpu_engine.common.files import reason
 from gpu_engine.common.ports import listener
-from gpu_engine.remote.reach.protocol import Attempted, Listen, Listening, Reach, Reached
+from gpu_engine.remote.reach.protocol import Listen, Listening, Reach, Reached
 from gpu_engine.remote.there.wire import Asked
 
 _LONGEST = 30.0
@@ -52,7 +52,7 @@ def reach(asked: Asked, request: Reach) -> None:
                     threading.Thread(target=_try, daemon=True,
                                      args=(address, request.port, left, tried, answered)).start()
             answered.wait_for(lambda: len(tried) == len(addresses), min(left, _NEXT_AFTER))
-        asked.send(Reached(tuple(Attempted(a, tried.get(a, _NO_ANSWER)) for a in addresses)))
+        asked.send(Reached({a: tried.get(a, _NO_ANSWER) for a in addresses}))
 
 
 def _try(address: str, port: int, seconds: float, tried: dict[str, str | None],

@@ -73,10 +73,10 @@ def remove(asked: Asked, request: protocol.Remove) -> None:
 
 def listed(asked: Asked, request: protocol.ListCheckpoints) -> None:
     run = run_of(request.run)
-    found = [protocol.CheckpointFile(name, path.stat().st_size)
+    found = [(name, path.stat().st_size)
              for folder in checkpoints.listed(run.checkpoints) for path in sorted(folder.iterdir())
              if path.is_file() and files.of_checkpoint(name := f"{folder.name}/{path.name}")]
-    asked.send(protocol.Checkpoints(tuple(found[-4096:])))
+    asked.send(protocol.Checkpoints(dict(found[-protocol.ITEMS:])))
 
 
 def read(asked: Asked, request: protocol.Read) -> None:

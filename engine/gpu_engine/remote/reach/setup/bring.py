@@ -30,11 +30,12 @@ def bring(plan: Plan, requirements: Sequence[str], on_step: Callable[[str], None
         if line.startswith(_SAYS):
             on_step(clean(line.removeprefix(_SAYS), 200))
 
-    out, ran = shell.answer(plan.host, word, script(plan, requirements, word), _SECONDS,
-                            most=_MOST, on_line=heard)
-    if f"{word} done" in out:
+    ran = shell.answer(plan.host, word, script(plan, requirements, word), _SECONDS, most=_MOST,
+                       on_line=heard)
+    if f"{word} done" in ran.out:
         return
-    said = [clean(line, 400) for line in ran.err.splitlines() if line.strip()]
+    said = [clean(line, 400) for line in ran.out.splitlines()
+            if line.strip() and not line.startswith(_SAYS)]
     raise UserError(f"{plan.host.name}: it could not be set up: "
                     f"{said[-1] if said else f'it ended with {ran.code}'}")
 

@@ -78,10 +78,10 @@ def inspect(host: Host, python: str | None = None) -> Found:
     """Look around on `host`; `python` names an interpreter to be looked at first. Raises
     Unreachable."""
     word = secrets.token_hex(8)
-    out, ran = shell.answer(host, word, script(word, python), _SECONDS, most=_MOST)
-    if f"{word} end" not in out:
-        raise Unreachable(host.name, reasons.why(host, ran.err, ran.code, greeted=True))
-    return read(out)
+    ran = shell.answer(host, word, script(word, python), _SECONDS, most=_MOST)
+    if f"{word} end" not in ran.out:
+        raise Unreachable(host.name, reasons.why(host, ran.out, ran.code, greeted=True))
+    return read(ran.out)
 
 
 def script(word: str, python: str | None) -> bytes:

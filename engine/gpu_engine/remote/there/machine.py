@@ -1,4 +1,4 @@
-"""What this machine is."""
+"""What this machine is, its devices, and how they are: the same snapshots as on its own screen."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
 
 from gpu_engine import __version__
 from gpu_engine.common import paths, procs
+from gpu_engine.devices import availability, leases
+from gpu_engine.devices.discover import cpu_slots, discover
+from gpu_engine.devices.records import Snapshot
+from gpu_engine.devices.sampler import Sampler, take_several
 from gpu_engine.interpreters import choose
-from gpu_engine.remote.reach.protocol import VERSION, Hello, Welcome
+from gpu_engine.launching.addresses import is_loopback
+from gpu_engine.remote.reach.protocol import VERSION, Devices, Hello, Looked, Watch, Welcome
 from gpu_engine.remote.there import place
 from gpu_engine.remote.there.wire import Asked
 from gpu_engine.runs import disk_room
+
+_QUICKEST = 0.25
 
 
 def hello(asked: Asked, request: Hello) -> None:
@@ -34,10 +44,6 @@ def hello(asked: Asked, request: Hello) -> None:
 
 def addresses() -> tuple[str, ...]:
     """This machine's addresses for others, the one that ssh came in by first."""
-    import psutil
-
-    from gpu_engine.launching.addresses import is_loopback
-
     came_by = os.environ.get("SSH_CONNECTION", "").split()
     first = came_by[2:3] if len(came_by) == 4 and not is_loopback(came_by[2]) else []
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
@@ -48,17 +54,12 @@ def addresses() -> tuple[str, ...]:
 
 def _place() -> str:
     """The folder that runs are kept in, by disk and number: however it is called, it is one."""
-    folder = paths.home()
-    while True:
-        try:
-            found = folder.stat()
-        except OSError:
-            if folder.parent == folder:
-                return str(paths.home())
-            folder = folder.parent
-            continue
-        below = str(paths.home().relative_to(folder))
-        return f"{found.st_dev}:{found.st_ino}:{below}"
+    home = paths.home()
+    for folder in (home, *home.parents):
+        found = _identity(folder)
+        if found is not None:
+            return f"{found}:{home.relative_to(folder)}"
+    return str(home)
 
 
 def _identity(path: Path) -> str | None:
@@ -74,3 +75,27 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
+
+
+def devices(asked: Asked, request: Watch) -> None:
+    inventory = cpu_slots() if request.slots else discover()
+    asked.send(Devices(inventory))
+    if request.once:
+        asked.send(_looked(take_several(inventory)))
+        return
+    interval = max(request.interval, _QUICKEST)
+    with Sampler(inventory, runs_folder=paths.runs_folder(), interval=interval) as sampler:
+        before: Snapshot | None = None
+        while True:
+            asked.pause(_QUICKEST / 2)
+            newest = sampler.latest
+            if newest is None or newest is before:
+                continue
+            before = newest
+            asked.send(_looked(sampler.recent[-availability.READINGS:], newest))
+
+
+def _looked(snapshots: Sequence[Snapshot], newest: Snapshot | None = None) -> Looked:
+    held = leases.holders(paths.leases_folder())
+    found = availability.judge_all(snapshots, held) if snapshots else {}
+    return Looked(newest or snapshots[-1], found)
