@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -330,6 +331,21 @@ def test_who_can_not_be_reached_is_told_with_what_to_do(hosts: Rig, home: Path):
     with pytest.raises(SpecError, match=r"gpu1.*(no answer|no way to it)"):
         prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
     assert not list(home.glob("runs/*"))
+
+
+@pytest.mark.parametrize("length", [49, 50])
+def test_a_home_of_any_length_reaches_its_hosts(hosts: Rig, monkeypatch, length: int):
+    """ssh's socket below it may have a path of 107 characters, of which ssh adds 58."""
+    with tempfile.TemporaryDirectory(prefix="h") as folder:
+        home = Path(folder, "h" * (length - len(f"{folder}//ssh")))
+        home.mkdir()
+        home.joinpath("hosts.toml").write_text(f'[hosts.gpu1]\npython = "{sys.executable}"\n')
+        monkeypatch.setenv("GPU_PANEL_HOME", str(home))
+        assert len(str(home / "ssh")) == length
+        prepared = prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
+        assert prepared.plan.ranks[0].host == "gpu1"
+        assert (length <= 49) == any((home / "ssh").glob("*")), "connections are shared"
+        hosts.nodes[0].end_connections()
 
 
 def test_a_port_that_is_closed_between_machines_is_named(hosts: Rig):

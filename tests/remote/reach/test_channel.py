@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
@@ -210,12 +211,28 @@ def test_an_interpreter_of_any_name_reaches_the_shell_to_the_letter(python, tmp_
     assert not (tmp_path / "x").exists()
 
 
-def test_the_argument_list_of_ssh():
+def test_the_argument_list_of_ssh(home, monkeypatch):
     words = ssh.shell(Host("gpu1", ssh="alice@10.0.0.2"))
     assert words[0] == "ssh"
     assert words[-3:] == ["--", "alice@10.0.0.2", "exec sh -s"]
     assert "BatchMode=yes" in words
     assert not any("StrictHostKeyChecking" in w for w in words)
+    monkeypatch.setenv("GPU_PANEL_HOME", f"/tmp/{'h' * 45}")
+    assert "ControlMaster=auto" not in ssh.shell(Host("gpu1")), "its sockets' paths are too long"
+
+
+def test_connections_to_a_host_are_shared_by_sockets_of_the_user_alone(tmp_path, monkeypatch):
+    with TemporaryDirectory(prefix="h") as short:
+        monkeypatch.setenv("GPU_PANEL_HOME", short)
+        words = ssh.shell(Host("gpu1"))
+        folder = Path(short, "ssh")
+        assert f"ControlPath={folder}/%C" in words
+        assert folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(0o770)
+        assert "ControlMaster=auto" not in ssh.shell(Host("gpu1"))
+        folder.rmdir()
+        folder.symlink_to(tmp_path)
+        assert "ControlMaster=auto" not in ssh.shell(Host("gpu1"))
 
 
 @pytest.mark.parametrize("torch", [True, False])

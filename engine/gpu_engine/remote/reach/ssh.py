@@ -8,8 +8,11 @@ its standard input, so nothing has to be quoted twice.
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import Path
 
+from gpu_engine.common import paths
 from gpu_engine.common.own_programs import own_environment
 from gpu_engine.remote.reach.protocol import MARK
 from gpu_engine.remote.reach.records import Host, check_name
@@ -21,6 +24,10 @@ SETUP = ".local/share/gpu-panel/host"
 NOT_THERE = "not-there"
 """Stands behind the mark where the script found no agent to start."""
 
+_LONGEST_SOCKET = 107 - 58
+"""A socket's path has 107 bytes. Below the folder ssh writes "/", a hash of 40 characters, and
+while it connects "." and 16 more."""
+
 
 def shell(host: Host) -> list[str]:
     """The argument list of a POSIX shell there that reads its commands from standard input. Raises
@@ -30,6 +37,8 @@ def shell(host: Host) -> list[str]:
     options = {"BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": 5,
                "ServerAliveCountMax": 3, "ForwardAgent": "no", "ForwardX11": "no",
                "ClearAllForwardings": "yes", "PermitLocalCommand": "no", "RemoteCommand": "none"}
+    if (sockets := _sockets()) is not None:
+        options |= {"ControlMaster": "auto", "ControlPath": f"{sockets}/%C", "ControlPersist": 30}
     said = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     return ["ssh", "-T", *said, "--", check_name(host.destination), "exec sh -s"]
 
@@ -60,3 +69,18 @@ def script(host: Host, word: str) -> bytes:
 def quoted(path: str) -> str:
     """A path there for a shell, its home put in place of ~."""
     return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
+
+
+def _sockets() -> Path | None:
+    """The folder of the sockets over which ssh shares connections; None where its path is too long
+    for them, or it can't be had: then they are shared where ~/.ssh/config says so."""
+    folder = paths.home() / "ssh"
+    if len(os.fsencode(folder)) > _LONGEST_SOCKET:
+        return None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.lstat()
+    except OSError:
+        return None
+    private = info.st_uid == os.getuid() and not info.st_mode & 0o077
+    return folder if private and folder.is_dir() and not folder.is_symlink() else None
