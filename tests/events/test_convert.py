@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events import schema
-from gpu_engine.events.convert import to_dict
 from gpu_engine.events.decode import BadEvent, from_dict, number
-from gpu_engine.events.writer import encode
+from gpu_engine.events.writer import encode, to_dict
 
 from .. import event_lines
 from . import kinds

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.events import hang
+from gpu_engine.diagnose import hangs
 from gpu_engine.events.frequent import grouped
 from gpu_engine.notify import journal
 from gpu_engine.plan.records import LaunchPlan
@@ -173,7 +173,7 @@ def test_events(tmp_path: Path, lines: list[bytes]):
         pass
     for view in follower.ranks.values():
         json.dumps(view.to_dict())
-    list(hang.stalled(follower.ranks.values(), time.time()))
+    list(hangs.stalled(follower.ranks.values(), time.time()))
     follower.progress()
     grouped(lines, lambda line: None)
 

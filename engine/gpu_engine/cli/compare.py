@@ -41,7 +41,7 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
     versions they differ."""
     from gpu_engine.diagnose import regression
     from gpu_engine.launching.lookup import find_each
-    from gpu_engine.runs import compare, facts
+    from gpu_engine.runs import compare
 
     if len(runs) < 2:
         raise click.UsageError("name two runs or more; gpu-engine runs lists them")
@@ -49,7 +49,7 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
         raise click.UsageError("--max-step-regression compares two runs: the one before, and the "
                                "one after")
     found = find_each(runs)
-    told = [facts.read(run) for run in found]
+    told = [compare.read(run)[0] for run in found]
     parts = compare.parts(told)
     settings = parts[1][1]
     change = None if limit is None else regression.compare(*found)

@@ -30,7 +30,7 @@ def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True) -> N
 
 def in_json(value: object) -> str:
     """`value` as one document of strict JSON, for scripts."""
-    from gpu_engine.events.convert import json_safe
+    from gpu_engine.events.writer import json_safe
 
     text = json.dumps(json_safe(value), indent=2, allow_nan=False)
     return text.replace("\x7f", "\\u007f")

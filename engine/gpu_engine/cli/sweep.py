@@ -44,8 +44,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.sweep import figures, group, words
-    from gpu_engine.sweep.table import count
+    from gpu_engine.sweep import figures, group
+    from gpu_engine.sweep.table import count, summary
 
     groups = group.all_groups()
     figures.forget({g.id for g in groups})
@@ -57,7 +57,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         return
     now = time.time()
     for g, m in zip(groups, members, strict=True):
-        echo(f"{g.id:<6} {g.name:<20.20} {words.summary(g.of, m):<40} {', '.join(g.keys)}  "
+        echo(f"{g.id:<6} {g.name:<20.20} {summary(g.of, m):<40} {', '.join(g.keys)}  "
              f"{units.ago(now - g.begun)}")
     if not groups:
         echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
@@ -132,12 +132,11 @@ def _print(done: Done, what: str) -> None:
 
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
     from gpu_engine.cli.tables import table
-    from gpu_engine.sweep import words
-    from gpu_engine.sweep.table import failures, names
+    from gpu_engine.sweep.table import cells, failures, heads, names, notes, summary
 
-    out = [f"{found.id} {found.name}: {words.summary(found.of, members)}", ""]
-    out += table([words.heads(found.keys, by), *(words.cells(p) for p in rows)])
-    out += ["", *words.notes(rows, by)] if words.notes(rows, by) else []
+    out = [f"{found.id} {found.name}: {summary(found.of, members)}", ""]
+    out += table([heads(found.keys, by), *(cells(p) for p in rows)])
+    out += ["", *notes(rows, by)] if notes(rows, by) else []
     if by.name not in (there := names(members)) and there:
         out += ["", f"no run has recorded {by.name!r}; --by takes " + ", ".join(there[:30])]
     for why, whose in failures(members):

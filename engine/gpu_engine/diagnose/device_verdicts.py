@@ -7,14 +7,15 @@ A processor has none of these figures, so nothing is said of runs on one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from statistics import median
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import HARDWARE_REASONS
 from gpu_engine.diagnose.device_times import DeviceTimes, Reading, idle
 from gpu_engine.diagnose.steps import Parts
-from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events.rank_view import RankView
 
 READINGS = 12
@@ -33,6 +34,22 @@ EACH, SHORT, ASIDE = 0.9, 0.1, 0.2
 of the time that may go into waiting for data and ranks, saving and evaluation."""
 IDLE_BY_PYTHON, IDLE_BY_WAITING = 0.3, 0.1
 """For how much of the time the device has nothing to do."""
+
+
+@frozen(slots=True)
+class Verdict:
+    """One thing that makes a run slow, or is about to end it."""
+
+    code: str
+    """One word, the same in every version."""
+    text: str
+    """One line for a person: what is slow and what would help."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the text rests on; seconds, bytes and shares."""
+    rank: int | None = None
+    """The rank that it is about; None: all."""
+    cost: float | None = None
+    """About the share of the run's time that it takes; None: it is not a matter of time."""
 
 
 def of_memory(views: Sequence[RankView]) -> Verdict | None:

@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
 from gpu_engine.events import reader, schema
 from gpu_engine.events.rank_view import ALWAYS, RankView
@@ -136,6 +137,14 @@ def of_last(view: RankView) -> Parts | None:
         if sum(s.seconds for s in chosen) >= LAST and any(s.n for s in chosen):
             break
     return together(view.rank, chosen)
+
+
+def line(parts: Parts) -> str:
+    """A rank's steps in a line: "13.8 ms: data 2 %, forward 11 %, …"; parts that are not known, or
+    less than half a percent, are left out."""
+    each = [f"{NAMES[name]} {share:.0%}" for name in parts.parts
+            if (share := parts.share(name)) is not None and share >= 0.005]
+    return f"{units.brief(parts.seconds / parts.steps)} a step: {', '.join(each)}"
 
 
 def bar(view: RankView, cells: int = 10) -> str:

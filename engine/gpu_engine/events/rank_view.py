@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common import units
-from gpu_engine.events import convert, schema
+from gpu_engine.events import schema, writer
 
 if TYPE_CHECKING:
     from gpu_engine.events.frequent import TimeLine
@@ -157,11 +157,11 @@ class RankView:
         out = asdict(self)
         del out["step_times"], out["spans"]
         if self.error is not None:
-            out["error"] = convert.to_dict(self.error)
+            out["error"] = writer.to_dict(self.error)
         for name, event in (("stands", self.stands), ("trace", self.trace),
                             ("debugger", self.debugger)):
             if event is not None:
-                out[name] = convert.to_dict(event)
+                out[name] = writer.to_dict(event)
         return out
 
     def spent(self, events: Iterable[schema.StepTime | TimeLine]) -> None:

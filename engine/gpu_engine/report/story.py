@@ -13,7 +13,7 @@ from gpu_engine.diagnose import device_times, steps, verdicts
 from gpu_engine.diagnose.steps import Parts
 from gpu_engine.export.row import Row
 from gpu_engine.export.source import Source
-from gpu_engine.runs import facts, notes
+from gpu_engine.runs import compare, notes
 from gpu_engine.runs.compare import RunFacts
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
@@ -78,7 +78,7 @@ class Story:
 
 def read(run: Run) -> Story:
     """Read all of a run's events. Raises UserError if its spec can't be read."""
-    told, view = facts.read_all(run)
+    told, view = compare.read(run)
     state = run.state()
     plan = run.plan()
     base, changed = _changed(told.settings, state.name)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from gpu_engine.common import only_look, paths
 from gpu_engine.common.files import read_json, write_json
-from gpu_engine.events.convert import json_safe
 from gpu_engine.events.decode import number
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import sample
+from gpu_engine.events.writer import json_safe
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.sweep.track import KINDS, Extent, Track
 
