@@ -13,9 +13,7 @@ from math import isfinite
 
 from gpu_engine.events import schema
 from gpu_engine.export.row import Row
-from gpu_engine.export.steps import LOSS, Piece, Place, RankSteps, greatest
-
-_MOST_READINGS = 1024
+from gpu_engine.export.steps import LOSS, MOST_READINGS, Piece, Place, RankSteps, greatest
 
 
 def is_memory(name: str) -> bool:
@@ -29,7 +27,7 @@ class DeviceReadings:
     def __init__(self, host: str | None = None) -> None:
         """`host`: its name, which then stands before its devices'; None: this machine."""
         self._before = f"device/{host}:" if host else "device/"
-        self._told: deque[schema.Devices] = deque()
+        self._told: deque[schema.Devices] = deque(maxlen=MOST_READINGS)
 
     @property
     def upto(self) -> float:
@@ -39,8 +37,6 @@ class DeviceReadings:
     def add(self, event: schema.Devices) -> None:
         """Add a reading."""
         self._told.append(event)
-        if len(self._told) > _MOST_READINGS:
-            self._told.popleft()
 
     def before(self, t: float) -> dict[str, float]:
         """The means of all readings up to `t`, which are then forgotten; of memory the greatest."""

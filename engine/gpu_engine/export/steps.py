@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu_engine.events import schema
 from gpu_engine.events.schema import Event
 
-_MOST_READINGS = 1024
-"""Readings of memory that wait for their row; of more, neighbours are made one."""
+MOST_READINGS = 1024
+"""Readings that wait for their row; of more, the greatest memory is kept."""
 LOSS = "train/loss"
 
 
@@ -48,8 +47,7 @@ class Named(NamedTuple):
     values: dict[str, float]
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(NamedTuple):
     """The rank's memory at one moment, in bytes; of several GPUs the fullest one's."""
 
     t: float
@@ -137,18 +135,9 @@ class RankSteps:
             known = [b for b in each if b is not None]
             if known:
                 values[name] = float(max(known))
+        if len(self.memory) == MOST_READINGS:
+            greatest(values, self.memory.popleft().values)
         self.memory.append(Reading(event.t, values))
-        if len(self.memory) > _MOST_READINGS:
-            self._halve()
-
-    def _halve(self) -> None:
-        old = list(self.memory)
-        self.memory.clear()
-        for one, two in zip(old[::2], [*old[1::2], None], strict=False):
-            if two is not None:
-                greatest(one.values, two.values)
-                one.t = two.t
-            self.memory.append(one)
 
 
 def greatest(into: dict[str, float], values: dict[str, float]) -> None:

@@ -128,14 +128,10 @@ def line_folder(folder: Path) -> Path:
 
 
 def enter(run: Path) -> None:
-    """Put the run, whose entry is written, into the line; or say that its entry has changed.
-    Raises OSError."""
+    """Put the run, whose entry is written, into the line. Raises OSError."""
     line = line_folder(folder_beside(run))
     line.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = line / f".{run.name}.{os.getpid()}"
-    # Not synced: a waiter that begins takes in who is missing.
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    new.rename(line / run.name)  # the folder's time changes
+    (line / run.name).touch(0o600)  # not synced: a waiter that begins takes in who is missing
 
 
 def leave(run: Path) -> None:
@@ -147,10 +143,9 @@ def leave(run: Path) -> None:
 def ids(folder: Path) -> list[str]:
     """The ids of the runs that wait there, in any order."""
     try:
-        names = os.listdir(line_folder(folder))  # noqa: PTH208
+        return os.listdir(line_folder(folder))  # noqa: PTH208
     except OSError:
         return []
-    return [name for name in names if not name.startswith(".")]
 
 
 def any_here(folder: Path) -> bool:
