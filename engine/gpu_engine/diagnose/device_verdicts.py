@@ -53,7 +53,6 @@ class Verdict:
 
 
 def of_memory(views: Sequence[RankView]) -> Verdict | None:
-    """A device's memory is nearly used up."""
     for view in views:
         for at, (peak, total) in enumerate(zip(view.gpu_peak, view.gpu_total, strict=False)):
             device = f"rank {view.label}, device {at}" if len(view.gpu_peak) > 1 else \
@@ -74,7 +73,6 @@ def of_memory(views: Sequence[RankView]) -> Verdict | None:
 
 
 def throttled(devices: Sequence[DeviceTimes]) -> Verdict | None:
-    """A device's clock is held down while it works."""
     found: list[tuple[float, DeviceTimes, list[Reading]]] = []
     for device in devices:
         busy = [r for r in device.readings

@@ -155,11 +155,9 @@ class Standstill:
     still: float
     """Seconds since its step or phase last changed."""
     silent: float
-    """Seconds since its last event."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether its heartbeat has stopped."""
         return self.silent > SILENT
 
     def __str__(self) -> str:
@@ -282,7 +280,6 @@ def _does(view: RankView, now: float) -> str:
 
 
 def _at(view: RankView) -> str:
-    """The line where it is."""
     stands = view.stands
     return (stands and (stands.place or next(iter(stands.stack), None))) or "an unknown line"
 

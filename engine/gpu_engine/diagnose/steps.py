@@ -36,13 +36,11 @@ class Parts:
     rank: int
     steps: int
     seconds: float
-    """All of their time."""
     parts: dict[str, float | None]
     """Seconds by part; None: not known. The rest is what the known ones leave."""
     median: float | None
     """Seconds of a step in the middle, without saving and evaluation."""
     workers: int | None
-    """The worker processes of the loader that training reads from."""
     on_device: bool
     """Whether these are seconds of the GPU and not of the process."""
     caught_up: int | None = None
@@ -55,13 +53,11 @@ class Parts:
         return None if value is None or not self.seconds else value / self.seconds
 
     def a_step(self, name: str) -> float | None:
-        """Seconds of this part in a step."""
         value = self.parts[name]
         return None if value is None or not self.steps else value / self.steps
 
     @property
     def training(self) -> float:
-        """Seconds without saving and evaluation."""
         return self.seconds - (self.parts["save"] or 0.0) - (self.parts["eval"] or 0.0)
 
     def to_dict(self) -> dict[str, object]:

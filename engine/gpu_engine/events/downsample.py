@@ -62,11 +62,9 @@ class Block(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=F
     begin: int
     """Where the part begins in the events file, in bytes."""
     end: int
-    """Where it ends, after a line."""
     mark: int
     """CRC-32 of its first bytes."""
     events: int
-    """How many events are in it."""
     step: StepLine | None = None
     """Its step events as one: `n` steps up to `step`, with their least, greatest, mean and last
     loss. Its rates are means."""

@@ -45,7 +45,6 @@ class EventBatch:
     times: list[TimeLine] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """How many events these are."""
         return len(self.steps) + len(self.memory) + len(self.phases) + len(self.times)
 
     def add(self, event: Frequent) -> None:

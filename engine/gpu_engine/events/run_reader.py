@@ -134,26 +134,15 @@ class RunReader:
     digest is read in place of what it stands for: then a step event in a batch may be several."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the run folder."""
         self._folder = folder
         self._tails: dict[int, DigestedTail] = {}
         self.cut_short = False
         """Whether the last `read` ended for lack of time, so that more may be there."""
 
     @property
-    def ranks(self) -> list[int]:
-        """The ranks whose files are read."""
-        return list(self._tails)
-
-    @property
     def skipped(self) -> int:
         """How many lines did not parse so far."""
         return sum(tail.skipped for tail in self._tails.values())
-
-    @property
-    def unknown(self) -> int:
-        """How many unknown kinds and fields were left out so far: a newer version wrote them."""
-        return sum(tail.unknown for tail in self._tails.values())
 
     def share(self) -> float:
         """The share of the files' bytes that has been read, 0 to 1."""

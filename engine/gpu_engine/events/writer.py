@@ -85,7 +85,6 @@ class EventWriter:
                     raise
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

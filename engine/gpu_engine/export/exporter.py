@@ -95,7 +95,6 @@ class _Export:
         self._run, self._rank = run, rank
         self._last: Row | None = None
         self._stepped: Row | None = None
-        """The last row of a step."""
         self.rows = 0
 
     def begin(self, target: Target) -> Source:

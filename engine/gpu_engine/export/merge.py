@@ -35,7 +35,6 @@ class DeviceReadings:
         return self._told[-1].t if self._told else float("-inf")
 
     def add(self, event: schema.Devices) -> None:
-        """Add a reading."""
         self._told.append(event)
 
     def before(self, t: float) -> dict[str, float]:
@@ -69,7 +68,6 @@ class Merge:
         self._lead: Piece | None = None
         """What the next row is made of; no piece: only of values with names."""
         self._at: Row | None = None
-        """The last row."""
         self.late = 0
         """Steps of ranks that came when their row had been made."""
 

@@ -69,7 +69,6 @@ class RankSteps:
         """Whether it is a further process that trains as a rank of which another is counted."""
         self._attempt, self._returns = 1, 0
         self._last = -1
-        """Its last step in this attempt."""
         self._stepped = False
         self._t: float | None = None
         """When the last step event of this attempt was written, Unix seconds."""

@@ -32,7 +32,6 @@ class Figures:
     loss: float | None = None
     """The mean of the ranks' last losses."""
     evaluation: dict[str, float] = field(default_factory=dict)
-    """The values of the last evaluation."""
     seconds: float | None = None
     """The time that its attempts took."""
     samples_per_s: float | None = None
@@ -114,7 +113,6 @@ def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
 
 
 def setting_rows(runs: Sequence[RunFacts]) -> list[Row]:
-    """The settings in which they differ."""
     keys = dict.fromkeys(k for r in runs for k in r.settings)
     rows = [Row(k, tuple(r.settings.get(k) for r in runs)) for k in keys]
     return [row for row in rows if row.differs]

@@ -74,11 +74,8 @@ class Entry(Wants):
     host: str
     """The machine on which it waits; several may share the folder."""
     priority: int = 0
-    """Runs with a higher one go first."""
     after: str | None = None
-    """The run that has to complete first."""
     begin: UnixTime | None = None
-    """It does not start before this time."""
     environ: str | None = None
     """The name of the file with the environment it was submitted in."""
     code: str | None = None
@@ -227,12 +224,10 @@ def reasons(folder: Path, host: str) -> Reasons:
 
 
 def board_path(folder: Path, host: str) -> Path:
-    """The board of the waiter on that machine."""
     return folder / f"board-{word(host)}.json"
 
 
 def lock_path(folder: Path, host: str) -> Path:
-    """The lock of the waiter on that machine."""
     return folder / f"waiter-{word(host)}.lock"
 
 
