@@ -83,7 +83,7 @@ WRITING = {
         queue/waiter.py: open in ensure, write_json in _write_board
         runs/bin.py: rename in put, rename in restore
         runs/trust.py: write_json in note_started
-        runs/waiting.py: open in locked, open in enter
+        runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
         sweep/figures.py: write_json in save
         worker/restarts.py: write_json in remember

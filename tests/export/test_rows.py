@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from gpu_engine.events.reader import Tail
 from gpu_engine.export import source as source_module
-from gpu_engine.export.merge import Merge
+from gpu_engine.export.merge import Merge, RankSteps
 from gpu_engine.export.row import MOST_NAMES, Names, Row
 from gpu_engine.export.source import Source
-from gpu_engine.export.steps import RankSteps
 
 from .. import event_lines
 from .kit import T0, Written, told

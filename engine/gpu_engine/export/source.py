@@ -10,9 +10,8 @@ from pathlib import Path
 from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths, events_path, ranks_with_files
 from gpu_engine.events.reader import Tail, attempts
-from gpu_engine.export.merge import DeviceReadings, Merge, is_memory
+from gpu_engine.export.merge import DeviceReadings, Merge, RankSteps, greatest, is_memory
 from gpu_engine.export.row import Row
-from gpu_engine.export.steps import RankSteps, greatest
 
 _PIECE = 1 << 16
 """Bytes that are read of a file at a time."""

@@ -140,9 +140,10 @@ def leave(run: Path) -> None:
 def ids(folder: Path) -> list[str]:
     """The ids of the runs that wait there, in any order."""
     try:
-        return os.listdir(line_folder(folder))  # noqa: PTH208
+        names = os.listdir(line_folder(folder))  # noqa: PTH208
     except OSError:
         return []
+    return [name for name in names if not name.startswith(".")]  # as NFS leaves some
 
 
 def any_here(folder: Path) -> bool:
