@@ -26,8 +26,8 @@ from gpu_engine.remote.run import parts
 from gpu_engine.runs import (
     chart_annotations,
     checkpoints,
+    compare,
     environment,
-    facts,
     job,
     notes,
     summary,
@@ -151,7 +151,7 @@ def test_files_of_a_run(name: str, tmp_path: Path, data: Any):
     with contextlib.suppress(UserError):
         READERS[name](run)
     with contextlib.suppress(UserError):
-        facts.read(Run(run))
+        compare.read(Run(run))
 
 
 EVENTS = [json.loads(line) for line in events_of(0)]
