@@ -18,7 +18,7 @@ WRITING = {
         common/files.py: open in _inside, open in open_inside, open in _replace,
             open_inside in overwrite_inside, write_inside in write_json_inside,
             replace in _replace
-        events/downsample.py: open_inside in _locked
+        events/downsample.py: open_inside in advance
         events/writer.py: KeptFile in __init__, open_inside in append
         launching/launcher.py: open_inside in supervise
         launching/notifier.py: open_inside in start
@@ -84,7 +84,7 @@ WRITING = {
         queue/waiter.py: open in ensure, write_json in _write_board
         runs/bin.py: rename in put, rename in restore
         runs/trust.py: write_json in note_started
-        runs/waiting.py: open in locked, open in enter
+        runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
         sweep/figures.py: write_json in save
         worker/restarts.py: write_json in remember

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_engine.diagnose import render, steps, verdicts
+from gpu_engine.diagnose import steps, verdicts
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import SPANS, RankView
 
@@ -144,8 +144,8 @@ def test_what_is_not_known_is_told_as_that():
     parts = steps.of_run(rank(wait=None, copy=None))
     assert parts.share("wait") is None
     assert parts.to_dict()["parts"]["wait"] is None
-    assert "waiting" not in render.line(parts)
-    assert render.line(parts) == (
+    assert "waiting" not in steps.line(parts)
+    assert steps.line(parts) == (
         "10 ms a step: data 2%, forward 30%, backward 30%, optimizer 10%, rest 28%")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.events import downsample, schema
+from gpu_engine.events import downsample, run_reader, schema
 from gpu_engine.events.downsample import Digester
 from gpu_engine.events.paths import DIGESTED, digest_path, events_path
 from gpu_engine.events.reader import Tail
@@ -33,10 +34,9 @@ def small(monkeypatch):
     """Files of some kilobytes are long."""
     for module in downsample, digests:
         monkeypatch.setattr(module, "DIGESTED", 2000)
-    monkeypatch.setattr(downsample, "AT_ONCE", 4)
+    monkeypatch.setattr(run_reader, "AT_ONCE", 4)
     for name in "_PIECE", "_END":
         monkeypatch.setattr(downsample, name, 600)
-    monkeypatch.setattr(downsample, "FINE", 4000)
 
 
 def a_run(folder: Path, seed: int, events: int, odd: float = 0.02) -> Path:
@@ -115,8 +115,7 @@ def same(view: RunView, other: RunView) -> None:
 
 
 def blocks(path: Path) -> list[downsample.Block]:
-    return [b for text in digest_path(path).read_bytes().split(b"\n")[:-1]
-            if (b := downsample._block(text)) is not None]
+    return list(downsample.blocks(path))
 
 
 @given(seed=st.integers(0, 10**6), events=st.integers(0, 150),
@@ -165,27 +164,27 @@ def test_blocks_hold_the_least_greatest_mean_and_last_of_their_losses(tmp_path):
         assert max((m.gpu_allocated[0] for m in block.memory), default=0) == fullest
 
 
-def test_blocks_grow_with_what_is_before_them(tmp_path):
+def test_blocks_grow_with_what_is_before_them(tmp_path, monkeypatch):
     """So a run that is ten times as long has not ten times as many, and none is as wide as a dot
     of a chart."""
-    path = a_run(tmp_path, 12, 3000, odd=0.0)
+    monkeypatch.setattr(downsample, "_LEAST", 100)
+    monkeypatch.setattr(downsample, "FEWEST", 1)
+    path = a_run(tmp_path, 12, 5000, odd=0.0)
     all_of(Digester(path))
-    found, most = blocks(path), {}
-    for block in found:
-        times = 1
-        while block.begin >= 2 * 4000 * times:  # FINE
-            times *= 2
-        assert block.events <= 64 * times
-        steps = path.read_bytes()[block.begin:block.end].count(b'"step",')
-        assert steps <= 16 * times
-        most[times] = max(most.get(times, 0), steps)
-    assert [most[times] for times in (1, 2, 4)] == [16, 32, 64]
-    assert max(most.values()) > 200  # less than there is room for, as attempts go back
+    sizes = {at: [b.end - b.begin for b in blocks(path) if b.begin // 100_000 == at]
+             for at in (0, 2, 4)}
+    assert all(sizes.values())
+    # The line that makes a block large enough is still in it.
+    assert all(size <= max(100, (at + 1) * 100_000 // 512) + 1500
+               for at, each in sizes.items() for size in each)
+    assert max(sizes[0]) < 2000 < 400_000 // 512 + 1500
+    assert sorted(sizes[4])[len(sizes[4]) // 2] > 400_000 // 512
 
 
 def test_a_block_is_never_larger_than_what_is_digested_at_once(tmp_path, monkeypatch):
     """Otherwise it would be begun again and again."""
-    monkeypatch.setattr(downsample, "_WHOLE", 5000)
+    for name in "_LEAST", "_WHOLE":
+        monkeypatch.setattr(downsample, name, 5000)
     path = a_run(tmp_path, 13, 3000, odd=0.0)
     digester = Digester(path)
     while digester.advance(7000):
@@ -235,8 +234,8 @@ def test_as_the_file_grows_the_digest_does_by_whole_blocks(tmp_path, seed):
 def test_two_do_not_digest_the_same_file(tmp_path):
     path = a_run(tmp_path, 2, 500)
     first, second = Digester(path), Digester(path)
-    with downsample._locked(digest_path(path)) as held:
-        assert held is not None
+    with digest_path(path).open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
         assert not first.advance()
         assert not blocks(path)
     first.advance(4000)
@@ -390,7 +389,7 @@ def test_what_steps_were_spent_on_is_kept_whole(tmp_path):
     all_of(Digester(path))
     assert sum(len(block.times) for block in blocks(path)) > 20
     view, _, reader = told(tmp_path)
-    assert reader.skipped == reader.unknown == 0
+    assert reader.skipped == 0
     spans = view.ranks[0].spans
     assert (sum(s.n for s in spans), sum(s.seconds for s in spans)) == (390, 19.5)
     assert [s.step for s in spans] == list(range(10, 400, 10))

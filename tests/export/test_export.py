@@ -156,7 +156,7 @@ def test_no_row_is_lost_or_doubled_while_a_run_is_followed(home, tmp_path, hasty
         said: list[str] = []
 
         def follow(to: str, where: Path) -> None:
-            ended[to] = exporter.follow(it.run, opener(to, it.run.id, "toy", where),
+            ended[to] = exporter.export(it.run, opener(to, it.run.id, "toy", where),
                                         lambda state: state.live, said=said.append)
 
         threads = [threading.Thread(target=follow, args=each)
@@ -193,7 +193,7 @@ def test_no_row_is_lost_or_doubled_while_a_run_is_followed(home, tmp_path, hasty
 
 def test_following_a_run_that_has_ended_is_an_export(run, tmp_path):
     said: list[str] = []
-    exporter.follow(run, opener("csv", run.id, "digits", tmp_path / "f.csv"),
+    exporter.export(run, opener("csv", run.id, "digits", tmp_path / "f.csv"),
                     lambda state: state.live, said=said.append)
     assert said == []
     assert called("export", run.id, "--to", "csv", "-o", str(tmp_path / "e.csv")).returncode == 0
@@ -266,7 +266,7 @@ def test_a_run_that_is_removed_meanwhile_is_said_to_be(home, tmp_path):
             return True
 
         with pytest.raises(exporter.Failed, match="was removed meanwhile"):
-            exporter.follow(it.run, opener("csv", it.run.id, "toy", out), goes_on)
+            exporter.export(it.run, opener("csv", it.run.id, "toy", out), goes_on)
         (tmp_path / "elsewhere").rename(it.path)
     assert len(table(out)) == 1  # what could be seen before stays
 
@@ -274,7 +274,7 @@ def test_a_run_that_is_removed_meanwhile_is_said_to_be(home, tmp_path):
 def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
     out = tmp_path / "x.csv"
     out.write_text("mine")
-    monkeypatch.setattr(exporter._Export, "_close", lambda *a: os.write(-1, b""))
+    monkeypatch.setattr(exporter._Export, "close", lambda *a: os.write(-1, b""))
     done = called("export", run.id, "--to", "csv", "-o", str(out))
     assert done.returncode == 1
     assert "bad file descriptor" in done.stderr

@@ -86,15 +86,12 @@ def test_the_line_is_read_again_only_where_it_has_changed(home, monkeypatch):
     first = waits("0")
     waits("1", number=2)
     folder = paths.queue_folder()
-    old = time.time() - 5
-    os.utime(waiting.line_folder(folder), (old, old))
     before = waiting.line(folder)
     read: list[str] = []
     real = waiting.read
-    with monkeypatch.context() as patch:
-        patch.setattr(waiting, "ids", lambda folder: pytest.fail("listed again"))
-        assert waiting.line(folder) is before
     monkeypatch.setattr(waiting, "read", lambda run: read.append(run.name) or real(run))
+    assert waiting.line(folder) is before
+    assert read == []
     third = waits("2", number=0)
     assert list(waiting.line(folder)) == [third.id, *before]
     assert read == [third.id]

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Eval, Metric, Start, Step
-from gpu_engine.sweep import words
+from gpu_engine.sweep import table as words
 from gpu_engine.sweep.table import By, One, Stat, count, failures, parse_by, points, stat
 from gpu_engine.sweep.track import Extent, Track
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.events import hang
+from gpu_engine.diagnose import hangs
 from gpu_engine.events.frequent import grouped
 from gpu_engine.notify import journal
 from gpu_engine.plan.records import LaunchPlan
@@ -26,8 +26,8 @@ from gpu_engine.remote.run import parts
 from gpu_engine.runs import (
     chart_annotations,
     checkpoints,
+    compare,
     environment,
-    facts,
     job,
     notes,
     summary,
@@ -151,7 +151,7 @@ def test_files_of_a_run(name: str, tmp_path: Path, data: Any):
     with contextlib.suppress(UserError):
         READERS[name](run)
     with contextlib.suppress(UserError):
-        facts.read(Run(run))
+        compare.read(Run(run))
 
 
 EVENTS = [json.loads(line) for line in events_of(0)]
@@ -173,7 +173,7 @@ def test_events(tmp_path: Path, lines: list[bytes]):
         pass
     for view in follower.ranks.values():
         json.dumps(view.to_dict())
-    list(hang.stalled(follower.ranks.values(), time.time()))
+    list(hangs.stalled(follower.ranks.values(), time.time()))
     follower.progress()
     grouped(lines, lambda line: None)
 

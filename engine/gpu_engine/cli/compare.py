@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from gpu_engine.cli.output import echo, in_json, table
-from gpu_engine.runs import compare, facts
+from gpu_engine.runs import compare
 from gpu_engine.runs.compare import Row, cell
 
 
@@ -45,7 +45,7 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
         raise click.UsageError("--max-step-regression compares two runs: the one before, and the "
                                "one after")
     found = find_each(runs)
-    told = [facts.read(run) for run in found]
+    told = [compare.read(run)[0] for run in found]
     parts = compare.parts(told)
     settings = parts[1][1]
     change = None if limit is None else regression.compare(*found)

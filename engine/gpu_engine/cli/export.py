@@ -122,8 +122,7 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
                         online=online, again=again)
         try:
             if follow:
-                stop = _Stop()
-                done = exporter.follow(run, opened, StillOn(run), rank=rank, stopped=stop,
+                done = exporter.export(run, opened, StillOn(run), rank=rank, stopped=_Stop(),
                                        said=lambda text: echo(text, err=True))
             else:
                 done = exporter.export(run, opened, rank=rank)

@@ -63,7 +63,7 @@ def table(rows: Iterable[Sequence[str] | str], *, right: bool = False) -> list[s
 
 def in_json(value: object) -> str:
     """`value` as one document of strict JSON, for scripts."""
-    from gpu_engine.events.convert import json_safe
+    from gpu_engine.events.writer import json_safe
 
     text = json.dumps(json_safe(value), indent=2, allow_nan=False)
     return text.replace("\x7f", "\\u007f")

@@ -25,7 +25,7 @@ _METRICS = 30
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""
     from gpu_engine.cli import watch
-    from gpu_engine.diagnose import device_times, hangs, render, steps, verdicts
+    from gpu_engine.diagnose import device_times, hangs, steps, verdicts
     from gpu_engine.launching.lookup import find
     from gpu_engine.notify import journal
     from gpu_engine.runs import disk_room, job, leftovers, notes
@@ -47,7 +47,7 @@ def command(run: str, as_json: bool) -> None:
         echo(in_json({"state": state.to_dict(), "path": str(found.path),
                       "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
                       "notes": asdict(notes.read(found.path)),
-                      "diagnosis": render.to_dict(follower.ranks.values(), devices),
+                      "diagnosis": verdicts.to_dict(list(follower.ranks.values()), devices),
                       "hang": None if hang is None else asdict(hang),
                       "plan": plan.to_dict() if plan is not None else {}}))
         return
@@ -96,7 +96,7 @@ def command(run: str, as_json: bool) -> None:
              f"host {units.gib(view.rss)} GiB"
              + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if (parts := steps.of_last(view)) is not None:
-            echo(f"  {render.line(parts)}")
+            echo(f"  {steps.line(parts)}")
         if view.flops_per_s:
             echo(f"  matrix product {view.flops_per_s[-1] / 1e12:.3g} TFLOP/s")
         if view.error is not None and state.cause is None:  # the run ended well nevertheless

@@ -16,9 +16,22 @@ import click
 from gpu_engine.cli.output import Commands, echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.sweep import group, words
+from gpu_engine.sweep import group
 from gpu_engine.sweep.group import Group
-from gpu_engine.sweep.table import By, One, Point, count, failures, names, parse_by, points
+from gpu_engine.sweep.table import (
+    By,
+    One,
+    Point,
+    cells,
+    count,
+    failures,
+    heads,
+    names,
+    notes,
+    parse_by,
+    points,
+    summary,
+)
 
 if TYPE_CHECKING:
     from gpu_engine.sweep.again import Done
@@ -57,7 +70,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         return
     now = time.time()
     for g, m in zip(groups, members, strict=True):
-        echo(f"{g.id:<6} {g.name:<20.20} {words.summary(g.of, m):<40} {', '.join(g.keys)}  "
+        echo(f"{g.id:<6} {g.name:<20.20} {summary(g.of, m):<40} {', '.join(g.keys)}  "
              f"{units.ago(now - g.begun)}")
     if not groups:
         echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
@@ -128,9 +141,9 @@ def _print(done: Done, what: str) -> None:
 
 
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
-    out = [f"{found.id} {found.name}: {words.summary(found.of, members)}", ""]
-    out += table([words.heads(found.keys, by), *(words.cells(p) for p in rows)])
-    out += ["", *words.notes(rows, by)] if words.notes(rows, by) else []
+    out = [f"{found.id} {found.name}: {summary(found.of, members)}", ""]
+    out += table([heads(found.keys, by), *(cells(p) for p in rows)])
+    out += ["", *notes(rows, by)] if notes(rows, by) else []
     if by.name not in (there := names(members)) and there:
         out += ["", f"no run has recorded {by.name!r}; --by takes " + ", ".join(there[:30])]
     for why, whose in failures(members):

@@ -17,9 +17,9 @@ from gpu_engine.cli.output import coloured, echo
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, with_type
-from gpu_engine.events.convert import json_safe, to_dict
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
+from gpu_engine.events.writer import json_safe, to_dict
 from gpu_engine.runs.folder import EXIT_CODES, Run, State
 from gpu_engine.runs.follow import Follower
 

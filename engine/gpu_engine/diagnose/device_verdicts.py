@@ -7,14 +7,15 @@ A processor has none of these figures, so nothing is said of runs on one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from statistics import median
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import HARDWARE_REASONS
 from gpu_engine.diagnose.device_times import DeviceTimes, Reading, idle
 from gpu_engine.diagnose.steps import Parts
-from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events.rank_view import RankView
 
 READINGS = 12
@@ -35,8 +36,23 @@ IDLE_BY_PYTHON, IDLE_BY_WAITING = 0.3, 0.1
 """For how much of the time the device has nothing to do."""
 
 
+@frozen(slots=True)
+class Verdict:
+    """One thing that makes a run slow, or is about to end it."""
+
+    code: str
+    """One word, the same in every version."""
+    text: str
+    """One line for a person: what is slow and what would help."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the text rests on; seconds, bytes and shares."""
+    rank: int | None = None
+    """The rank that it is about; None: all."""
+    cost: float | None = None
+    """About the share of the run's time that it takes; None: it is not a matter of time."""
+
+
 def of_memory(views: Sequence[RankView]) -> Verdict | None:
-    """A device's memory is nearly used up."""
     for view in views:
         for at, (peak, total) in enumerate(zip(view.gpu_peak, view.gpu_total, strict=False)):
             device = f"rank {view.label}, device {at}" if len(view.gpu_peak) > 1 else \
@@ -57,7 +73,6 @@ def of_memory(views: Sequence[RankView]) -> Verdict | None:
 
 
 def throttled(devices: Sequence[DeviceTimes]) -> Verdict | None:
-    """A device's clock is held down while it works."""
     found: list[tuple[float, DeviceTimes, list[Reading]]] = []
     for device in devices:
         busy = [r for r in device.readings

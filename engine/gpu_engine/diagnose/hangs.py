@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
-from gpu_engine.events import hang
 from gpu_engine.events.schema import Collective
 
 if TYPE_CHECKING:
     from gpu_engine.events.rank_view import RankView
 
+SILENT = 5.0
+"""Seconds without an event after which a rank is called silent. A heartbeat comes once a second."""
+_ORDER = {name: i for i, name in enumerate(
+    ("init", "data", "running", "forward", "backward", "optimizer", "eval", "checkpoint"))}
 SOON = 20.0
 """Seconds after which a rank that has said where it is counts as waiting. It says so after ten."""
 _LONG = 30.0
@@ -63,14 +67,14 @@ def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
             since = units.clock(max(now - at.t, 0.0))
             return Hang(f"rank {view.rank} waits in the debugger since {since}, at {at.place}",
                         view.rank, True, debugger=True)
-    still = hang.stalled(views, now, at_least=at_least)
+    still = stalled(views, now, at_least=at_least)
     if not any(s.still > _LONG or s.is_silent or _of(views, s.rank).stands is not None
                for s in still):
         still = []
     # Before the first step data may be prepared for any time, but not behind a collective.
     early = [v for v in views if not v.step_times and v.outcome is None and v.beat is not None
              and (one := _waits(v)) is not None
-             and now - max(one.began, hang.debugged(views)) > at_least]
+             and now - max(one.began, debugged(views)) > at_least]
     if not still and not early:
         return None
     return behind(views, now) or (_without_operations(views, still, now) if still else None)
@@ -123,12 +127,12 @@ def another_size(views: Iterable[RankView], aborted: int) -> str:
         f" ({others})" if others else "") + ': is it called under "if rank == …:"?'
 
 
-def _without_operations(views: Sequence[RankView], still: Sequence[hang.Standstill], now: float,
+def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], now: float,
                         ) -> Hang:
     """No collective operation is known: who stands still, and where."""
     told = [v for s in still if (v := _of(views, s.rank)).stands is not None]
     if not told or still[0].is_silent:
-        return Hang(hang.describe(still), still[0].rank, False, silent=still[0].is_silent)
+        return Hang(describe(still), still[0].rank, False, silent=still[0].is_silent)
     told.sort(key=_works)
     longest = units.clock(max(s.still for s in still))
     by_place: dict[str, list[int]] = defaultdict(list)
@@ -137,6 +141,89 @@ def _without_operations(views: Sequence[RankView], still: Sequence[hang.Standsti
     text = "; ".join(f"{_ranks(ranks)} {what}" for what, ranks in list(by_place.items())[:3])
     return Hang(f"no step for {longest}: {text}", told[0].rank, all(map(_works, told)),
                 where=tuple(f"rank {v.rank}: {_at(v)}, {_does(v, now)}" for v in told))
+
+
+# --- who stands still --------------------------------------------------------------------------
+
+@frozen(slots=True)
+class Standstill:
+    """Where a rank stands still, and for how long."""
+
+    rank: int
+    step: int | None
+    phase: str | None
+    still: float
+    """Seconds since its step or phase last changed."""
+    silent: float
+
+    @property
+    def is_silent(self) -> bool:
+        return self.silent > SILENT
+
+    def __str__(self) -> str:
+        # A script's phase is "running" in everything but backward and optimizer: it says nothing.
+        where = f" in {self.phase}" if self.phase not in (None, "running") else ""
+        at = f" after step {self.step:,}" if self.step is not None else ""
+        text = f"rank {self.rank} has stalled{where} for {units.clock(self.still)}{at}"
+        if self.is_silent:
+            text += f", without a sign of life for {units.clock(self.silent)}"
+        return text
+
+
+def furthest_behind(ranks: Sequence[Standstill]) -> Standstill:
+    """The rank that is furthest behind. `ranks` must not be empty."""
+    return min(ranks, key=lambda s: (not s.is_silent, -1 if s.step is None else s.step,
+                                     _ORDER.get(s.phase or "", 0), -s.still))
+
+
+def describe(ranks: Sequence[Standstill]) -> str:
+    """One line that says which rank is furthest behind, and where the others stand."""
+    first = furthest_behind(ranks)
+    others = [s for s in ranks if s is not first]
+    if not others:
+        return str(first)
+    phases: dict[str, list[int]] = {}
+    for standing in others:
+        phases.setdefault(standing.phase or "?", []).append(standing.rank)
+    where = ", ".join(
+        f"{f'{len(ranks)} others' if len(ranks) > 8 else _ranks(ranks)} in {phase}"
+        for phase, ranks in phases.items())
+    return f"{first}; {where}"
+
+
+def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0,
+            unheard: Collection[int] = ()) -> list[Standstill]:
+    """The ranks that stand still for unusually long, the one furthest behind first.
+
+    Unusual is longer than `at_least` seconds and than five of the rank's own steps. Ranks before
+    their first step are left out: they may prepare data and compile kernels for any time. So are
+    those `unheard` of, see `State.unheard`, and all while one waits in its debugger. `now` is in
+    Unix seconds.
+    """
+    found, views = [], list(views)
+    person = debugged(views)
+    for view in views:
+        if view.outcome is not None or view.beat is None or not view.step_times \
+                or view.rank in unheard:
+            continue
+        since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0], person)
+        standing = Standstill(view.rank, view.step, view.phase, max(now - since, 0.0),
+                              max(now - view.beat, 0.0))
+        longest = max(standing.still, standing.silent)
+        # The pace is worked out only for the few that may stand still.
+        if longest > at_least and longest > 5 / (view.steps_per_s or inf):
+            found.append(standing)
+    if not found:
+        return []
+    first = furthest_behind(found)
+    return [first, *(s for s in found if s is not first)]
+
+
+def debugged(views: Iterable[RankView]) -> float:
+    """Until when a person has held up ranks in the debugger of one, Unix seconds; infinite while
+    it waits, 0 if there was none."""
+    return max((inf if v.debugged else v.debugger.t for v in views if v.debugger is not None),
+               default=0.0)
 
 
 # --- of one rank ------------------------------------------------------------------------------
@@ -179,7 +266,7 @@ def _does(view: RankView, now: float) -> str:
         return "has failed"
     if view.ended or view.outcome is not None:
         return f"has ended after step {view.at_step or 0:,}"
-    if view.beat is None or now - view.beat > hang.SILENT:
+    if view.beat is None or now - view.beat > SILENT:
         since = "" if view.beat is None else f" since {units.clock(now - view.beat)}"
         return f"gives no sign of life{since}"
     if stands is None:
@@ -193,7 +280,6 @@ def _does(view: RankView, now: float) -> str:
 
 
 def _at(view: RankView) -> str:
-    """The line where it is."""
     stands = view.stands
     return (stands and (stands.place or next(iter(stands.stack), None))) or "an unknown line"
 

@@ -47,7 +47,6 @@ class Summary:
     """What is held when most is held. All but places and device in bytes; None: not known."""
 
     places: list[Place]
-    """Those that hold most."""
     bytes: _Int
     early: _Int = 0
     """Of these, what was allocated before anybody noted by whom."""
@@ -140,7 +139,6 @@ def _own(name: str) -> bool:
 
 
 def lines(whole: Summary) -> list[str]:
-    """The summary for a terminal."""
     where = "the processor" if whole.device is None else f"GPU {whole.device}"
     out = [f"{where}: {units.size(whole.bytes)} held when it was most"
            + (f", {units.size(whole.early)} of it from before these steps" if whole.early else "")]

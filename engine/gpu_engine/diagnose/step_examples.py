@@ -26,9 +26,7 @@ class RankStep:
 
     rank: int
     at: schema.Step
-    """The event that has the step."""
     before: schema.Step | None
-    """The event before it."""
 
     def loss(self, step: int) -> float | None:
         """The rank's loss in this step; the mean of several if each was not recorded."""

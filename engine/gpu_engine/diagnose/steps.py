@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
 from gpu_engine.events import reader, schema
 from gpu_engine.events.rank_view import ALWAYS, RankView
@@ -35,13 +36,11 @@ class Parts:
     rank: int
     steps: int
     seconds: float
-    """All of their time."""
     parts: dict[str, float | None]
     """Seconds by part; None: not known. The rest is what the known ones leave."""
     median: float | None
     """Seconds of a step in the middle, without saving and evaluation."""
     workers: int | None
-    """The worker processes of the loader that training reads from."""
     on_device: bool
     """Whether these are seconds of the GPU and not of the process."""
     caught_up: int | None = None
@@ -54,13 +53,11 @@ class Parts:
         return None if value is None or not self.seconds else value / self.seconds
 
     def a_step(self, name: str) -> float | None:
-        """Seconds of this part in a step."""
         value = self.parts[name]
         return None if value is None or not self.steps else value / self.steps
 
     @property
     def training(self) -> float:
-        """Seconds without saving and evaluation."""
         return self.seconds - (self.parts["save"] or 0.0) - (self.parts["eval"] or 0.0)
 
     def to_dict(self) -> dict[str, object]:
@@ -136,6 +133,14 @@ def of_last(view: RankView) -> Parts | None:
         if sum(s.seconds for s in chosen) >= LAST and any(s.n for s in chosen):
             break
     return together(view.rank, chosen)
+
+
+def line(parts: Parts) -> str:
+    """A rank's steps in a line: "13.8 ms: data 2 %, forward 11 %, …"; parts that are not known, or
+    less than half a percent, are left out."""
+    each = [f"{NAMES[name]} {share:.0%}" for name in parts.parts
+            if (share := parts.share(name)) is not None and share >= 0.005]
+    return f"{units.brief(parts.seconds / parts.steps)} a step: {', '.join(each)}"
 
 
 def bar(view: RankView, cells: int = 10) -> str:

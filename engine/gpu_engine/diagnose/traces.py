@@ -79,9 +79,7 @@ class Summary:
     of: float
     """Seconds: of the whole trace, or those that so many steps usually take (`_SLOWED`)."""
     gpu: bool
-    """Whether what is told is of a GPU; else of the processor."""
     operators: tuple[Operator, ...]
-    """Those that take longest."""
     idle: float
     """The share in which nothing ran: no kernel on the GPU, or no operator on the processor."""
     gaps: tuple[Gap, ...]

@@ -7,6 +7,7 @@ sources. A rule that lacks a figure, or has too few steps, says nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from statistics import median, median_high
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
 from gpu_engine.diagnose import device_verdicts, outliers, steps
 from gpu_engine.diagnose.device_times import DeviceTimes
+from gpu_engine.diagnose.device_verdicts import Verdict
 from gpu_engine.diagnose.steps import NAMES, REST, Parts
-from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events.rank_view import RankView
 
 if TYPE_CHECKING:
@@ -54,6 +55,16 @@ def of(views: Sequence[RankView], devices: Sequence[DeviceTimes] = ()) -> list[V
         found += [rule(ranks) for rule in RULES]
         found.append(device_verdicts.not_kept_busy([r.whole for r in ranks], devices))
     return [verdict for verdict in found if verdict is not None]
+
+
+def to_dict(views: Sequence[RankView], devices: Sequence[DeviceTimes] = ()) -> dict[str, object]:
+    """For scripts: the verdicts, and each rank's last steps and all of its attempt's."""
+    ranks = []
+    for view in views:
+        last, run = steps.of_last(view), steps.of_run(view)
+        if last is not None and run is not None:
+            ranks.append({"rank": view.rank, "last": last.to_dict(), "run": run.to_dict()})
+    return {"verdicts": [asdict(v) for v in of(views, devices)], "ranks": ranks}
 
 
 def _long_enough(views: Sequence[RankView]) -> list[RankTimes]:

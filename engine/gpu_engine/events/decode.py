@@ -7,7 +7,6 @@ events: this is for those who read them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Annotated, Any, NamedTuple
@@ -36,26 +35,16 @@ class BadEvent(ValueError):
     """A line that is not an event, or has a field of a wrong type."""
 
 
-def from_dict(data: object, unknown: Callable[[str], None] = lambda name: None) -> Event | None:
-    """The event in a JSON object; None if its kind is not known here.
-
-    `unknown` is called with the name of each unknown kind or field, which is left out. Raises
-    BadEvent if the object is not an event or a field has a wrong type.
-    """
+def from_dict(data: object) -> Event | None:
+    """The event in a JSON object; None if its kind is not known here. Unknown fields are left out:
+    a newer version wrote them. Raises BadEvent if the object is not an event or a field has a wrong
+    type."""
     if type(data) is not dict or type(data.get("kind")) is not str:
         raise BadEvent("not an event")
     cls = KINDS.get(data["kind"])
     if cls is None:
-        unknown(data["kind"])
         return None
-    shape, named = shape_of(cls), {}
-    for name in data:
-        if name in shape.names or name == "kind":
-            continue
-        if shape.named and (data[name] is None or number(data[name]) is not None):
-            named[name] = number(data[name])
-        else:
-            unknown(name)
+    shape = shape_of(cls)
     try:
         found = msgspec.structs.asdict(msgspec.convert(with_words(data, shape), shape.record,
                                                        str_keys=True))
@@ -68,7 +57,10 @@ def from_dict(data: object, unknown: Callable[[str], None] = lambda name: None) 
             found[name] = {number: of(**msgspec.structs.asdict(one))
                            for number, one in found[name].items()}
     if shape.named:
-        found[shape.named] = named
+        found[shape.named] = {
+            name: number(value) for name, value in data.items()
+            if name not in shape.names and name != "kind"
+            and (value is None or number(value) is not None)}
     event = object.__new__(cls)  # `t` is no argument of the class
     object.__setattr__(event, "__dict__", found)
     return event

@@ -1,15 +1,14 @@
-"""A digest of a long events file, beside it: what its frequent events say, sixteen step events or
-more in a line. With it a long run is shown without reading all that its ranks wrote.
+"""A digest of a long events file, beside it: what its frequent events say, a block of them in a
+line. With it a long run is shown without reading all that its ranks wrote.
 
-Each line of the digest is a block: it stands for a part of the events file in which every line is a
-step, a memory event, a heartbeat or a step's parts, and no number is missing or not finite.
-Whatever else a rank tells (starts, values, checkpoints, errors) is in no block and is read from the
-events file, as is every part that no block stands for. So a digest that is missing, cut or damaged
-costs only time.
+A block stands for a part of the events file in which every line is a step, a memory event, a
+heartbeat or a step's parts, and no number is missing or not finite. Whatever else a rank tells
+(starts, values, checkpoints, errors) is in no block and is read from the events file, as is every
+part that no block stands for. So a digest that is missing, cut or damaged costs only time.
 
-The supervisor writes it as the run goes on, once there is enough to save time on; the panel writes
-it for runs that have none. The events file stays the truth: a block that does not fit it any more
-is not used.
+The supervisor writes it as the run goes on, once there is enough to save time on; the panel has it
+written for runs that have none. The events file stays the truth: a block that does not fit it any
+more is not used.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import fcntl
 import os
 import sys
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
@@ -38,34 +37,19 @@ from gpu_engine.events.frequent import (
     TimeLine,
     decoded,
 )
-from gpu_engine.events.paths import (
-    DIGESTED,
-    digest_path,
-    events_path,
-    inside,
-    ranks_with_files,
-)
+from gpu_engine.events.paths import DIGESTED, digest_path, events_path, inside, ranks_with_files
 from gpu_engine.events.view import last_loss
 
-STEPS, LINES = 16, 64
-"""The most step events, and the most events, in a block near the beginning of the file."""
-FINE = 1 << 22
-"""Bytes. From twice as many on, blocks grow with the part of the file that is before them: see
-`growth`."""
 FEWEST = 8
 """Fewer events than that are no block: reading them costs no more."""
-AT_ONCE = 64
-"""The most blocks that are read at once."""
+_LEAST, _WHOLE = 1 << 11, 1 << 16
+"""Bytes from which a block takes no further event, at the beginning of the file and at the most."""
 _LONGEST = 8192
 """Bytes of a line in a block."""
 _LONGEST_BLOCK = 1 << 20
 """Bytes of a line of the digest; a longer one is none."""
 _PIECE = 1 << 18
-"""Bytes that are read at once."""
-_WHOLE = 1 << 16
-"""Bytes from which a block takes no further event. Where a zoomed chart can't read the events
-again, because they are too many, it still has enough blocks; and a block is complete within what is
-digested at once."""
+"""Fewer new bytes of events than that are left for the next time."""
 _END = 1 << 18
 """Bytes at the end of the events file that have no digest: the last values are told exactly."""
 _MARK = 48
@@ -78,11 +62,9 @@ class Block(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=F
     begin: int
     """Where the part begins in the events file, in bytes."""
     end: int
-    """Where it ends, after a line."""
     mark: int
     """CRC-32 of its first bytes."""
     events: int
-    """How many events are in it."""
     step: StepLine | None = None
     """Its step events as one: `n` steps up to `step`, with their least, greatest, mean and last
     loss. Its rates are means."""
@@ -95,43 +77,24 @@ class Block(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=F
     times: tuple[TimeLine, ...] = ()
     """All that is told of what time went into, which is seldom."""
 
+    def fits(self, file: BinaryIO) -> bool:
+        """Whether the events file has this part still, or again. Raises OSError."""
+        return _mark(file, self.begin) == self.mark \
+            and os.pread(file.fileno(), 1, self.end - 1) == b"\n"
+
 
 # --- reading --------------------------------------------------------------------------------------
 
 
-class Blocks:
-    """The blocks of a digest, in order, for one who reads the events file from its beginning."""
-
-    def __init__(self, events: Path) -> None:
-        self._path = digest_path(events)
-        self._lines: Iterator[bytes] | None = None
-        self._next: Block | None = None
-
-    def next_blocks(self, file: BinaryIO, at: int) -> tuple[list[Block], int | None]:
-        """The blocks that stand for the events file from `at` on, without a gap between them: at
-        most `AT_ONCE`. With them, where the next block begins after that; None: there is none, or
-        it was not looked for. `file`: the events file."""
-        found: list[Block] = []
-        end = at
-        while len(found) < AT_ONCE:
-            block = self._next if self._next is not None else self._read()
-            self._next = block
-            if block is None or block.begin > end:
-                break
-            if block.begin == end:
-                found.append(block)
-                end = block.end
-            self._next = None  # one that begins before `end` is of what was read already
-        if found and not (_fits(file, found[0]) and _fits(file, found[-1])):
-            self._next, self._lines = None, iter(())
-            return [], None
-        return found, None if self._next is None else self._next.begin
-
-    def _read(self) -> Block | None:
-        """The next block whose line is whole."""
-        if self._lines is None:
-            self._lines = _lines(self._path)
-        return next((block for block in map(_block, self._lines) if block is not None), None)
+def blocks(events: Path) -> Iterator[Block]:
+    """The blocks of the digest of an events file, in order; damaged ones are left out."""
+    try:
+        with file_inside(*inside(digest_path(events))) as file:
+            while line := file.readline(_LONGEST_BLOCK):
+                if (block := _block(line)) is not None:
+                    yield block
+    except OSError:
+        return
 
 
 def batch(blocks: Sequence[Block]) -> EventBatch:
@@ -143,23 +106,11 @@ def batch(blocks: Sequence[Block]) -> EventBatch:
                       [line for b in blocks for line in b.times])
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with file_inside(*inside(path)) as file:
-            rest = b""
-            while len(rest) < _LONGEST_BLOCK and (data := file.read(_PIECE)):
-                *lines, rest = (rest + data).split(b"\n")
-                yield from lines
-    except OSError:
-        return
-
-
 _decode = msgspec.json.Decoder(Block).decode
 
 
 def _block(line: bytes) -> Block | None:
-    """The block in a line; None if the line is damaged, or there is none."""
-    crc, _, text = line.partition(b" ")
+    crc, _, text = line.rstrip(b"\n").partition(b" ")
     try:
         if int(crc, 16) != zlib.crc32(text):
             return None
@@ -169,27 +120,11 @@ def _block(line: bytes) -> Block | None:
     return block if 0 <= block.begin < block.end else None
 
 
-def _fits(file: BinaryIO, block: Block) -> bool:
-    """Whether the events file has this part still, or again."""
-    try:
-        return _mark(file, block.begin) == block.mark \
-            and os.pread(file.fileno(), 1, block.end - 1) == b"\n"
-    except OSError:
-        return False
-
-
 def _mark(file: BinaryIO, begin: int) -> int:
     return zlib.crc32(os.pread(file.fileno(), _MARK, begin))
 
 
 # --- writing --------------------------------------------------------------------------------------
-
-
-def growth(begin: int) -> int:
-    """By how much a block that begins at this byte is larger than the first ones, unless it has
-    `_WHOLE` bytes before: 1, 2, 4 and so on, doubled when the place is. So a block of usual events
-    is at most a five-hundredth of what is before it, which is less than a dot of a chart."""
-    return 1 << max((begin // FINE).bit_length() - 1, 0)
 
 
 class Digester:
@@ -216,141 +151,81 @@ class Digester:
             upto = size - _END
             if size < DIGESTED or (self._at is not None and upto - self._at < _PIECE):
                 return False
-            with _locked(digest_path(self._events)) as out:
-                if out is None:
+            with os.fdopen(open_inside(*inside(digest_path(self._events)),
+                                       os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab", 0) as out:
+                try:
+                    fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
                     return False
                 if self._at is None or self._at > size:
-                    self._at, self._step = _digested(self._events, file, out), None
+                    self._at, self._step = self._digested(file, out), None
                 before = self._at
-                made, self._at, self._step = _blocks(file, before, min(before + limit, upto),
-                                                     self._step)
-                if made:
-                    os.write(out, b"".join(map(_line, made)))
+                made, self._at = self._digest(file, before, min(before + limit, upto))
+                if made:  # whoever wrote it before may have been killed within a line
+                    out.write(b"\n" + b"".join(map(_line, made)))
                 return before < self._at <= upto - _PIECE
 
+    def _digested(self, file: BinaryIO, out: BinaryIO) -> int:
+        """Where the last block of the digest `out` ends. One that does not fit the events file is
+        of another file: the digest is begun again."""
+        last = deque(blocks(self._events), maxlen=1)
+        if last and last[0].fits(file):
+            return last[0].end
+        out.truncate(0)
+        return 0
 
-def _digested(events: Path, file: BinaryIO, out: int) -> int:
-    """Where the last block of the digest `out` ends. One that does not fit the events file is of
-    another file: the digest is begun again."""
-    last: Block | None = None
-    for block in map(_block, _lines(digest_path(events))):
-        last = block or last
-    if last is None or _fits(file, last):
-        return 0 if last is None else last.end
-    os.ftruncate(out, 0)
-    return 0
+    def _digest(self, file: BinaryIO, at: int, upto: int) -> tuple[list[Block], int]:
+        """The blocks of the events file from `at` to about `upto`, and where to go on: at the block
+        that is not complete yet."""
+        file.seek(at)
+        found: list[Block] = []
+        begin, now, before, step = at, EventBatch(), self._step, self._step
+        while at < upto and (line := file.readline(_LONGEST)):
+            told = decoded(line) if line.endswith(b"\n") else None
+            after = told.step if isinstance(told, StepLine) else step
+            plain = told if told is not None and _is_plain(told, step) else None
+            if plain is None or not _goes_on(now, plain, at - begin, begin):
+                _close(file, begin, at, now, found)
+                begin, now, before = at, EventBatch(), step
+            at, step = at + len(line), after
+            if plain is not None:
+                now.add(plain)
+            else:
+                begin, before = at, step
+        self._step = before
+        return found, begin
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[int | None]:
-    """The digest opened for appending whole lines; None if another process has it."""
-    fd = open_inside(*inside(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        size = os.fstat(fd).st_size
-        if size and os.pread(fd, 1, size - 1) != b"\n":  # whoever wrote it was killed
-            os.write(fd, b"\n")
-        yield fd
-    finally:
-        os.close(fd)
+def _size(begin: int) -> int:
+    """How many bytes a block that begins at this byte has about: at most a five-hundredth of what
+    is before it, which is less than a dot of a chart, and not so many that a zoomed chart which
+    can't read the events again, as they are too many, would have too few blocks."""
+    return min(max(begin >> 9, _LEAST), _WHOLE)
 
 
-_encode = msgspec.json.Encoder().encode
+def _goes_on(now: EventBatch, told: Frequent, size: int, begin: int) -> bool:
+    """Whether the event belongs to the block of `now`, which has `size` bytes."""
+    return size < _size(begin) and not (
+        isinstance(told, StepLine) and now.steps
+        and (told.loss is None) != (now.steps[-1].loss is None))
+
+
+def _close(file: BinaryIO, begin: int, end: int, now: EventBatch, into: list[Block]) -> None:
+    """Add the block of these events to `into`, if it is worth it."""
+    step = _together(now.steps)
+    if len(now) >= FEWEST and (step is None or step.loss is None or isfinite(step.loss)):
+        into.append(Block(
+            begin, end, _mark(file, begin), len(now), step,
+            _ends(now.memory, [max(now.memory, key=_fullness)] if now.memory else []),
+            _ends(now.phases, []), now.at_step, tuple(now.times)))
 
 
 def _line(block: Block) -> bytes:
-    text = _encode(block)
+    text = msgspec.json.encode(block)
     return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
-def _blocks(file: BinaryIO, at: int, end: int, step: int | None
-            ) -> tuple[list[Block], int, int | None]:
-    """The blocks of the events file from `at` to about `end`, and where to go on: at the block that
-    is not complete yet. `step`: the last step before `at`; returned for where to go on."""
-    file.seek(at)
-    found: list[Block] = []
-    now = _Open(at, step)
-    rest = b""
-    while at < end and (data := file.read(min(_PIECE, end - at))):
-        *lines, rest = (rest + data).split(b"\n")
-        for line, told in zip(lines, decoded(lines), strict=True):
-            after = at + len(line) + 1
-            if told is None or len(line) > _LONGEST or not _plain(told, step):
-                now.close(file, found)
-                step = told.step if isinstance(told, StepLine) else step
-                now = _Open(after, step)
-            else:
-                if not now.goes_on(told):
-                    now.close(file, found)
-                    now = _Open(at, step)
-                now.add(told, after)
-                step = told.step if isinstance(told, StepLine) else step
-            at = after
-        if len(rest) > _LONGEST:  # no line of ours: what is left of it is none either
-            now.close(file, found)
-            at, rest = at + len(rest), b""
-            now = _Open(at, step)
-    return (found, now.begin, now.after) if now.events else (found, at, step)
-
-
-@dataclass(slots=True)
-class _Open:
-    """A block to which events are being added."""
-
-    begin: int
-    after: int | None
-    """The last step before it."""
-    end: int = 0
-    events: int = 0
-    steps: list[StepLine] = field(default_factory=list)
-    memory: list[MemoryLine] = field(default_factory=list)
-    phases: list[PhaseLine] = field(default_factory=list)
-    times: list[TimeLine] = field(default_factory=list)
-    at_step: int | None = None
-    growth: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.growth = growth(self.begin)
-
-    def goes_on(self, told: Frequent) -> bool:
-        """Whether the event belongs to this block: there is room for it, and its steps follow."""
-        if self.events >= LINES * self.growth or self.end - self.begin >= _WHOLE:
-            return False
-        if not isinstance(told, StepLine) or not self.steps:
-            return True
-        return len(self.steps) < STEPS * self.growth \
-            and (told.loss is None) == (self.steps[-1].loss is None)
-
-    def add(self, told: Frequent, end: int) -> None:
-        """Add an event, given where its line ends."""
-        self.events += 1
-        self.end = end
-        if isinstance(told, StepLine):
-            self.steps.append(told)
-            self.at_step = told.step
-        elif isinstance(told, PhaseLine):
-            self.phases.append(told)
-            self.at_step = told.step if told.step is not None else self.at_step
-        elif isinstance(told, TimeLine):
-            self.times.append(told)
-        else:
-            self.memory.append(told)
-
-    def close(self, file: BinaryIO, into: list[Block]) -> None:
-        """Add the block to `into`, if it is worth it."""
-        step = _together(self.steps)
-        if self.events >= FEWEST and (step is None or step.loss is None or isfinite(step.loss)):
-            into.append(Block(
-                self.begin, self.end, _mark(file, self.begin), self.events, step,
-                _ends(self.memory, [max(self.memory, key=_fullness)] if self.memory else []),
-                _ends(self.phases, []), self.at_step, tuple(self.times)))
-
-
-def _plain(told: Frequent, step: int | None) -> bool:
+def _is_plain(told: Frequent, step: int | None) -> bool:
     """Whether nothing of it is lost in a block. `step`: the last step before it. Steps that don't
     go on from there, such as those that another attempt does again, stand alone."""
     if isinstance(told, StepLine):

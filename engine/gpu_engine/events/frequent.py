@@ -45,8 +45,20 @@ class EventBatch:
     times: list[TimeLine] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """How many events these are."""
         return len(self.steps) + len(self.memory) + len(self.phases) + len(self.times)
+
+    def add(self, event: Frequent) -> None:
+        """Add the next event of the file."""
+        if isinstance(event, MemoryLine):
+            self.memory.append(event)
+        elif isinstance(event, TimeLine):
+            self.times.append(event)
+        else:
+            if isinstance(event, PhaseLine):
+                self.phases.append(event)
+            else:
+                self.steps.append(event)
+            self.at_step = event.step if event.step is not None else self.at_step
 
 
 EventOrBatch = Event | EventBatch
@@ -56,16 +68,9 @@ Frequent = StepLine | MemoryLine | PhaseLine | TimeLine
 _decode = msgspec.json.Decoder(Frequent).decode
 
 
-def decoded(lines: Sequence[bytes]) -> list[Frequent | None]:
-    """The event in each line; None where it is not one of the frequent ones, or has a number that
-    is not finite."""
-    try:
-        return list(map(_decode, lines))
-    except ERRORS:
-        return [_plain(line) for line in lines]
-
-
-def _plain(line: bytes) -> Frequent | None:
+def decoded(line: bytes) -> Frequent | None:
+    """The event in a line; None where it is not one of the frequent ones, or has a number that is
+    not finite."""
     try:
         return _decode(line)
     except ERRORS:
@@ -79,45 +84,34 @@ def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> l
         every = list(map(_decode, lines))
     except ERRORS:
         return _one_by_one(lines, plain)
+    if not every:
+        return []
     named = (one.step for one in reversed(every)
              if type(one) is StepLine or (type(one) is PhaseLine and one.step is not None))
     return [EventBatch([one for one in every if type(one) is StepLine], [],
                        [one for one in every if type(one) is MemoryLine],
                        [one for one in every if type(one) is PhaseLine],
                        next(named, None),
-                       [one for one in every if type(one) is TimeLine])] if every else []
+                       [one for one in every if type(one) is TimeLine])]
 
 
 def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]
                 ) -> list[EventOrBatch]:
     """The same where some lines are not of the frequent kinds."""
     found: list[EventOrBatch] = []
-    now: EventBatch | None = None
     for line in lines:
-        one = _plain(line)
+        one = decoded(line)
         odd = _odd(line) if one is None else None
-        one = one or odd
-        if one is None:
-            event = plain(line)
-            if event is not None:
+        frequent = one or odd
+        if frequent is None:
+            if (event := plain(line)) is not None:
                 found.append(event)
-                now = None
             continue
-        if now is None:
+        now = found[-1] if found else None
+        if not isinstance(now, EventBatch):
             now = EventBatch()
             found.append(now)
-        if isinstance(one, MemoryLine):
-            now.memory.append(one)
-            continue
-        if isinstance(one, TimeLine):
-            now.times.append(one)
-            continue
-        if isinstance(one, PhaseLine):
-            now.phases.append(one)
-        else:
-            now.steps.append(one)
-        if one.step is not None:
-            now.at_step = one.step
+        now.add(frequent)
         if odd is not None:
             now.odd.append(odd)
     return found

@@ -34,7 +34,7 @@ def inside(path: Path) -> tuple[Path, str]:
 
 
 def digest_path(events: Path) -> Path:
-    """The digest of an events file, if that is long: see `digest`."""
+    """The digest of an events file, if that is long: see `downsample`."""
     return events.with_suffix(".digest")
 
 

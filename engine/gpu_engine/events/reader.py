@@ -1,7 +1,7 @@
 """Reading events files, also while ranks are writing them. The only parser of these files.
 
 The last line of a live file may be half written: it is kept until the rest is there. Lines that do
-not parse, and unknown kinds and fields, are left out and counted.
+not parse are left out and counted; unknown kinds and fields are left out.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ class Tail:
         self.path = path
         self._inside = inside(path)
         self.skipped = 0
-        """Lines that did not parse."""
-        self.unknown = 0
-        """Unknown kinds and fields: a newer version wrote them."""
         self._inode: int | None = None
         self._offset = 0
         self._rest = b""
@@ -108,13 +105,10 @@ class Tail:
         if not line or line.isspace():
             return None
         try:
-            return from_dict(_decoded(line.decode()), self._note_unknown)
+            return from_dict(_decoded(line.decode()))
         except (ValueError, RecursionError):
             self.skipped += 1
             return None
-
-    def _note_unknown(self, name: str) -> None:
-        self.unknown += 1
 
 
 def backwards(path: Path, *kinds: type[_Kind], within: int | None = None) -> Iterator[_Kind]:

@@ -81,7 +81,6 @@ class Schedule(Event):
     dropped: int | None
     """Examples that each epoch leaves out."""
     batch: int | None
-    """Examples in a global batch."""
     first_step: int = 0
 
 
@@ -114,7 +113,6 @@ class Step(Event):
     epoch: int | None = None
     """None in a person's own script, as are samples_per_s and data_wait."""
     loss: float | None = None
-    """The mean loss of the n steps."""
     losses: tuple[float, ...] = ()
     """The loss of each of the n steps. If they are too many, the next three fields instead."""
     loss_min: float | None = None
@@ -136,15 +134,11 @@ class StepTime(Event):
 
     kind = "step_time"
     step: int
-    """Steps so far."""
     n: int
-    """How many steps these are."""
     seconds: float
     """All of the time that is told of here."""
     data: float | None = None
-    """Waiting for the next batch."""
     copy: float | None = None
-    """Copying batches to the device."""
     forward: float | None = None
     """From the batch to the backward pass."""
     backward: float | None = None
@@ -185,7 +179,6 @@ class Training(Event):
     name: str | None
     """The name of its optimizer."""
     optimizer: int | None
-    """The number of its optimizer."""
 
 
 @frozen
@@ -328,7 +321,6 @@ class Sniff(Event):
 
     kind = "sniff"
     step: int
-    """Steps so far."""
     model: str
     """The device's; "cpu" for a processor."""
     flops_per_s: float

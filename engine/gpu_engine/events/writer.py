@@ -1,4 +1,5 @@
-"""Writing events: one writer per file, and only whole lines, in one `write` per call.
+"""Writing events: as the JSON objects in the lines of a rank's file, which `decode` reads; one
+writer per file, and only whole lines, in one `write` per call.
 
 Standard library and Python 3.9 syntax only, like `schema`.
 """
@@ -7,24 +8,57 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 # Relative: in an observed script the package has another name.
 from ..common.files import open_inside
 from ..common.kept_file import KeptFile
-from . import convert, paths, schema
+from . import paths
+from .schema import Event, rename_reserved
 
 _encoded = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
-def encode(event: schema.Event) -> bytes:
+def to_dict(event: Event) -> dict[str, object]:
+    """The JSON object of an event. Numbers that are not finite are still floats in it."""
+    return {"t": round(event.t, 3), "kind": event.kind, **_fields(event)}
+
+
+def _fields(record: Any) -> dict[str, object]:
+    out: dict[str, object] = {}
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if one.type == "Named":
+            out.update(rename_reserved(value))
+        elif isinstance(value, dict):
+            out[one.name] = {str(key): _fields(other) for key, other in value.items()}
+        elif one.name != "t" and (value not in (None, ()) or one.default not in (None, ())):
+            out[one.name] = value
+    return out
+
+
+def json_safe(value: object) -> object:
+    """`value` with every float that is not finite replaced by a string, as strict JSON needs it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {str(k): json_safe(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_safe(v) for v in value]
+    return value
+
+
+def encode(event: Event) -> bytes:
     """An event as a line, newline included. Numbers that are not finite become strings."""
-    fields = convert.to_dict(event)
+    told = to_dict(event)
     try:
-        text = _encoded(fields)
+        text = _encoded(told)
     except ValueError:
-        text = _encoded(convert.json_safe(fields))
+        text = _encoded(json_safe(told))
     return text.encode() + b"\n"
 
 
@@ -51,11 +85,10 @@ class EventWriter:
                     raise
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
-def append(path: Path, event: schema.Event) -> None:
+def append(path: Path, event: Event) -> None:
     """Add one event to a file that another process also writes to: a whole line in one write.
     Raises OSError, also if the file does not exist."""
     fd = open_inside(*paths.inside(path), os.O_WRONLY | os.O_APPEND)

@@ -22,8 +22,6 @@ _LOOK_EVERY = 0.5
 _ANEW_EVERY = 2.0
 """Seconds between two beginnings of the same export, at least."""
 
-GoesOn = Callable[[State], bool]
-
 
 class Failed(UserError):
     """The export can't be finished, for a reason outside the command line: exit code 1."""
@@ -45,7 +43,7 @@ class Exported:
     """Lines of events files that can't be read."""
     late: int
     """Steps of some rank that were recorded too late to count in the mean of their step."""
-    interrupted: bool = False
+    interrupted: bool
     """Whether it was asked to end before the run had."""
 
 
@@ -60,85 +58,53 @@ def about(run: Run, state: State) -> About:
                  written.note)
 
 
-def export(run: Run, open_target: Callable[[], Target], *, rank: int | None = None) -> Exported:
-    """Write what the run has recorded up to now. Raises UserError; then nothing is left under the
-    final name that was not there before."""
-    return _Export(run, open_target, rank).once()
-
-
-def follow(run: Run, open_target: Callable[[], Target], goes_on: GoesOn, *,
-           rank: int | None = None, said: Callable[[str], None] = lambda text: None,
+def export(run: Run, open_target: Callable[[], Target],
+           goes_on: Callable[[State], bool] = lambda state: False, *, rank: int | None = None,
+           said: Callable[[str], None] = lambda text: None,
            stopped: Callable[[], bool] = lambda: False) -> Exported:
     """Write what the run has recorded, and go on until it has ended. `goes_on`: whether a run in
     this state goes on. `said`: is given a sentence when the first rows can be seen. `stopped`:
     whether to end now, with all that is recorded. Raises UserError; what could be seen before then
-    stays."""
-    return _Export(run, open_target, rank).to_the_end(goes_on, said, stopped)
+    stays, and of a run that does not go on nothing is seen before all is written."""
+    one = _Export(run, rank)
+    target, told = open_target(), False
+    while True:
+        source, began = one.begin(target), time.monotonic()
+        try:
+            with one.taken_back(target):
+                while True:
+                    ends, before = stopped(), one.rows
+                    state = one.state()
+                    live = goes_on(state) and not ends
+                    one.write(target, source.rows(live=True) if live else source.final_rows())
+                    if not live:
+                        one.state()  # is it still there?
+                        return one.close(target, source, state, ends)
+                    if one.rows > before or not told:
+                        target.publish()
+                    if not told:
+                        said(f"following {run.id}, {one.rows:,} rows so far")
+                        told = True
+                    time.sleep(_LOOK_EVERY)
+        except Anew:  # a new name, or another attempt has begun meanwhile
+            time.sleep(max(began + _ANEW_EVERY - time.monotonic(), 0))
 
 
 class _Export:
-    def __init__(self, run: Run, open_target: Callable[[], Target], rank: int | None) -> None:
-        self._run, self._open, self._rank = run, open_target, rank
+    def __init__(self, run: Run, rank: int | None) -> None:
+        self._run, self._rank = run, rank
         self._last: Row | None = None
         self._stepped: Row | None = None
-        """The last row of a step."""
-        self._rows = 0
+        self.rows = 0
 
-    def once(self) -> Exported:
-        target = self._open()
-        while True:
-            source = self._begin(target)
-            try:
-                with self._taken_back(target):
-                    state = self._state()
-                    self._write(target, source.final_rows())
-                    self._state()  # is it still there?
-                    return self._close(target, source, state)
-            except Anew:  # another attempt has begun meanwhile
-                time.sleep(_ANEW_EVERY)
-
-    def to_the_end(self, goes_on: GoesOn, said: Callable[[str], None],
-                   stopped: Callable[[], bool]) -> Exported:
-        if not goes_on(self._state()):
-            return self.once()
-        target, first = self._open(), True
-        while True:
-            source = self._begin(target)
-            began = time.monotonic()
-            try:
-                with self._taken_back(target):
-                    self._write(target, source.rows(live=True))
-                    target.publish()
-                    if first:
-                        said(f"following {self._run.id}, {self._rows:,} rows so far")
-                    first = False
-                    return self._on(target, source, goes_on, stopped)
-            except Anew:
-                time.sleep(max(began + _ANEW_EVERY - time.monotonic(), 0))
-
-    def _on(self, target: Target, source: Source, goes_on: GoesOn, stopped: Callable[[], bool]
-            ) -> Exported:
-        """Go on until the run has ended, or `stopped`. Raises Anew."""
-        while True:
-            ends = stopped()
-            state = self._state()
-            live = goes_on(state) and not ends
-            before = self._rows
-            self._write(target, source.rows(live=True) if live else source.final_rows())
-            if not live:
-                return self._close(target, source, state, ends)
-            if self._rows > before:
-                target.publish()
-            time.sleep(_LOOK_EVERY)
-
-    def _begin(self, target: Target) -> Source:
-        self._last, self._stepped, self._rows = None, None, 0
-        state = self._state()
-        with self._taken_back(target):
+    def begin(self, target: Target) -> Source:
+        self._last, self._stepped, self.rows = None, None, 0
+        state = self.state()
+        with self.taken_back(target):
             target.begin(about(self._run, state))
             return Source(self._run.path, self._rank)
 
-    def _write(self, target: Target, rows: Iterable[Row]) -> None:
+    def write(self, target: Target, rows: Iterable[Row]) -> None:
         last = self._stepped
         for row in rows:
             # What an attempt evaluates before its first step takes no step away.
@@ -148,23 +114,22 @@ class _Export:
                 self._stepped = last = row
             target.write(row)
             self._last = row
-            self._rows += 1
+            self.rows += 1
 
-    def _close(self, target: Target, source: Source, state: State, interrupted: bool = False
-               ) -> Exported:
+    def close(self, target: Target, source: Source, state: State, interrupted: bool) -> Exported:
         where = target.close()
-        return Exported(self._run.id, where, self._rows,
+        return Exported(self._run.id, where, self.rows,
                         self._last.step if self._last is not None else None, state,
                         source.skipped, source.late, interrupted)
 
-    def _state(self) -> State:
+    def state(self) -> State:
         if not self._run.path.is_dir():
             raise Failed(f"run {self._run.id} was removed meanwhile; {self._run.path} is not there "
                          "any more")
         return self._run.state()
 
     @contextmanager
-    def _taken_back(self, target: Target) -> Iterator[None]:
+    def taken_back(self, target: Target) -> Iterator[None]:
         """If the block fails, take back what must not be seen of it."""
         try:
             yield

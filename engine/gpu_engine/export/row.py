@@ -97,11 +97,6 @@ class Names:
         self._made: dict[str, str | None] = {}
         self._taken: set[str] = set()
 
-    @property
-    def left_out(self) -> int:
-        """How many names were left out, as there are too many."""
-        return sum(made is None for made in self._made.values())
-
     def __call__(self, name: str) -> str | None:
         """The name to use for `name`; None if its values are left out."""
         if name not in self._made:

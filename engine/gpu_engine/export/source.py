@@ -10,9 +10,8 @@ from pathlib import Path
 from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths, events_path, ranks_with_files
 from gpu_engine.events.reader import Tail, attempts
-from gpu_engine.export.merge import DeviceReadings, Merge, is_memory
+from gpu_engine.export.merge import DeviceReadings, Merge, RankSteps, greatest, is_memory
 from gpu_engine.export.row import Row
-from gpu_engine.export.steps import RankSteps, greatest
 
 _PIECE = 1 << 16
 """Bytes that are read of a file at a time."""
@@ -30,7 +29,7 @@ class Source:
         self._tails: dict[int, Tail] = {}
         self._devices: dict[str | None, tuple[Tail, DeviceReadings]] = {}
         self._readings: list[DeviceReadings] = []
-        self._begins: dict[int, int] = {}
+        self.begins: dict[int, int] = {}
         """Attempt after the first → its first step, of those that had begun when the reading
         began."""
         self._absent: set[int] = set()
@@ -41,13 +40,8 @@ class Source:
         for tail in self._tails.values():
             for number, step in attempts(tail.path):
                 if number > 1:
-                    self._begins[number] = min(step, self._begins.get(number, step))
+                    self.begins[number] = min(step, self.begins.get(number, step))
         self._merge = Merge(self._ranks, self._readings, self._lost)
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """The ranks whose files are read."""
-        return list(self._ranks)
 
     @property
     def skipped(self) -> int:
@@ -58,12 +52,6 @@ class Source:
     def late(self) -> int:
         """How many steps of a rank came when those of the others had been exported."""
         return self._merge.late
-
-    @property
-    def begins(self) -> dict[int, int]:
-        """Attempt after the first → its first step, of those that had begun when the reading
-        began."""
-        return dict(self._begins)
 
     def rows(self, *, live: bool = False) -> Iterator[Row]:
         """The rows that can be made now. `live`: the ranks may go on, so a step waits for those
@@ -118,9 +106,7 @@ class Source:
         return not self._absent.issuperset(lacking)
 
     def _lost(self, attempt: int) -> int | None:
-        if not self._begins:
-            return None
-        return min((step for number, step in self._begins.items() if number > attempt),
+        return min((step for number, step in self.begins.items() if number > attempt),
                    default=None)
 
     def _find_files(self) -> None:

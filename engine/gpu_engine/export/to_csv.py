@@ -24,7 +24,6 @@ class Csv:
         self._path = path
         self._names = Names()
         self._at: dict[str, int] = {}
-        """Name → its column."""
         self._grown: dict[int, int] = {}
         """Line of the body from which on there are so many columns → columns."""
         self._lines = 0
@@ -57,11 +56,9 @@ class Csv:
         self._lines += 1
 
     def rewind(self, step: int) -> None:
-        """A line that is written stays, so all is written again. Raises Anew."""
         raise Anew
 
     def publish(self) -> None:
-        """Put the file under its name, with all lines up to now. Raises OSError."""
         assert self._aside is not None
         if self._body is not None:
             self._behind_head(self._body, self._aside.file)
@@ -70,14 +67,12 @@ class Csv:
         self._aside.publish()
 
     def close(self) -> str:
-        """Publish and close it. Raises OSError."""
         self.publish()
         assert self._aside is not None
         self._aside.close()
         return str(self._path)
 
     def abandon(self) -> None:
-        """Leave the file under the final name as it was, or as it was published last."""
         if self._body is not None:
             with contextlib.suppress(OSError):
                 self._body.close()

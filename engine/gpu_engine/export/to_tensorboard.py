@@ -44,7 +44,6 @@ class TensorBoard:
                        about.created)
 
     def write(self, row: Row) -> None:
-        """Add an event with a value for each tag."""
         values = [self._summaries.Summary.Value(tag=tag, simple_value=value)
                   for tag, value in self._names.values(row).items()]
         self._event(self._events.Event(wall_time=row.t, step=row.step,
@@ -57,18 +56,15 @@ class TensorBoard:
                                        session_log=log(status=log.START)))
 
     def publish(self) -> None:
-        """Put the file under its name, with all rows up to now. Raises OSError."""
         assert self._aside is not None
         self._aside.publish()
 
     def close(self) -> str:
-        """Publish and close it. Raises OSError."""
         assert self._aside is not None
         self._aside.close()
         return str(self._folder)
 
     def abandon(self) -> None:
-        """Leave the file under the final name as it was, or as it was published last."""
         if self._aside is not None:
             self._aside.abandon()
 

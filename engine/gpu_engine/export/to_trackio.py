@@ -43,17 +43,14 @@ class Trackio:
         self._begun = True
 
     def write(self, row: Row) -> None:
-        """Add a row."""
         self._rows.append(row)
         if len(self._rows) >= _TOGETHER:
             self.publish()
 
     def rewind(self, step: int) -> None:
-        """What is written stays, so all is written again. Raises Anew."""
         raise Anew
 
     def publish(self) -> None:
-        """Write all rows up to now."""
         rows, self._rows = self._rows, []
         if not rows:
             return
@@ -69,13 +66,11 @@ class Trackio:
         self._config = {}
 
     def close(self) -> str:
-        """Write what is left."""
         self.publish()
         return f"project {self._project}, run {self._name}; trackio show --project " \
             f"{self._project} opens it"
 
     def abandon(self) -> None:
-        """Take away what was written."""
         if self._begun:
             self._remove()
 

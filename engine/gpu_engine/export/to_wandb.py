@@ -85,7 +85,6 @@ class Wandb:
         return f"{self._path}; wandb sync {self._path} sends it"
 
     def abandon(self) -> None:
-        """Take away what was written here."""
         if self._run is not None:
             with suppress(Exception):
                 self._run.finish(exit_code=1)

@@ -37,7 +37,6 @@ def greatest_first(name: str) -> bool:
 
 
 def is_recorded(name: str) -> bool:
-    """Whether it is a value that runs record."""
     return _recorded(name) is not None
 
 

@@ -51,7 +51,6 @@ class Section:
 
 
 def of_run(story: Story) -> list[Section]:
-    """The sections of a report about one run."""
     parts: list[Table | Text] = []
     if story.notes.note or story.notes.tags:
         parts.append(Text((*story.notes.note.splitlines(),
@@ -79,7 +78,6 @@ def of_run(story: Story) -> list[Section]:
 
 
 def of_several(stories: Sequence[Story]) -> list[Section]:
-    """The sections of a report that compares runs."""
     told = [story.facts for story in stories]
     legend = Table(("line", "run", "state"), tuple(
         (letter(i), story.title, story.state.state) for i, story in enumerate(stories)))

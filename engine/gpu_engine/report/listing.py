@@ -75,7 +75,6 @@ def found_runs(asked: Query, tags: tuple[str, ...], count: int, order: Order
 
 
 def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:
-    """The cells of a run, as `HEADS` names them."""
     state, best = one.state, best_evaluation(one, figures)
     tags = [f"[{', '.join(one.notes.tags)}]"] if one.notes.tags else []
     return (one.run.id, state.state, clean(one.name, 16),

@@ -13,7 +13,7 @@ from gpu_engine.diagnose import device_times, steps, verdicts
 from gpu_engine.diagnose.steps import Parts
 from gpu_engine.export.row import Row
 from gpu_engine.export.source import Source
-from gpu_engine.runs import facts, notes
+from gpu_engine.runs import compare, notes
 from gpu_engine.runs.compare import RunFacts
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
@@ -54,7 +54,6 @@ class Story:
     changed: list[tuple[str, str | None, str | None]]
     """(key, value in `base`, value here) of the settings that differ."""
     lines: tuple[str, ...] = ()
-    """The command line of the run."""
     curves: dict[str, Series] = field(default_factory=dict)
     """Name of a value → its curve over the steps."""
     evaluations: dict[str, Best] = field(default_factory=dict)
@@ -63,10 +62,6 @@ class Story:
     verdicts: list[str] = field(default_factory=list)
     """Why it is slow, where that is clear."""
     parts: list[Parts] = field(default_factory=list)
-    """Where each rank's time went."""
-    rows: int = 0
-    skipped: int = 0
-    """Lines of events that can't be read."""
     at: float = 0.0
     """When it was read, Unix seconds."""
 
@@ -78,7 +73,7 @@ class Story:
 
 def read(run: Run) -> Story:
     """Read all of a run's events. Raises UserError if its spec can't be read."""
-    told, view = facts.read_all(run)
+    told, view = compare.read(run)
     state = run.state()
     plan = run.plan()
     base, changed = _changed(told.settings, state.name)
@@ -91,7 +86,7 @@ def read(run: Run) -> Story:
     source = Source(run.path)
     for row in source.final_rows():
         _add(story, row)
-    story.begins, story.skipped = source.begins, source.skipped
+    story.begins = source.begins
     best = parse_best(told.settings.get("train.best"))
     if best is not None and (found := story.evaluations.get(f"eval/{best[0]}")) is not None:
         story.evaluations[found.name] = replace(found, larger_is_better=best[1])
@@ -110,7 +105,6 @@ def _changed(settings: dict[str, str], name: str
 
 
 def _add(story: Story, row: Row) -> None:
-    story.rows += 1
     for name, value in row.values.items():
         if name.endswith(("loss_min", "loss_max")) and name.startswith("train/"):
             continue

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.view import Progress
+from gpu_engine.events.view import RunView
+from gpu_engine.runs import attempts, environment, notes
 from gpu_engine.runs.environment import Environment
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.state import State
+from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.write import flat
 
 WIDEST = 48
 """Characters of a value that tables show."""
@@ -27,7 +32,6 @@ class Figures:
     loss: float | None = None
     """The mean of the ranks' last losses."""
     evaluation: dict[str, float] = field(default_factory=dict)
-    """The values of the last evaluation."""
     seconds: float | None = None
     """The time that its attempts took."""
     samples_per_s: float | None = None
@@ -63,14 +67,34 @@ class Row:
         return len(set(self.values)) > 1
 
 
-def figures(state: State, progress: Progress, ranks: Sequence[RankView], now: float) -> Figures:
-    """The figures of a run whose events have all been read. `now`: Unix seconds."""
+def read(run: Run) -> tuple[RunFacts, RunView]:
+    """The facts of a run, and all that its events say. Raises UserError if its spec can't be
+    read."""
+    follower = Follower(run)
+    while follower.poll(budget=1.0):
+        pass
+    return with_figures(without_figures(run, follower.state), follower.state,
+                        follower.view), follower.view
+
+
+def without_figures(run: Run, state: State) -> RunFacts:
+    """The facts of a run that do not follow from its events. Raises UserError if its spec can't be
+    read."""
+    name = clean(notes.read(run.path).name or state.name)
+    return RunFacts(clean(run.id), name, Figures(state.state),
+                    flat(from_dict(attempts.read_spec(run))), environment.read(run.path))
+
+
+def with_figures(facts: RunFacts, state: State, view: RunView) -> RunFacts:
+    """`facts` with the figures that the events have given so far."""
+    progress, ranks = view.progress(), list(view.ranks.values())
     evaluations = next((r.evaluations for r in ranks if r.evaluations), {})
     peaks = [p for r in ranks for p in r.gpu_peak if p is not None]
     hosts = [r.rss for r in ranks if r.rss is not None]
-    return Figures(state.state, progress.step, progress.total_steps, progress.loss,
-                   dict(evaluations), state.took(now), progress.samples_per_s,
-                   max(peaks, default=None), max(hosts, default=None))
+    return replace(facts, figures=Figures(
+        state.state, progress.step, progress.total_steps, progress.loss, dict(evaluations),
+        state.took(time.time()), progress.samples_per_s, max(peaks, default=None),
+        max(hosts, default=None)))
 
 
 def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
@@ -89,7 +113,6 @@ def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
 
 
 def setting_rows(runs: Sequence[RunFacts]) -> list[Row]:
-    """The settings in which they differ."""
     keys = dict.fromkeys(k for r in runs for k in r.settings)
     rows = [Row(k, tuple(r.settings.get(k) for r in runs)) for k in keys]
     return [row for row in rows if row.differs]

@@ -7,15 +7,12 @@ import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_engine.common.files import size_of
 from gpu_engine.common.own_programs import own_program
+from gpu_engine.events.downsample import Digester
 from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_with_files
 from gpu_engine.runs import trust
-
-if TYPE_CHECKING:
-    from gpu_engine.events.downsample import Digester
 
 log = logging.getLogger(__name__)
 
@@ -40,30 +37,19 @@ class Digests:
             return
         behind = False
         for path in files:
-            behind = self._advance(path) or behind
+            digester = self._each.setdefault(path, Digester(path))
+            try:
+                behind = (digester is not None and digester.advance(_AT_ONCE)) or behind
+            except OSError as err:
+                log.warning("no digest of %s: %s", path.name, err)
+                self._each[path] = None
         self._due = now + (1.0 if behind else _EVERY)
-
-    def _advance(self, path: Path) -> bool:
-        """Whether more of the file is left."""
-        if path not in self._each:
-            if size_of(path) < DIGESTED:
-                return False
-            from gpu_engine.events.downsample import Digester  # only long runs need the decoder
-
-            self._each[path] = Digester(path)
-        digester = self._each[path]
-        try:
-            return digester is not None and digester.advance(_AT_ONCE)
-        except OSError as err:
-            log.warning("no digest of %s: %s", path.name, err)
-            self._each[path] = None
-            return False
 
 
 def make_missing(folder: Path) -> subprocess.Popen[bytes] | None:
     """Start making the digests of a run that has ended, in a process of its own, if there is none
-    of a long file: it ran before there were digests, or nothing could be written. None: there is
-    nothing to do, or the folder is not this user's alone."""
+    of a long file: no supervisor watched it, as in a job of Slurm, or nothing could be written.
+    None: there is nothing to do, or the folder is not this user's alone."""
     files = [events_path(folder, rank) for rank in ranks_with_files(folder)]
     if all(size_of(path) < DIGESTED or size_of(digest_path(path)) for path in files) \
             or trust.why_not_ours(folder):

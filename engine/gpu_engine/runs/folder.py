@@ -75,16 +75,13 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's id, which is the folder's name."""
         return self.path.name
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of its checkpoints."""
         return self.path / "checkpoints"
 
     def events(self, rank: int) -> Path:
-        """The events file of `rank`."""
         return events_path(self.path, rank)
 
     def log(self, rank: int) -> Path:
@@ -102,7 +99,6 @@ class Run:
         return shared if started[0].role == "rank" and _exists(shared) else own
 
     def cwd(self) -> str:
-        """The working folder of its ranks."""
         plan = self.plan()
         return (plan.cwd if plan is not None else None) or str(Path.cwd())
 

@@ -30,7 +30,6 @@ class Follower:
 
     @property
     def ranks(self) -> dict[int, RankView]:
-        """The view of each rank, in order."""
         return self.view.ranks
 
     @property
@@ -68,7 +67,6 @@ class Follower:
             return None
 
     def progress(self) -> Progress:
-        """The progress of the whole run."""
         return self.view.progress()
 
     def _find_ranks(self) -> None:

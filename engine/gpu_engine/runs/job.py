@@ -69,7 +69,6 @@ class Job:
     reason: str | None = None
     """Slurm's word for why it waits or has ended."""
     restarts: Whole = 0
-    """How often it was requeued."""
     expected: UnixTime | None = None
     """When a waiting job will probably start; None: Slurm does not say."""
     ended: UnixTime | None = None
@@ -86,7 +85,6 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Whether it is in the queue."""
         return self.state in _WAITING
 
     @property

@@ -32,7 +32,6 @@ class Notes:
     tags: tuple[str, ...] = ()
     """In the order in which they were given, each once."""
     note: str = ""
-    """Text of one or more lines."""
 
     def with_tags(self, added: Iterable[str] = (), removed: Iterable[str] = ()) -> Notes:
         """With these tags added, and then those removed. Raises UserError if one can't be a tag, if

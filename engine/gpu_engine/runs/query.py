@@ -25,9 +25,9 @@ class Asked:
            tags: tuple[str, ...], note: str, settings: Mapping[str, str] | None = None) -> Asked:
         """`preset`: the name that the run was started with; `name`: the one that it was given
         afterwards, or the same. `settings`: the keys of its spec, and their values."""
-        return cls({"id": (id.lower(),), "name": (name.lower(),), "preset": (preset.lower(),),
-                    "task": (task.lower(),), "mode": (mode.lower(),), "state": (state.lower(),),
-                    "tag": tuple(t.lower() for t in tags), "note": (note.lower(),)},
+        texts = {"id": (id,), "name": (name,), "preset": (preset,), "task": (task,),
+                 "mode": (mode,), "state": (state,), "tag": tags, "note": (note,)}
+        return cls({field: tuple(map(str.lower, each)) for field, each in texts.items()},
                    settings or {})
 
 
@@ -44,12 +44,11 @@ class _Term:
     def holds(self, asked: Asked) -> bool:
         if self.key is not None:
             found = _same(asked.settings.get(self.key, "").lower(), self.text)
-        elif self.field is None:
-            found = any(self.text in value for values in asked.texts.values() for value in values)
         elif self.field in _BEGINS:
             found = any(value.startswith(self.text) for value in asked.texts[self.field])
         else:
-            found = any(self.text in value for value in asked.texts[self.field])
+            fields = FIELDS if self.field is None else (self.field,)
+            found = any(self.text in value for field in fields for value in asked.texts[field])
         return found != self.out
 
 

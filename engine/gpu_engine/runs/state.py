@@ -106,7 +106,6 @@ class State:
     ended: UnixTime | None = None
     attempt: Whole = 1
     pid: Pid | None = None
-    """The supervisor's process id."""
     ticks: Whole | None = None
     """When the supervisor started, in clock ticks since boot."""
     boot: str | None = None
@@ -114,7 +113,6 @@ class State:
     processes: tuple[RankProcess, ...] = ()
     exit_code: Status | None = None
     reason: str | None = None
-    """One line for people."""
     cause: Cause | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     """Every attempt so far, the current one last."""

@@ -40,7 +40,6 @@ class Digest:
     command."""
     epochs: int | None = None
     best: str | None = None
-    """train.best, of a task."""
     sweep: Member | None = None
     """Its place in a sweep; None: it is in none."""
     settings: Mapping[str, str] = field(default_factory=dict)

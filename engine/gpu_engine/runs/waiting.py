@@ -74,11 +74,8 @@ class Entry(Wants):
     host: str
     """The machine on which it waits; several may share the folder."""
     priority: int = 0
-    """Runs with a higher one go first."""
     after: str | None = None
-    """The run that has to complete first."""
     begin: UnixTime | None = None
-    """It does not start before this time."""
     environ: str | None = None
     """The name of the file with the environment it was submitted in."""
     code: str | None = None
@@ -123,20 +120,15 @@ def write(run: Path, entry: Entry) -> None:
 
 
 def line_folder(folder: Path) -> Path:
-    """The folder in `folder`, the queue's, that has a file for each waiting run. Its time stamp
-    changes whenever the line does."""
+    """The folder in `folder`, the queue's, that has a file for each waiting run."""
     return folder / "line"
 
 
 def enter(run: Path) -> None:
-    """Put the run, whose entry is written, into the line; or say that its entry has changed.
-    Raises OSError."""
+    """Put the run, whose entry is written, into the line. Raises OSError."""
     line = line_folder(folder_beside(run))
     line.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = line / f".{run.name}.{os.getpid()}"
-    # Not synced: a waiter that begins takes in who is missing.
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    new.rename(line / run.name)  # the folder's time changes
+    (line / run.name).touch(0o600)  # not synced: a waiter that begins takes in who is missing
 
 
 def leave(run: Path) -> None:
@@ -151,7 +143,7 @@ def ids(folder: Path) -> list[str]:
         names = os.listdir(line_folder(folder))  # noqa: PTH208
     except OSError:
         return []
-    return [name for name in names if not name.startswith(".")]
+    return [name for name in names if not name.startswith(".")]  # as NFS leaves some
 
 
 def any_here(folder: Path) -> bool:
@@ -167,37 +159,16 @@ def place(name: str, entry: Entry) -> tuple[float, float, float, str]:
     return (-entry.priority, entry.number, entry.submitted, name)
 
 
-_SETTLED = 0.1
-"""Seconds after which another change gives a folder another time stamp for certain."""
-
-
-@frozen(slots=True)
-class _Line:
-    """The line as it was read last."""
-
-    stamp: int
-    """Of its folder, in nanoseconds."""
-    at: float
-    """When it was read, Unix seconds."""
-    stamps: dict[str, tuple[int, int]]
-    """Of each run's entry: when it was written, and its inode."""
-    entries: dict[str, Entry]
-
-
-_lines: dict[Path, _Line] = {}
+_lines: dict[Path, tuple[dict[str, tuple[int, int]], dict[str, Entry]]] = {}
+"""Each line as it was read last: when each run's entry was written and its inode, and the
+entries."""
 
 
 def line(folder: Path) -> dict[str, Entry]:
     """The entries of the runs in the line, in their order; `folder`: the queue's. As long as nobody
-    enters, moves or leaves, this costs one look at the folder and returns the same dict, so don't
-    change it. A run that is just starting is still in it."""
-    try:
-        stamp = line_folder(folder).stat().st_mtime_ns
-    except OSError:
-        return {}
-    known, now = _lines.get(folder), time.time()
-    if known is not None and known.stamp == stamp and known.at - stamp / 1e9 > _SETTLED:
-        return known.entries
+    enters, moves or leaves, it is the same dict, so don't change it. A run that is just starting is
+    still in it."""
+    before, known = _lines.get(folder, ({}, {}))
     stamps: dict[str, tuple[int, int]] = {}
     found: dict[str, Entry] = {}
     for name in ids(folder):
@@ -207,14 +178,13 @@ def line(folder: Path) -> dict[str, Entry]:
         except OSError:
             continue
         own = (info.st_mtime_ns, info.st_ino)
-        same = known is not None and known.stamps.get(name) == own
-        entry = known.entries[name] if known is not None and same else read(run)
+        entry = known[name] if before.get(name) == own else read(run)
         if entry is not None:
             stamps[name], found[name] = own, entry
     found = dict(sorted(found.items(), key=lambda pair: place(*pair)))
-    if known is not None and list(known.entries.items()) == list(found.items()):
-        found = known.entries
-    _lines[folder] = _Line(stamp, now, stamps, found)
+    if list(known.items()) == list(found.items()):
+        found = known
+    _lines[folder] = stamps, found
     return found
 
 
@@ -228,11 +198,7 @@ def judge(recorded: State, run: Path, *, held: bool) -> State | None:
         return None
     if held:
         return replace(recorded, reason="starts")
-    return replace(recorded, reason=_reason(run, entry))
-
-
-def _reason(run: Path, entry: Entry) -> str:
-    return reasons(folder_beside(run), entry.host).of(run.name, entry)
+    return replace(recorded, reason=reasons(folder_beside(run), entry.host).of(run.name, entry))
 
 
 @frozen(slots=True)
@@ -259,12 +225,10 @@ def reasons(folder: Path, host: str) -> Reasons:
 
 
 def board_path(folder: Path, host: str) -> Path:
-    """The board of the waiter on that machine."""
     return folder / f"board-{word(host)}.json"
 
 
 def lock_path(folder: Path, host: str) -> Path:
-    """The lock of the waiter on that machine."""
     return folder / f"waiter-{word(host)}.lock"
 
 

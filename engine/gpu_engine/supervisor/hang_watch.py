@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from gpu_engine.common import procs
 from gpu_engine.common.files import size_of
 from gpu_engine.diagnose import hangs
-from gpu_engine.events import hang
 from gpu_engine.runs import stacks
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import ras
@@ -88,8 +87,8 @@ class Watch:
             if not any(s.still > self.timeout and self._stands(s, now) for s in signs):
                 return None
             told = hangs.behind([seen.view for seen in events.values()], time.time())
-            self.text = hang.describe(signs) if told is None else told.text
-            self.rank = hang.furthest_behind(signs).rank if told is None else told.rank
+            self.text = hangs.describe(signs) if told is None else told.text
+            self.rank = hangs.furthest_behind(signs).rank if told is None else told.rank
             self._asked, self._since = self._request_stacks(events), now
             self._nccl = None if self.nccl_at is None else ras.Question(self.nccl_at)
             return None
@@ -104,19 +103,19 @@ class Watch:
         return Cause(f"hang: {self.text} (train.hang_timeout = {self.timeout:g} s){words}",
                      self.rank, "Hang", stack)
 
-    def _watch(self, sign: hang.Standstill, pid: int | None, now: float) -> None:
+    def _watch(self, sign: hangs.Standstill, pid: int | None, now: float) -> None:
         """Begin or end watching the process of a rank."""
         if sign.silent <= _QUIET or pid is None:
             self._silent.pop(sign.rank, None)
         elif sign.rank not in self._silent or self._silent[sign.rank].pid != pid:
             self._silent[sign.rank] = _Silence(pid, now, procs.cpu_ticks(pid))
 
-    def _stands(self, sign: hang.Standstill, now: float) -> bool:
+    def _stands(self, sign: hangs.Standstill, now: float) -> bool:
         """Whether the rank itself stands still, and not only the writing of its events."""
         seen = self._silent.get(sign.rank)
         if seen is None:
             return sign.silent <= _QUIET
-        if now - seen.since < max(self.timeout - hang.SILENT, _WATCHED):
+        if now - seen.since < max(self.timeout - hangs.SILENT, _WATCHED):
             return False
         if seen.idle(now):
             return True
@@ -129,7 +128,7 @@ class Watch:
         return False
 
     @staticmethod
-    def _signs(events: Iterable[RankState], now: float) -> Sequence[hang.Standstill]:
+    def _signs(events: Iterable[RankState], now: float) -> Sequence[hangs.Standstill]:
         return [s.standing(now) for s in events if s.view.stepped and not s.view.ended]
 
     def _request_stacks(self, events: Mapping[int, RankState]) -> dict[int, int]:

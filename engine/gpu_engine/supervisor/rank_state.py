@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from gpu_engine.diagnose.hangs import Standstill
 from gpu_engine.events import schema
 from gpu_engine.events.divergence import Trend
-from gpu_engine.events.hang import Standstill
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView

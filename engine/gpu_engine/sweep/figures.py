@@ -8,19 +8,19 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from gpu_engine.common import only_look, paths
-from gpu_engine.common.files import read_json, write_json
-from gpu_engine.events.convert import json_safe
-from gpu_engine.events.decode import number
+from gpu_engine.common.files import read_json, size_of, write_json
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import sample
+from gpu_engine.events.writer import json_safe
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.sweep.track import KINDS, Extent, Track
 
 _PARTS, _PIECE, _END = 60, 1 << 14, 1 << 16
 """A rank's file that is larger than these pieces together, about a mebibyte, is read in parts."""
 _MOST_RANKS = 16
-_VERSION = 1
 
 Stamp = list[list[int]]
 
@@ -36,10 +36,23 @@ class Figures:
     """False: only parts of the first rank's events were read, as there are so many."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was read of a run, and the stamp of its files then."""
+
+    stamp: Stamp
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    runs: dict[str, _Kept]
+
+
 def of(run: Path) -> Figures:
     """The figures of the run in this folder."""
     ranks = ranks_with_files(run)[:_MOST_RANKS]
-    exact = all(_size(events_path(run, rank)) <= _PARTS * _PIECE + _END for rank in ranks)
+    exact = all(size_of(events_path(run, rank)) <= _PARTS * _PIECE + _END for rank in ranks)
     track = Track()
     for rank in ranks if exact else ranks[:1]:
         for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
@@ -54,11 +67,11 @@ class FiguresOf:
     def __init__(self, sweep: str | None = None) -> None:
         self._sweep = sweep
         self._path = paths.home() / (f"sweeps/{sweep}.json" if sweep else "figures.json")
-        data = read_json(self._path)
-        known = data.get("runs") if isinstance(data, dict) and data.get("version") == _VERSION \
-            else None
-        self._known: dict[str, object] = known if isinstance(known, dict) else {}
-        self._seen: dict[str, tuple[Stamp, Figures]] = {}
+        self._known: dict[str, _Kept] = {}
+        """What the file has, of runs that have ended."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            self._known = msgspec.convert(read_json(self._path), _File, strict=False).runs
+        self._seen: dict[str, _Kept] = {}
         """What was read since, of live runs too."""
         self._new = False
 
@@ -67,18 +80,14 @@ class FiguresOf:
         if state.state == "queued" and state.attempt == 1:
             return Figures()
         stamp = _stamp(run.path)
-        seen, known = self._seen.get(run.id), self._known.get(run.id)
-        if seen is not None and seen[0] == stamp:
-            return seen[1]
-        fits = isinstance(known, dict) and known.get("stamp") == stamp
-        read = _from_dict(known) if fits else None
-        if read is None:
-            read = of(run.path)
-            if not state.live:
-                self._known[run.id] = {"stamp": stamp, **asdict(read)}
-                self._new = True
-        self._seen[run.id] = (stamp, read)
-        return read
+        for known in self._seen.get(run.id), self._known.get(run.id):
+            if known is not None and known.stamp == stamp:
+                return known.figures
+        read = self._seen[run.id] = _Kept(stamp, of(run.path))
+        if not state.live:
+            self._known[run.id] = read
+            self._new = True
+        return read.figures
 
     def save(self) -> None:
         """Write what was read for the first time. Nothing depends on it."""
@@ -91,7 +100,7 @@ class FiguresOf:
                            if (runs / name).exists()}
         with contextlib.suppress(OSError, ValueError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(self._path, json_safe({"version": _VERSION, "runs": self._known}))
+            write_json(self._path, json_safe(asdict(_File(self._known))))
 
 
 def forget(kept: set[str]) -> None:
@@ -112,20 +121,3 @@ def _stamp(run: Path) -> Stamp:
             found = os.stat(events_path(run, rank))  # noqa: PTH116  of a thousand runs
             out.append([rank, found.st_size, found.st_mtime_ns])
     return out
-
-
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.stat().st_size
-    return 0
-
-
-def _from_dict(data: object) -> Figures | None:
-    if not isinstance(data, dict):
-        return None
-    steps, values = data.get("steps"), data.get("values")
-    if not isinstance(values, dict) or not (steps is None or type(steps) is int):
-        return None
-    extents = {str(name): Extent(*(number(one.get(k)) for k in ("least", "greatest", "last")))
-               for name, one in values.items() if isinstance(one, dict)}
-    return Figures(steps, extents, data.get("exact") is True)

@@ -15,7 +15,7 @@ from gpu_engine.plan import own_command
 from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys, known_keys
 from gpu_engine.spec.write import flat, to_dict
-from gpu_engine.sweep import words
+from gpu_engine.sweep import table
 from gpu_engine.sweep.values import MOST, NUMBER, Axis
 
 _SEED = "train.seed"
@@ -48,7 +48,7 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member
         raise SpecError(problems)
     found, seeds = list[Member](), range(repeat)
     names = [axis.key for axis in axes]
-    short = dict(zip(names, words.short(names), strict=True))
+    short = dict(zip(names, table.short(names), strict=True))
     for chosen in itertools.product(*(axis.values for axis in axes)):
         values = {axis.key: value for axis, value in zip(axes, chosen, strict=True)}
         point = _with_values(spec, values)

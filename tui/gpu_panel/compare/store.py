@@ -18,7 +18,7 @@ from gpu_engine.events.frequent import EventOrBatch
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import RunView
-from gpu_engine.runs import facts
+from gpu_engine.runs import compare
 from gpu_engine.runs.compare import Figures, RunFacts
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run, State
@@ -60,7 +60,7 @@ class Compared:
     @property
     def facts(self) -> RunFacts:
         told = self._told or RunFacts(self.id, self.id, Figures("…"), {}, Environment())
-        return told if self.state is None else facts.with_figures(told, self.state, self.view)
+        return told if self.state is None else compare.with_figures(told, self.state, self.view)
 
     @property
     def live(self) -> bool:
@@ -76,7 +76,7 @@ class Compared:
         before, self.state = self.state, self.run.state()
         if before is None or before.attempt != self.state.attempt:
             try:
-                self._told = facts.without_figures(self.run, self.state)
+                self._told = compare.without_figures(self.run, self.state)
                 self.problem = None
             except (UserError, OSError) as err:
                 self.problem = str(err)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpu_engine.common import procs
-from gpu_engine.events import hang
+from gpu_engine.diagnose.hangs import SILENT
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
@@ -89,7 +89,7 @@ def _silent(views: Iterable[RankView]) -> dict[int, int | None]:
     """Rank → pid."""
     now = time.time()
     return {v.rank: v.pid for v in views
-            if v.beat is not None and v.outcome is None and now - v.beat > hang.SILENT}
+            if v.beat is not None and v.outcome is None and now - v.beat > SILENT}
 
 
 def _suspended(state: State, silent: dict[int, int | None]) -> dict[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gpu_engine.common.clean import clean
-from gpu_engine.sweep import words
+from gpu_engine.sweep import table as words
 from gpu_engine.sweep.table import FAILED, RUNNING, By, One, Point, failures
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap

@@ -10,9 +10,8 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from gpu_engine.runs.folder import Run
-from gpu_engine.sweep import words
 from gpu_engine.sweep.group import Group
-from gpu_engine.sweep.table import FAILED, By, One, Point, names, points
+from gpu_engine.sweep.table import FAILED, By, One, Point, names, points, summary
 from gpu_panel import keys
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
@@ -101,7 +100,7 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         self._points = points(members, self.by)
         self.marked &= {one.id for one in members}
         if self.group is not None:
-            said = words.summary(self.group.of, members)
+            said = summary(self.group.of, members)
             self.entitle(f"Sweep {self.group.id} {self.group.name} ─ {said}",
                          "b value · O least/greatest · y copy" if members else "")
         self.repaint()

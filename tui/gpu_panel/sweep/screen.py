@@ -10,8 +10,7 @@ from textual.containers import Horizontal
 from textual.events import Resize, ScreenResume
 
 from gpu_engine.common.clean import clean
-from gpu_engine.sweep import words
-from gpu_engine.sweep.table import DONE, By, One
+from gpu_engine.sweep.table import DONE, By, One, short
 from gpu_panel.charts.dots import Dot, DotsView
 from gpu_panel.common import units
 from gpu_panel.common.key_bar import KeyBar
@@ -51,7 +50,7 @@ def against(key: str, members: Sequence[One], by: By) -> tuple[str, list[Dot]]:
              and value - value == 0]
     done = [pair for pair in known if pair[0].kind == DONE] or known
     best = (max if by.largest else min)(done, key=lambda pair: pair[1], default=None)
-    title = f"{words.short([key])[0]} against best {clean(by.name, 30)}"
+    title = f"{short([key])[0]} against best {clean(by.name, 30)}"
     if best is not None:
         title += f" ─ {units.loss(best[1])} at {clean(best[0].values.get(key, ''), 16)}"
     return title, [Dot(clean(one.values.get(key, ""), 12), value, one is (best and best[0]),

@@ -8,8 +8,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 
 from gpu_engine.common.clean import clean
-from gpu_engine.sweep import words
-from gpu_engine.sweep.table import One
+from gpu_engine.sweep.table import One, short, summary
 from gpu_panel.charts.dots import DotsView
 from gpu_panel.compare.curves import CurvesPane
 from gpu_panel.compare.store import Compared, CompareStore
@@ -84,7 +83,7 @@ class SweepPage(Page):
         curves.paint(self.store, None)
         if last is None:
             return
-        said = words.summary(last.group.of, last.members)
+        said = summary(last.group.of, last.members)
         self.entitle(Content(f"sweep {last.group.id} {last.group.name} ─ {said}"),
                      "enter whole table · → its runs · s stop all")
         for key in varied(last.group.keys, last.members)[:1]:
@@ -94,7 +93,7 @@ class SweepPage(Page):
 def labelled(one: One) -> str:
     """"lr 1e-4": short, as a legend has one line."""
     return clean(" ".join(f"{key} {value}" for key, value in zip(
-        words.short(list(one.values)), one.values.values(), strict=True)), 40)
+        short(list(one.values)), one.values.values(), strict=True)), 40)
 
 
 _DIFFERENCES_FROM = 16

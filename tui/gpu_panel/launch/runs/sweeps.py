@@ -93,7 +93,7 @@ def _progress(line: SweepLine, parts: Line, matching: bool) -> Line:
         best = min(done, key=lambda one: one.best or 0.0)
         said += [(f"best {units.loss(best.best)}", "good")]
         if best.sweep is not None and best.sweep.values:
-            from gpu_engine.sweep.words import short  # only where there are sweeps
+            from gpu_engine.sweep.table import short  # only where there are sweeps
 
             keys = short(list(best.sweep.values))
             values = zip(keys, best.sweep.values.values(), strict=True)

@@ -8,8 +8,7 @@ from statistics import median
 
 from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import hangs
-from gpu_engine.events import hang
-from gpu_engine.events.hang import SILENT
+from gpu_engine.diagnose.hangs import SILENT
 from gpu_engine.events.rank_view import RankView
 from gpu_panel.common import units
 from gpu_panel.run.store import RunStore
@@ -105,15 +104,15 @@ def is_silent(view: RankView, now: float) -> bool:
     return view.beat is not None and view.outcome is None and now - view.beat > SILENT
 
 
-def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Standstill]:
+def stalled(ranks: Mapping[int, RankView], now: float) -> list[hangs.Standstill]:
     """The ranks that stand still, the likely cause first. If a rank is silent they are reported
     sooner, as a healthy rank gives a sign of life once a second."""
     if any(is_silent(v, now) for v in ranks.values()):
-        return hang.stalled(ranks.values(), now, at_least=SILENT)
-    return hang.stalled(ranks.values(), now)
+        return hangs.stalled(ranks.values(), now, at_least=SILENT)
+    return hangs.stalled(ranks.values(), now)
 
 
-def standing_still(store: RunStore, now: float) -> list[hang.Standstill]:
+def standing_still(store: RunStore, now: float) -> list[hangs.Standstill]:
     """The ranks that stand still in a running run. While there are any, the last rate is out of
     date and the time left is unknown."""
     state = store.state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_engine.events import hang
+from gpu_engine.diagnose import hangs
 from gpu_engine.events.decode import from_dict
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
@@ -13,7 +13,7 @@ from gpu_engine.supervisor.rank_state import RankState
 
 
 def standing(rank, step, phase, still=60.0, silent=0.5):
-    return hang.Standstill(rank, step, phase, still, silent)
+    return hangs.Standstill(rank, step, phase, still, silent)
 
 
 @pytest.mark.parametrize(("signs", "behind"), [
@@ -23,9 +23,9 @@ def standing(rank, step, phase, still=60.0, silent=0.5):
     ([standing(0, 8, "eval"), standing(1, 8, "backward")], 1),
     ([standing(0, 8, "backward", still=50), standing(1, 8, "backward", still=90)], 1)])
 def test_the_rank_that_got_least_far_is_named(signs, behind):
-    assert hang.furthest_behind(signs).rank == behind
-    assert hang.describe(signs).startswith(f"rank {behind} has stalled in ")
-    assert f"rank {1 - behind} in " in hang.describe(signs)
+    assert hangs.furthest_behind(signs).rank == behind
+    assert hangs.describe(signs).startswith(f"rank {behind} has stalled in ")
+    assert f"rank {1 - behind} in " in hangs.describe(signs)
 
 
 def view(rank, step, *, phase="forward", stepped=0.0, since=0.0, beat=0.0, every=1.0, now=1000.0):
@@ -37,15 +37,15 @@ def view(rank, step, *, phase="forward", stepped=0.0, since=0.0, beat=0.0, every
 
 def test_a_rank_is_stalled_after_half_a_minute_and_five_of_its_steps():
     fine = view(0, 50, stepped=3, since=3)
-    assert hang.stalled([fine], 1000.0) == []
+    assert hangs.stalled([fine], 1000.0) == []
     slow = view(1, 50, stepped=100, since=100, every=30.0)
-    assert hang.stalled([slow], 1000.0) == []  # its steps take 30 s
+    assert hangs.stalled([slow], 1000.0) == []  # its steps take 30 s
     stuck = view(2, 49, phase="data", stepped=40, since=40)
     silent = view(3, 50, stepped=60, since=60, beat=60)
-    assert [s.rank for s in hang.stalled([fine, slow, stuck, silent], 1000.0)] == [3, 2]
+    assert [s.rank for s in hangs.stalled([fine, slow, stuck, silent], 1000.0)] == [3, 2]
     stuck.outcome = "completed"
-    assert hang.stalled([stuck], 1000.0) == []
-    assert hang.stalled([RankView(4, phase="init", beat=1.0)], 1000.0) == []
+    assert hangs.stalled([stuck], 1000.0) == []
+    assert hangs.stalled([RankView(4, phase="init", beat=1.0)], 1000.0) == []
 
 
 def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
@@ -59,9 +59,9 @@ def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
         for number, at in ((1, 990.0), (1, 1000.0)):
             event = {"t": at, "kind": "phase", "phase": "checkpoint", "since": 900.0, "step": 50}
             run.fold(0, from_dict(event | busy(number)))
-            assert not hang.stalled([looked], at + 20)
+            assert not hangs.stalled([looked], at + 20)
             seen.fold(from_dict(event | busy(number)))
             if at == 990.0:
                 moved = seen.moved
-        assert hang.stalled([looked], 1021.0)  # 31 s without a byte more
+        assert hangs.stalled([looked], 1021.0)  # 31 s without a byte more
         assert seen.moved == moved < seen.heard
