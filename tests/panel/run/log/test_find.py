@@ -18,16 +18,10 @@ from gpu_panel.run.log.matches import Matches
 from gpu_panel.run.log.view import LogView
 
 from ...run_kit import SMALL, Mini, settled, shown, terminal, trained, until
+from .test_file import counted
 from .test_view import Pane, idle, read, seen
 
 lines_of_text = st.lists(st.text("ab xÄ漢\t", max_size=12), min_size=1, max_size=40)
-
-
-def counted(lines: LogFile | JoinedLog | TextLines, needle: str) -> list[int]:
-    matches, stop = Matches(needle), threading.Event()
-    while matches.extend(lines, stop):
-        pass
-    return list(matches.numbers)
 
 
 @given(lines_of_text, st.sampled_from(["a", "b x", "A", "ä", "漢", "q"]), st.booleans())
@@ -266,8 +260,7 @@ async def test_the_cursor_stays_on_its_line_while_matches_are_counted(
             view.move_to(41)
             view.search("odd", 1)
             view.only_matches(filtered=True)
-            await until(pilot, lambda: not [w for w in pilot.app.workers
-                                            if w.group == "log-search"])
+            await pilot.pause()
             before = view.line
         finally:
             go_on.set()

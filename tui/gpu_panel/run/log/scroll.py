@@ -19,12 +19,10 @@ from textual.widget import Widget
 
 from gpu_panel import keys
 from gpu_panel.run.log import folding
-from gpu_panel.run.log.file import Lines, LogFile
+from gpu_panel.run.log.file import Lines, TextLines
 from gpu_panel.run.log.folding import Piece
-from gpu_panel.run.log.joined import JoinedLog
 from gpu_panel.run.log.matches import Matches
 
-FILES = (LogFile, JoinedLog)
 SHORT = 60
 """Entries of a log whose rows are counted."""
 _KEPT = 1 << 14
@@ -61,12 +59,13 @@ class LogScroll(ScrollView, can_focus=True):
         self._matches: Matches | None = None
         self._aim: int | None = None
         """The line that the cursor belongs on, until the matches up to it are counted."""
+        self._sought: tuple[int, int] | None = None
+        """(line, 1 or -1) from which on a match is looked for, until those there are counted."""
         self._counting = threading.Event()
         self._counts = False
         self._page: tuple[object, list[Piece]] = (None, [])
         self._generation = self._gone = 0
         self._longest = 0
-        self._stop = threading.Event()
         self._busy = False
 
     # --- what is shown --------------------------------------------------------------------------
@@ -75,13 +74,12 @@ class LogScroll(ScrollView, can_focus=True):
         """Show another source, from its end."""
         if self.lines is lines:
             return
-        if isinstance(self.lines, FILES):
+        if self.lines is not None:
             self.lines.close()
         self.lines = lines
-        self._stop.set()
         self._longest = 0
-        self._generation = lines.generation if isinstance(lines, FILES) else 0
-        self._gone = gone(lines)
+        if lines is not None:
+            self._generation, self._gone = lines.generation, lines.gone
         self.following = True
         self._count_again()
         self.cursor = max(self.count - 1, 0)
@@ -100,8 +98,7 @@ class LogScroll(ScrollView, can_focus=True):
         width = max(self.scrollable_content_region.width, 1)
         if not self.wrapped or self.count > SHORT:
             return max(self.count, 1)
-        return max(sum(len(folding.pieces(self._text(entry), width))
-                       for entry in range(self.count)), 1)
+        return max(sum(len(self._begins(entry, width)) for entry in range(self.count)), 1)
 
     def line_of(self, entry: int) -> int:
         """The number of an entry's line."""
@@ -123,7 +120,7 @@ class LogScroll(ScrollView, can_focus=True):
 
     def read_on(self) -> None:
         """Read what is new in the file, in a thread."""
-        if not isinstance(self.lines, FILES):
+        if self.lines is None or isinstance(self.lines, TextLines):
             self._grown()
         elif not self._busy:
             self._to_end()
@@ -131,7 +128,7 @@ class LogScroll(ScrollView, can_focus=True):
             self._read(self.lines)
 
     @work(thread=True, group="log-read", exit_on_error=False)
-    def _read(self, lines: LogFile | JoinedLog) -> None:
+    def _read(self, lines: Lines) -> None:
         changed = False
         try:
             changed = lines.update()
@@ -142,7 +139,7 @@ class LogScroll(ScrollView, can_focus=True):
             self._busy = False
             self.call_later(self._have_read, lines, changed)
 
-    def _have_read(self, lines: LogFile | JoinedLog, changed: bool) -> None:
+    def _have_read(self, lines: Lines, changed: bool) -> None:
         if lines is not self.lines:  # another log was chosen meanwhile
             self.read_on()
         elif changed or lines.missing or not len(lines):
@@ -153,10 +150,9 @@ class LogScroll(ScrollView, can_focus=True):
     def _grown(self) -> None:
         if not self.is_mounted or self.lines is None:
             return
-        lines = self.lines
-        if isinstance(lines, FILES) and lines.generation != self._generation:
-            self._generation = lines.generation
-            self._stay(lines)
+        if self.lines.generation != self._generation:
+            self._generation = self.lines.generation
+            self._stay(self.lines)
         self._count_on()
         self._settle()
 
@@ -169,9 +165,9 @@ class LogScroll(ScrollView, can_focus=True):
             self.call_after_refresh(self._to_end)
         self.refresh()
 
-    def _stay(self, lines: LogFile | JoinedLog) -> None:
+    def _stay(self, lines: Lines) -> None:
         """Keep showing the same lines after some were dropped at the front."""
-        by, self._gone = gone(lines) - self._gone, gone(lines)
+        by, self._gone = lines.gone - self._gone, lines.gone
         line = self.line
         self._count_again()  # its line numbers mean other lines now
         if self.filtered:
@@ -224,23 +220,22 @@ class LogScroll(ScrollView, can_focus=True):
         state = (top, room.size, count, self._generation, self.line_of(count - 1),
                  len(self._text(count - 1)) if count else 0)
         if self._page[0] != state:
-            def begins(entry: int) -> list[int]:
-                return folding.pieces(self._text(entry), room.width)
-
-            self._page = state, (folding.page_to(count, room.height, begins) if top is None
-                                 else folding.page_from(top, count, room.height, begins))
+            self._page = state, (
+                folding.page_to(count, room.height, self._begins) if top is None
+                else folding.page_from(top, count, room.height, self._begins))
         return self._page[1]
 
+    def _begins(self, entry: int, width: int | None = None) -> list[int]:
+        """The character at which each row of an entry begins."""
+        return folding.pieces(self._text(entry), width or self.scrollable_content_region.width)
+
     def _measure(self) -> None:
-        high = max(self.count, 1)
+        high, room = max(self.count, 1), self.scrollable_content_region
         if self.wrapped:  # the last page may hold fewer entries than rows
-            room = self.scrollable_content_region
-            last = folding.page_to(self.count, room.height, lambda entry: folding.pieces(
-                self._text(entry), room.width))
+            last = folding.page_to(self.count, room.height, self._begins)
             whole = len({entry for entry, at in last if at == 0})
             high += max(room.height - max(whole, 1), 0) if len(last) >= room.height else 0
         size = Size(1 if self.wrapped else max(self._longest, 1), high)
-        room = self.scrollable_content_region
         if self.show_vertical_scrollbar != (size.height > room.height) \
                 or self.show_horizontal_scrollbar != (size.width > room.width):
             self.virtual_size = size
@@ -254,7 +249,7 @@ class LogScroll(ScrollView, can_focus=True):
 
     def _retitle(self) -> None:
         parts = []
-        if isinstance(self.lines, FILES) and self.lines.share < 1.0:
+        if self.lines is not None and self.lines.share < 1.0:
             parts.append(f"reading {self.lines.share:.0%}")
         line = self.line_of(self.cursor)
         if self.needle and (matches := self._matches) is not None:
@@ -271,7 +266,7 @@ class LogScroll(ScrollView, can_focus=True):
 
     def move_to(self, entry: int) -> None:
         """Put the cursor on an entry and bring it into view."""
-        self._aim = None
+        self._aim = self._sought = None
         total = self.count
         self.cursor = min(max(entry, 0), max(total - 1, 0))
         top, room = self.top, max(self.scrollable_content_region.height, 1)
@@ -404,19 +399,11 @@ class LogScroll(ScrollView, can_focus=True):
         if self.filtered:
             searching = self._matches is not None and not self._matches.complete
             return "searching…" if searching else f"no line with {self.needle}"
-        if isinstance(self.lines, FILES) and self.lines.missing:
-            trouble = self.lines.trouble
-            return f"{self.lines.path.name} can't be read: {trouble}" if trouble \
-                else "no output yet"
+        if self.lines is not None and self.lines.missing:
+            return self.lines.trouble or "no output yet"
         return "empty so far"
 
     def on_unmount(self) -> None:
-        self._stop.set()
         self._counting.set()
-        if isinstance(self.lines, FILES):
+        if self.lines is not None:
             self.lines.close()
-
-
-def gone(lines: Lines | None) -> int:
-    """The lines that have been dropped at the front of a log."""
-    return lines.gone if isinstance(lines, JoinedLog) else 0

@@ -13,7 +13,7 @@ from textual.message import Message
 from gpu_panel.run.log import times
 from gpu_panel.run.log.file import Lines
 from gpu_panel.run.log.matches import Matches
-from gpu_panel.run.log.scroll import LogScroll, gone
+from gpu_panel.run.log.scroll import LogScroll
 
 
 class LogView(LogScroll):
@@ -30,49 +30,41 @@ class LogView(LogScroll):
         """Mark all matches of `needle` and go to the next (step 1) or the previous one (-1)."""
         line = self.line
         self.needle = needle
+        self._sought = None
         self._count_again()
         if self.filtered and not self.following:
             self.to_line(max(line, 0))
         self.refresh()
-        self._stop.set()
         if not needle:
             self.only_matches(filtered=False)
-        if needle and self.lines is not None and not self.filtered:
-            self._stop = threading.Event()
-            self._search(self.lines, needle, self.cursor, step, self._stop)
+        if needle and not self.filtered:
+            self._seek(self.cursor, step)
         else:
             self.post_message(self.Searched(""))
 
     def find_next(self, step: int) -> None:
-        if not self.needle or self.lines is None:
+        if not self.needle:
             return
         if self.filtered:  # every entry is a match
             self.move_to((self.cursor + step) % max(self.count, 1))
-            return
-        self._stop.set()
-        self._stop = threading.Event()
-        self._search(self.lines, self.needle, self.cursor + step, step, self._stop)
+        else:
+            self._seek(self.cursor + step, step)
 
-    @work(thread=True, group="log-search", exit_on_error=False)
-    def _search(self, lines: Lines, needle: str, start: int, step: int,
-                stop: threading.Event) -> None:
-        dropped = gone(lines)
-        found = lines.find(needle, start, step, stop)
-        around = False
-        if found is None and not stop.is_set():  # go on from the other end
-            found = lines.find(needle, 0 if step > 0 else len(lines) - 1, step, stop)
-            around = found is not None
-        if not stop.is_set():
-            self.call_later(self._found, lines, found, around, dropped)
-
-    def _found(self, lines: Lines, found: int | None, around: bool, dropped: int) -> None:
-        if lines is not self.lines or not self.is_mounted:
+    def _seek(self, line: int, step: int) -> None:
+        """Go to the next match from a line on; later, if it is not counted yet."""
+        self._sought = line, step
+        if (matches := self._matches) is None:
             return
-        if found is None:
+        found = matches.beside(line, step)
+        if found is not None:
+            self.post_message(self.Searched("Search wrapped around" if found[1] else ""))
+            self._show_found(found[0])
+        elif matches.complete or matches.full:
+            self._sought = None
             self.post_message(self.Searched(f"Not found: {self.needle}"))
-            return
-        self.post_message(self.Searched("Search wrapped around" if around else ""))
-        self.to_line(found - (gone(lines) - dropped))
+
+    def _show_found(self, line: int) -> None:
+        self.to_line(line)
         if not self.wrapped:
             self._aside_to_needle()
 
@@ -107,7 +99,10 @@ class LogView(LogScroll):
             return
         if matches is not self._matches:  # another text was typed meanwhile
             self._count_on()
-        elif self.filtered:
+            return
+        if self._sought is not None:
+            self._seek(*self._sought)
+        if self.filtered:
             if self._aim is not None:
                 self.to_line(self._aim)
             self._settle()
@@ -152,19 +147,11 @@ class LogView(LogScroll):
                 return
             self.to_line(int(number) - 1)
         elif (wanted := times.typed(where)) is not None:
-            self._stop.set()
-            self._stop = threading.Event()
-            self._seek(self.lines, wanted, self._stop)
+            found = times.find(self.lines, wanted)
+            if isinstance(found, str):
+                self.post_message(self.Searched(f"Not found: {found}"))
+            else:
+                self._show_found(found)
         elif number:
             self.post_message(self.Searched(
                 f"Neither a line nor a time: {where}. Type 1234, 14:05 or 2026-11-22 14:05:10"))
-
-    @work(thread=True, group="log-search", exit_on_error=False)
-    def _seek(self, lines: Lines, wanted: times.Stamp, stop: threading.Event) -> None:
-        dropped, found = gone(lines), times.find(lines, wanted)
-        if stop.is_set():
-            return
-        if isinstance(found, str):
-            self.call_later(self.post_message, self.Searched(f"Not found: {found}"))
-        else:
-            self.call_later(self._found, lines, found, False, dropped)
