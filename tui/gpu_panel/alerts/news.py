@@ -26,16 +26,12 @@ TOLD = frozenset({"finished", "failed", "stalled", "lost"})
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Something that has happened to a run."""
-
     run: Run
     name: str
     happened: Happened
 
 
 class RunsNews:
-    """Follows the runs of this machine's runs folder."""
-
     def __init__(self) -> None:
         self._awake: dict[str, RunWatch] = {}
         self._asleep: dict[str, tuple[Run, object]] = {}
@@ -73,7 +69,6 @@ class RunsNews:
         return found
 
     def _find(self) -> None:
-        """Look for runs that were not there before."""
         try:
             stamp = paths.runs_folder().stat().st_mtime_ns
         except OSError:

@@ -37,7 +37,6 @@ class ColumnValues:
     """Columns with values that were not finite."""
 
     def bounds(self) -> tuple[float, float]:
-        """(least, greatest) of all finite values; (inf, -inf) if there is none."""
         return min(self.lo, default=inf), max(self.hi, default=-inf)
 
     def least_positive(self) -> float:
@@ -197,11 +196,9 @@ class Axes:
     y_text: Callable[[float | None], str] = units.loss
     """Formats a value at the crosshair."""
     y_unit: float = 1.0
-    """The unit of the numbers along the y axis."""
     unit: str = ""
     """The name of that unit, which stands at the axis."""
     zero: bool = False
-    """Whether the y axis starts at 0."""
     x_text: Callable[[int], str] = "{:,}".format
     x_name: str = "step"
     """The word before an x at the crosshair."""
@@ -210,4 +207,3 @@ class Axes:
     """Two values that are further apart than this are not joined, as nothing is known between
     them. None: they always are."""
     empty: str = "nothing yet"
-    """Shown while there is no value."""

@@ -53,8 +53,6 @@ def _is_rough(points: Sequence[Point | None]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a chart."""
-
     index: int
     """The position of its rank among the ranks, which decides its colour and dash. The chosen
     one's line is thick and on top."""
@@ -123,7 +121,6 @@ class CurveDrawing(Widget):
         self.robust = False
         """Whether values far outside may be cut off, and are marked."""
         self.is_cut = False
-        """Whether some are, as it was drawn last."""
         self.banded: bool | None = None
         """Whether the range is drawn in place of the lines; None: that depends on their number."""
         self.cross: int | None = None
@@ -135,7 +132,6 @@ class CurveDrawing(Widget):
         self._drag: float | None = None
         """Where a button of the mouse was pressed; None if none is held."""
         self._hovering = False
-        """Whether the reading line follows the pointer."""
         self._before: int | None = None
         """Where the reading line was before that."""
 
@@ -226,7 +222,6 @@ class CurveDrawing(Widget):
                        for line in self._lines if not line.faint]), found
 
     def _entries(self, banded: bool, shown: Sequence[Curve]) -> list[Entry]:
-        """What the legend names: the band or every line, and the levels."""
         levels: list[Entry] = [("╌╌", level.label, _FAINT) for level in self.levels]
         if banded:
             many = sum(not line.faint for line in self._lines)
@@ -288,7 +283,6 @@ class CurveDrawing(Widget):
         return gaps(columns, int(apart * each) + 1) | seams
 
     def _mark_cut(self, plot: Canvas, columns: ColumnValues, scale: Scale, style: int) -> None:
-        """Mark where a line goes on above or below what is shown."""
         if scale.log or not self.robust:
             return
         for row, sign, cells in (
@@ -390,7 +384,6 @@ class CurveDrawing(Widget):
         return zoomed.series.get(id(series), series)
 
     def _extent(self) -> tuple[int, int]:
-        """The least and the greatest x of all lines."""
         starts = [x.series.start for x in self._lines if x.series.start is not None]
         ends = [x.series.last for x in self._lines if x.series.last is not None]
         return min(starts, default=0), max(ends, default=1)

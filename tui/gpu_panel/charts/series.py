@@ -43,11 +43,9 @@ class RankSeries:
 
     @property
     def version(self) -> int:
-        """Rises when a value is added."""
         return self.all.version
 
     def begin(self, rank: int, attempt: int) -> None:
-        """Note that a rank starts an attempt."""
         position = self._positions.setdefault(rank, _Position())
         position.attempt, position.rewinds, position.last = max(attempt, 1), 0, -1
 

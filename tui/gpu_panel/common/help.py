@@ -20,8 +20,6 @@ from gpu_panel.keys import Key
 
 
 class HelpScreen(ModalScreen[None]):
-    """Shows the focused pane's help first, then all keys."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         *LETTERS,
         Binding("escape,q,question_mark,f1", "close", "close")]
@@ -78,7 +76,6 @@ class HelpScreen(ModalScreen[None]):
 
 
 def _line(key: str, text: str, width: int) -> Content:
-    """A key and its explanation, which is wrapped in a column of its own."""
     column = 24 if width >= 80 else 15
     first, *rest = textwrap.wrap(text, width - column, break_on_hyphens=False) or [""]
     return Content.assemble((f"  {key:<{column - 3}} ", "$text-accent"), first,

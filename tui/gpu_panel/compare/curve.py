@@ -17,7 +17,6 @@ _Point = tuple[int, float, float, float, float]
 """Step (-1: none), Unix seconds, value; the least and the greatest of what that is the mean of."""
 _OF_STEPS = {"learning rate": "lr", "samples per second of a rank": "samples_per_s",
              "gradient norm": "grad_norm"}
-"""Names of the values that step events have, and their fields."""
 AXES = ("step", "time", "examples")
 """What a curve can be drawn over. Time is in milliseconds since the run began, without the time
 between its attempts."""
@@ -28,8 +27,6 @@ MOST_NAMES = 200
 
 @dataclass(slots=True)
 class _Rank:
-    """Where one rank is in its file."""
-
     attempt: int = 1
     last: float | None = None
     """The time of its last event with steps in this attempt, Unix seconds."""
@@ -140,7 +137,6 @@ class RunCurve:
                 self.names.setdefault(prefix + name)
 
     def _put(self, rank: int, found: Sequence[_Point]) -> None:
-        """Add values in their order."""
         at = self._ranks[rank]
         began = self._began.get(at.attempt)
         if began is not None and found:

@@ -25,8 +25,6 @@ from gpu_panel.common.dialogs import harmless
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that runs can be exported to."""
-
     words: tuple[str, ...]
     """The command, without runs and file."""
     label: str

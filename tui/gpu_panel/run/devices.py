@@ -25,8 +25,6 @@ BUCKETS = 512
 
 @dataclass(slots=True)
 class DeviceFigures:
-    """What is known of the devices."""
-
     curves: dict[str, dict[DeviceKey, Series]] = field(default_factory=dict)
     """Field → device → its values."""
     latest: dict[DeviceKey, tuple[float, dict[str, float]]] = field(default_factory=dict)
@@ -67,7 +65,6 @@ class DeviceTails:
         self._tails: dict[str | None, Tail] = {}
 
     def find(self) -> None:
-        """Look for files that have come."""
         for host, path in devices_paths(self._run).items():
             if host not in self._tails:
                 self._tails[host] = Tail(path)
@@ -79,7 +76,6 @@ class DeviceTails:
 
 
 def keys_of(plan: LaunchPlan | None) -> dict[int, list[DeviceKey]]:
-    """Rank → its devices."""
     return {r.rank: [(r.host, d.id.removeprefix(f"{r.host}:")) for d in r.devices]
             for r in (plan.ranks if plan is not None else ())}
 

@@ -17,7 +17,6 @@ class Moment:
     """What a pane needs for painting besides the store."""
 
     now: float
-    """Unix seconds."""
     live: bool
     """Whether the run is live; also True before its state has been read."""
     rank: int | None
@@ -32,8 +31,6 @@ class RunPane(Pane):
 
     @dataclass
     class RankChosen(Message):
-        """The person has chosen a rank in this pane."""
-
         pane: RunPane
         rank: int
 

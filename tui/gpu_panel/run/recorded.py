@@ -43,11 +43,8 @@ _OF_STEPS = {LR: "lr", SAMPLES: "samples_per_s", WAIT: "data_wait", NORM: "grad_
 
 
 class Recorded:
-    """The values of all ranks by their key."""
-
     def __init__(self) -> None:
         self.values: dict[str, RankValues] = {}
-        """Everything by its key."""
         self.left_out = 0
         """Values that were not kept, as there are too many names."""
         self._curves = 0
@@ -55,14 +52,12 @@ class Recorded:
         """Rank → the time of its last step event, Unix seconds."""
 
     def begin(self, rank: int) -> None:
-        """Note that a rank starts an attempt: it may go back to an earlier step."""
         self._stepped.pop(rank, None)
         for values in self.values.values():
             if rank in values.ranks:
                 values.began.add(rank)
 
     def stepped(self, rank: int, told: Sequence[schema.Step | StepLine]) -> None:
-        """Take in what step events carry beside losses."""
         steps, times = [e.step for e in told], [e.t for e in told]
         before, self._stepped[rank] = self._stepped.get(rank), times[-1]
         columns = {key: [getattr(e, field) for e in told] for key, field in _OF_STEPS.items()}

@@ -18,8 +18,6 @@ from gpu_engine.runs.waiting import Entry
 
 
 class Turn(NamedTuple):
-    """The place of a run in the queue."""
-
     place: int
     of: int
     entry: Entry
@@ -30,8 +28,6 @@ class Turn(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one look has found."""
-
     state: State
     ranks: list[int]
     plan: LaunchPlan | None
@@ -86,7 +82,6 @@ def _turn(run: Run, known: Turn | None) -> Turn | None:
 
 
 def _silent(views: Iterable[RankView]) -> dict[int, int | None]:
-    """Rank → pid."""
     now = time.time()
     return {v.rank: v.pid for v in views
             if v.beat is not None and v.outcome is None and now - v.beat > hang.SILENT}

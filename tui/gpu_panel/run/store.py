@@ -65,7 +65,6 @@ class MemorySeries:
 
     def add(self, rank: int, seconds: Sequence[int],
             events: Sequence[schema.Memory | MemoryLine]) -> None:
-        """Add what a rank has told of its memory, and when."""
         for name, into in (("gpu_allocated", self.allocated), ("gpu_peak", self.peak),
                            ("gpu_reserved", self.reserved)):
             each = [getattr(event, name) for event in events]
@@ -82,8 +81,6 @@ class MemorySeries:
 
 @dataclass
 class OtherOptimizer:
-    """An optimizer after the first: its name and its losses."""
-
     name: str
     loss: RankSeries = field(default_factory=RankSeries)
 
@@ -143,12 +140,10 @@ class RunStore(Followed):
 
     @property
     def skipped_lines(self) -> int:
-        """The number of lines that could not be parsed."""
         return self._reader.skipped
 
     @property
     def ranks(self) -> dict[int, RankView]:
-        """The view of each rank, in the order of the ranks."""
         return self.view.ranks
 
     def verdicts(self, now: float) -> list[Verdict]:
@@ -162,7 +157,6 @@ class RunStore(Followed):
         return list(self.plan.warnings) if self.plan is not None else []
 
     def failed_before(self) -> list[AttemptRecord]:
-        """Earlier attempts that failed or were lost."""
         state = self.state
         return [a for a in state.attempts if a.outcome in ("failed", "lost")
                 and a.number < state.attempt] if state is not None else []
@@ -218,11 +212,9 @@ class RunStore(Followed):
         return losses.zoom_series(self._reader, first, last)
 
     async def poll_now(self) -> None:
-        """Read the state without waiting for the next look."""
         self._apply(await asyncio.to_thread(self._poll))
 
     def _poll(self) -> Look:
-        """Look at the run. Blocks: called in a thread."""
         self._tails.find()
         self._notes = chart_annotations.read(self.run.path)
         self._named = notes.read(self.run.path).name

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 
 class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
-    """The points of a sweep, the best first."""
-
     NAME = "sweep"
     TITLE = "Sweep"
     CALLED = "the sweep"
@@ -147,7 +145,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
                      if key == lines.key_of(p) or key in [m.id for m in p.members]), None)
 
     def _at_cursor(self) -> list[One]:
-        """The run under the cursor, or the runs of the line."""
         point, key = self._point_at_cursor(), self.key_at_cursor
         if point is None:
             return []
@@ -164,7 +161,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         return next(run for run, _ in self.group.members if run.id == ident)
 
     def placeholders(self) -> Values:
-        """For the person's own commands. Blocks."""
         from gpu_panel.commands.own import of_run
 
         at = self._at_cursor()

@@ -19,7 +19,6 @@ from gpu_engine.common.files import open_inside, reason
 from gpu_engine.events.paths import inside
 
 BLOCK = 1 << 16
-"""Bytes of a block."""
 _AHEAD = 1 << 18
 """Bytes that a search reads at a time."""
 _LONGEST = 1 << 18
@@ -93,8 +92,6 @@ def holds(line: str, needle: str) -> bool:
 
 
 class LogFile(Lines):
-    """The lines of a file."""
-
     def __init__(self, path: Path, title: str) -> None:
         super().__init__(title)
         self.path = path
@@ -107,7 +104,6 @@ class LogFile(Lines):
         self._before = array("q", [0])
         """The number of line ends before each block, the growing one included."""
         self._ends = 0
-        """The number of line ends in all."""
         self._scanned = 0
         self._size = 0
         self._tail = False
@@ -125,7 +121,6 @@ class LogFile(Lines):
 
     @property
     def scanned(self) -> int:
-        """Bytes read through so far."""
         return self._scanned
 
     @property
@@ -197,7 +192,6 @@ class LogFile(Lines):
                 if not stop.is_set() and holds(self.line(number), needle)], start + len(rows)
 
     def _ahead(self, number: int) -> bytes:
-        """The raw bytes from the beginning of a line on."""
         with self._lock:
             found = self._extent(number)
             if found is None or self._file is None:
@@ -238,14 +232,12 @@ class LogFile(Lines):
         return changed
 
     def _extent(self, number: int) -> tuple[int, int] | None:
-        """The first byte of a line and the byte after its last."""
         if not 0 <= number < len(self):
             return None
         begin = 0 if number == 0 else self._end_of(number - 1) + 1
         return begin, self._end_of(number) if number < self._ends else self._scanned
 
     def _end_of(self, number: int) -> int:
-        """The position of the end of line `number`."""
         block = bisect_right(self._before, number) - 1
         positions = self._positions(block)
         at = number - self._before[block]

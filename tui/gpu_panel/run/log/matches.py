@@ -29,7 +29,6 @@ class Matches:
 
     @property
     def full(self) -> bool:
-        """Whether there are too many to count."""
         return len(self.numbers) >= MOST
 
     def extend(self, lines: Lines, stop: threading.Event) -> bool:

@@ -52,7 +52,6 @@ class LogScroll(ScrollView, can_focus=True):
         self.lines: Lines | None = None
         self.following = True
         self.cursor = 0
-        """The entry that the cursor is on."""
         self.needle = ""
         self.wrapped = False
         self.filtered = False
@@ -71,7 +70,6 @@ class LogScroll(ScrollView, can_focus=True):
     # --- what is shown --------------------------------------------------------------------------
 
     def show(self, lines: Lines | None) -> None:
-        """Show another source, from its end."""
         if self.lines is lines:
             return
         if self.lines is not None:
@@ -94,14 +92,12 @@ class LogScroll(ScrollView, can_focus=True):
 
     @property
     def rows_wanted(self) -> int:
-        """Rows with which all of it is seen; of a long log the number of its entries."""
         width = max(self.scrollable_content_region.width, 1)
         if not self.wrapped or self.count > SHORT:
             return max(self.count, 1)
         return max(sum(len(self._begins(entry, width)) for entry in range(self.count)), 1)
 
     def line_of(self, entry: int) -> int:
-        """The number of an entry's line."""
         if self.filtered and self._matches is not None:
             numbers = self._matches.numbers
             return numbers[entry] if 0 <= entry < len(numbers) else -1
@@ -205,7 +201,6 @@ class LogScroll(ScrollView, can_focus=True):
         return round(self.scroll_y)
 
     def _row(self, y: int) -> Piece | None:
-        """What is on this row of the screen; None if nothing is."""
         if self.wrapped:
             rows = self._rows()
             return rows[y] if 0 <= y < len(rows) else None
@@ -226,7 +221,6 @@ class LogScroll(ScrollView, can_focus=True):
         return self._page[1]
 
     def _begins(self, entry: int, width: int | None = None) -> list[int]:
-        """The character at which each row of an entry begins."""
         return folding.pieces(self._text(entry), width or self.scrollable_content_region.width)
 
     def _measure(self) -> None:
@@ -333,7 +327,6 @@ class LogScroll(ScrollView, can_focus=True):
             self.move_to(row[0])
 
     def current(self) -> str:
-        """The line under the cursor, as it is shown."""
         return self._text(self.cursor)
 
     def _count_again(self) -> None:

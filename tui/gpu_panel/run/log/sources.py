@@ -38,7 +38,6 @@ class LogSources:
         return f"rank {self._at}" if isinstance(self._at, int) else str(self._at)
 
     def learn(self, store: RunStore) -> None:
-        """Take in new ranks, launchers and the first failure from the store."""
         self._plan = store.plan
         self._ranks, self._launchers = list(store.ranks), store.launchers
         if self.failed is None:
@@ -54,7 +53,6 @@ class LogSources:
         return [*self._ranks, *([FAILURE] if self.failed else []), *self._launchers, SUPERVISOR]
 
     def move(self, by: int) -> None:
-        """Show the log `by` positions further; after the last comes the first."""
         keys = self.keys()
         self._show(keys[(keys.index(self._at) + by) % len(keys)] if self._at in keys else keys[0])
 
@@ -72,7 +70,6 @@ class LogSources:
         self._show(rank)
 
     def show_failure(self) -> None:
-        """Show the traceback of the first failure, if there is one."""
         if self.failed is not None:
             if self.failed[0] in self._ranks:
                 self.rank = self.failed[0]

@@ -17,8 +17,6 @@ from gpu_panel.run.log.scroll import LogScroll
 
 
 class LogView(LogScroll):
-    """A log in which text, lines and times can be found."""
-
     class Searched(Message):
         """A search has ended. `text`: a remark for the person, often empty."""
 
@@ -69,14 +67,12 @@ class LogView(LogScroll):
             self._aside_to_needle()
 
     def _count_again(self) -> None:
-        """Count the matches from the first line on."""
         self._counting.set()
         self._counting = threading.Event()
         self._matches = Matches(self.needle) if self.needle else None
         self._count_on()
 
     def _count_on(self) -> None:
-        """Look for matches in what has not been looked at, in a thread."""
         matches, lines = self._matches, self.lines
         if matches is not None and lines is not None and not self._counts:
             self._counts = True
