@@ -30,6 +30,7 @@ class Happened:
 
     step: int
     at: float
+    """Unix seconds."""
     text: str
 
 

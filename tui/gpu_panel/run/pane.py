@@ -17,6 +17,7 @@ class Moment:
     """What a pane needs for painting besides the store."""
 
     now: float
+    """Unix seconds."""
     live: bool
     """Whether the run is live; also True before its state has been read."""
     rank: int | None

@@ -12,7 +12,14 @@ from gpu_engine.events import hang
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room, environment, leftovers, waiting
+from gpu_engine.runs import (
+    chart_annotations,
+    disk_room,
+    environment,
+    leftovers,
+    notes,
+    waiting,
+)
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.runs.waiting import Entry
 
@@ -41,6 +48,9 @@ class Look(NamedTuple):
     """Why there is no news of the ranks, if the disk is the cause."""
     turn: Turn | None
     """Its place in the queue; None: it is not in it."""
+    notes: list[chart_annotations.Mark]
+    named: str | None
+    """The name that the person gave it; None: none but the one that it was started with."""
 
 
 def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView],
@@ -58,7 +68,8 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     here = plan is None or not plan.on_hosts
     silent = _silent(views) if state.live and here else {}
     return Look(state, ranks, plan, left, _launchers(run), _suspended(state, silent),
-                disk_room.silence(run.path) if silent else None, turn)
+                disk_room.silence(run.path) if silent else None, turn,
+                chart_annotations.read(run.path), notes.read(run.path).name)
 
 
 def _launchers(run: Run) -> list[str]:

@@ -26,7 +26,7 @@ from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import RunView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import chart_annotations, downsampling, notes
+from gpu_engine.runs import downsampling
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel import readonly
 from gpu_panel.charts.series import RankSeries
@@ -129,8 +129,7 @@ class RunStore(Followed):
         """Whether much is not read yet: what was read is of the past, and says nothing of now."""
         self._reader = RunReader(run.path)
         self._tails = DeviceTails(run.path)
-        self._notes: list[chart_annotations.Mark] = []
-        self._named: str | None = None
+        self._seen: Look | None = None
         self._changed = asyncio.Event()
         self._digested = False
         self._looked = -math.inf
@@ -216,20 +215,16 @@ class RunStore(Followed):
 
     def _poll(self) -> Look:
         self._tails.find()
-        self._notes = chart_annotations.read(self.run.path)
-        self._named = notes.read(self.run.path).name
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()), self.turn)
 
     def _apply(self, seen: Look) -> None:
-        if (self._notes, self._named) != (self.moments.notes, self.named):
-            self.moments.notes, self.named = self._notes, self._named
-            self._note_change()
-        others = (seen.left, seen.launchers, seen.suspended, seen.unheard, seen.turn)
-        if seen.state != self.state or seen.plan is not self.plan or others != (
-                self.left, self.launchers, self.suspended, self.unheard, self.turn):
-            self.left, self.launchers, self.suspended, self.unheard, self.turn = others
-            self.state, self.plan = seen.state, seen.plan or self.plan
+        if seen != self._seen:
+            self._seen = seen
+            self.state, self.plan, self.turn = seen.state, seen.plan or self.plan, seen.turn
+            self.left, self.launchers = seen.left, seen.launchers
+            self.suspended, self.unheard = seen.suspended, seen.unheard
+            self.moments.notes, self.named = seen.notes, seen.named
             self.clock.learn(self.state)
             self._forget_attempt()
             self._note_change()

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import ClassVar
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
 from rich.style import Style
 from textual import events, work
@@ -18,15 +19,18 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gpu_panel import keys
-from gpu_panel.run.log import folding
 from gpu_panel.run.log.file import Lines, TextLines
-from gpu_panel.run.log.folding import Piece
 from gpu_panel.run.log.matches import Matches
 
 SHORT = 60
 """Entries of a log whose rows are counted."""
 _KEPT = 1 << 14
 """A line with at most so many characters is drawn as a whole."""
+MOST_ROWS = 200
+"""Rows of one line, at most: more than a screen has."""
+
+Piece = tuple[int, int]
+"""(entry, character at which a row of it begins)."""
 
 
 class LogScroll(ScrollView, can_focus=True):
@@ -216,17 +220,17 @@ class LogScroll(ScrollView, can_focus=True):
                  len(self._text(count - 1)) if count else 0)
         if self._page[0] != state:
             self._page = state, (
-                folding.page_to(count, room.height, self._begins) if top is None
-                else folding.page_from(top, count, room.height, self._begins))
+                page_to(count, room.height, self._begins) if top is None
+                else page_from(top, count, room.height, self._begins))
         return self._page[1]
 
     def _begins(self, entry: int, width: int | None = None) -> list[int]:
-        return folding.pieces(self._text(entry), width or self.scrollable_content_region.width)
+        return pieces(self._text(entry), width or self.scrollable_content_region.width)
 
     def _measure(self) -> None:
         high, room = max(self.count, 1), self.scrollable_content_region
         if self.wrapped:  # the last page may hold fewer entries than rows
-            last = folding.page_to(self.count, room.height, self._begins)
+            last = page_to(self.count, room.height, self._begins)
             whole = len({entry for entry, at in last if at == 0})
             high += max(room.height - max(whole, 1), 0) if len(last) >= room.height else 0
         size = Size(1 if self.wrapped else max(self._longest, 1), high)
@@ -358,7 +362,7 @@ class LogScroll(ScrollView, can_focus=True):
         if self.wrapped:
             strip = Strip(list(self._segments(text, ground, here)))
             left = cell_len(text[:begin])
-            part = folding.pieces(text, width)
+            part = pieces(text, width)
             after = part.index(begin) + 1 if begin in part else len(part)
             right = cell_len(text[:part[after]]) if after < len(part) else left + width
             return strip.crop(left, right).adjust_cell_length(width, ground)
@@ -400,3 +404,39 @@ class LogScroll(ScrollView, can_focus=True):
         self._counting.set()
         if self.lines is not None:
             self.lines.close()
+
+
+def pieces(text: str, width: int) -> list[int]:
+    """The character at which each row of a line begins, in rows of at most `width` cells."""
+    width = max(width, 1)
+    if text.isascii():
+        return list(range(0, max(len(text), 1), width))[:MOST_ROWS]
+    if cell_len(text) <= width:
+        return [0]
+    begins, at = [], 0
+    for part in chop_cells(text[:width * MOST_ROWS], width)[:MOST_ROWS]:
+        begins.append(at)
+        at += len(part)
+    return begins or [0]
+
+
+def page_from(top: int, count: int, height: int, begins: Callable[[int], list[int]],
+              ) -> list[Piece]:
+    """The rows of a page whose first entry is `top`. `count`: how many entries there are;
+    `begins`: where the rows of an entry begin."""
+    rows: list[Piece] = []
+    entry = top
+    while entry < count and len(rows) < height:
+        rows += [(entry, at) for at in begins(entry)]
+        entry += 1
+    return rows[:height]
+
+
+def page_to(count: int, height: int, begins: Callable[[int], list[int]]) -> list[Piece]:
+    """The rows of the last page; of its first entry perhaps only the last rows."""
+    rows: list[Piece] = []
+    entry = count - 1
+    while entry >= 0 and len(rows) < height:
+        rows = [(entry, at) for at in begins(entry)] + rows
+        entry -= 1
+    return rows[-height:] if height else []
