@@ -167,12 +167,12 @@ class CurveDrawing(Widget):
         entries = self._entries(banded, shown)
         above = 1 if high >= _LEGEND_FROM and len(entries) > 1 else 0
         plot_high = high - below - above
-        scale = scale_of([*found, *([over_all] if over_all else [])], plot_high * 4,
+        every = [*found, *([over_all] if over_all else [])]
+        scale = scale_of(every, plot_high * 4,
                          log=self.log_scale, zero=self.axes.zero, robust=self.robust,
                          upto=[level.value for level in self.levels])
-        bad = {c for columns in (*found, over_all) if columns for c in columns.bad}
         if scale is None:
-            text = "no finite value" if bad else self.axes.empty
+            text = "no finite value" if any(c.bad for c in every) else self.axes.empty
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
             return
         values = scale.ticks(max(plot_high // 3, 2), self.axes.y_unit)
@@ -193,7 +193,8 @@ class CurveDrawing(Widget):
             self._mark_cut(plot, columns, scale, _LINES + line.index % palette.HUES)
         if over_all is not None:
             self._mark_cut(plot, over_all, scale, _MEAN)
-        self._mark(plot, (*found, *([over_all] if over_all else [])))
+        for cell in {c // 2 for columns in (*found, over_all) if columns for c in columns.bad}:
+            plot.text(cell, 0, "×", _BAD)
         marking.paint(plot, self.marks, x0, x1, _CROSS)
         self._paint_selection(plot, x0, x1)
         self._paint_cross(plot, x0, x1)
@@ -291,10 +292,6 @@ class CurveDrawing(Widget):
             self.is_cut = self.is_cut or bool(cells)
             for cell in cells:
                 plot.text(cell, row, sign, style)
-
-    def _mark(self, plot: Canvas, found: tuple[ColumnValues, ...]) -> None:
-        for cell in {c // 2 for columns in found for c in columns.bad}:
-            plot.text(cell, 0, "×", _BAD)
 
     def _paint_selection(self, plot: Canvas, x0: float, x1: float) -> None:
         if self.selection is None:

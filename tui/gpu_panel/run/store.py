@@ -21,7 +21,9 @@ from gpu_engine.diagnose import device_times, verdicts
 from gpu_engine.diagnose.verdict import Verdict
 from gpu_engine.events import schema
 from gpu_engine.events.frequent import EventBatch, EventOrBatch, MemoryLine, StepLine
+from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.reader import Tail
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import RunView
@@ -33,7 +35,7 @@ from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import Followed
 from gpu_panel.run import losses, recorded
 from gpu_panel.run.clock import RunClock
-from gpu_panel.run.devices import DeviceFigures, DeviceTails
+from gpu_panel.run.devices import DeviceFigures
 from gpu_panel.run.marks import Moments
 from gpu_panel.run.recorded import Recorded
 from gpu_panel.run.snapshot import Look, Turn, look
@@ -128,7 +130,8 @@ class RunStore(Followed):
         self.behind = False
         """Whether much is not read yet: what was read is of the past, and says nothing of now."""
         self._reader = RunReader(run.path)
-        self._tails = DeviceTails(run.path)
+        self._tails: dict[str | None, Tail] = {}
+        """Host → the file of its devices' figures."""
         self._seen: Look | None = None
         self._changed = asyncio.Event()
         self._digested = False
@@ -175,7 +178,7 @@ class RunStore(Followed):
         if now - self._looked >= 1.0 or not self.ranks:
             self._looked = now
             self._apply(await asyncio.to_thread(self._poll))
-            for host, reading in await asyncio.to_thread(self._tails.read):
+            for host, reading in await asyncio.to_thread(self._read_devices):
                 self.devices.fold(host, reading, self.clock.seconds(reading.t))
                 self._readings.add(host, reading)
                 self._note_change()
@@ -214,9 +217,16 @@ class RunStore(Followed):
         self._apply(await asyncio.to_thread(self._poll))
 
     def _poll(self) -> Look:
-        self._tails.find()
+        for host, path in devices_paths(self.run.path).items():
+            if host not in self._tails:
+                self._tails[host] = Tail(path)
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()), self.turn)
+
+    def _read_devices(self) -> list[tuple[str | None, schema.Devices]]:
+        """(host, reading) of everything that is new, in pieces of at most 1 MiB a file. Blocks."""
+        return [(host, event) for host, tail in self._tails.items() for event in tail.read()
+                if isinstance(event, schema.Devices)]
 
     def _apply(self, seen: Look) -> None:
         if seen != self._seen:

@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpu_panel.run.log import scroll, times
+from gpu_panel.run.log import times
 from gpu_panel.run.log.file import Lines, LogFile, TextLines
 from gpu_panel.run.log.joined import JoinedLog
 from gpu_panel.run.log.matches import Matches
-from gpu_panel.run.log.view import LogView
+from gpu_panel.run.log.view import LogView, page_from, page_to, pieces
 
 from ...run_kit import SMALL, Mini, settled, shown, terminal, trained, until
 from .test_file import counted
@@ -63,7 +63,7 @@ def test_matches_in_many_blocks_and_in_both_parts(tmp_path: Path) -> None:
 
 @given(st.text("ab 漢\u00e9", max_size=60), st.integers(2, 9))
 def test_the_rows_of_a_line_are_the_line(text: str, width: int) -> None:
-    begins = scroll.pieces(text, width)
+    begins = pieces(text, width)
     parts = [text[a:b] for a, b in zip(begins, [*begins[1:], len(text)], strict=True)]
     assert "".join(parts) == text
     assert all(cell_len(part) <= width for part in parts)
@@ -78,8 +78,8 @@ def test_pages_are_rows_in_order(rows: list[int], height: int, top: int) -> None
 
     top = min(top, max(len(rows) - 1, 0))
     from_top = [p for p in whole if p[0] >= top]
-    assert scroll.page_from(top, len(rows), height, begins) == from_top[:height]
-    assert scroll.page_to(len(rows), height, begins) == whole[-height:]
+    assert page_from(top, len(rows), height, begins) == from_top[:height]
+    assert page_to(len(rows), height, begins) == whole[-height:]
 
 
 # --- times --------------------------------------------------------------------------------------
