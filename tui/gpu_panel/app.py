@@ -170,7 +170,6 @@ class PanelApp(ThemedApp):
             self.push_screen(HelpScreen(self.screen, self.focused))
 
     async def action_tell(self) -> None:
-        """Turn bell and notifications on or off."""
         try:
             told = await in_thread(self.teller.turn, name="panel-tell")
         except OSError as err:

@@ -44,7 +44,6 @@ class HelpScreen(ModalScreen[None]):
         sheet.update(Content("\n").join(self._lines(max(sheet.size.width, 30))))
 
     def _command(self, key: Key) -> str:
-        """The command that does the same, to stand behind what the key does."""
         command = keys.COMMANDS.get(key.id)
         return f" · $ {command.replace('{run.id}', self._run or 'RUN')}" if command else ""
 

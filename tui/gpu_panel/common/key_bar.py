@@ -55,7 +55,6 @@ class KeyBar(Widget):
         super().__init__()
         self._roomy = roomy
         self._left = 0
-        """How many cells are hidden on the left."""
         self.shown: tuple[ShownKey, ...] = ()
 
     def on_mount(self) -> None:

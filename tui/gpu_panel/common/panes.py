@@ -212,11 +212,9 @@ class StoreScreen(PaneScreen):
     def __init__(self) -> None:
         super().__init__()
         self._front = self.PANES[0].NAME
-        """The pane that is shown if there is room for only one."""
 
     @property
     def is_small(self) -> bool:
-        """Whether there is room for only one pane."""
         return self.size.width < self.LEAST[0] or self.size.height < self.LEAST[1]
 
     def _arrange(self) -> None:

@@ -50,7 +50,6 @@ class Compared:
         self.anew(name)
 
     def anew(self, name: str) -> None:
-        """Read all events again, for the curve of another value."""
         self.view = RunView()
         self.curve = RunCurve(name)
         self._reader = RunReader(self.run.path)

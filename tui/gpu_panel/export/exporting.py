@@ -26,7 +26,6 @@ from gpu_panel.common.dialogs import harmless
 @dataclass(frozen=True, slots=True)
 class Target:
     words: tuple[str, ...]
-    """The command, without runs and file."""
     label: str
     file: str | None
     """The name that is offered; RUN stands for the run's id. None: the target has its own place."""

@@ -80,7 +80,6 @@ class ChartPane(CurveView, RunPane):
             self._read_zoomed(self._last[0], *map(int, self._window))
 
     def _is_coarse(self, store: RunStore) -> bool:
-        """Whether the file has more steps of what is shown than were kept of the whole curve."""
         if self._window is None or self.subject is None or self.subject.key != subjects.LOSS:
             return False
         x0, x1 = self._window

@@ -146,7 +146,6 @@ heading sorts; ranks that failed or stalled come first in any order."""
         self._headings: list[tuple[int, int]] = []
         """(the cell after its last one, column) of each heading, from left to right."""
         self.chosen: int | None = None
-        """The rank that is marked, as its log is shown."""
 
     def paint(self, store: RunStore, moment: Moment) -> None:
         self.show(store.ranks, store.plan, now=moment.now, live=moment.live and not store.behind,

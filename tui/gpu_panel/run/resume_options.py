@@ -122,7 +122,6 @@ class ResumeOptions:
 
 
 def _saved(run: Run, best: object) -> tuple[tuple[int, ...], int | None]:
-    """The steps for which there are checkpoints, and which of them is the best."""
     steps: tuple[int, ...] = ()
     try:
         steps = tuple(step for path in checkpoints.listed(run.checkpoints)

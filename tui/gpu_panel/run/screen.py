@@ -209,7 +209,6 @@ class RunScreen(StoreScreen):
         return self.run_folder.id
 
     def placeholders(self) -> Values:
-        """For the person's own commands: of the chosen rank. Blocks."""
         from gpu_panel.commands.own import of_run
 
         return of_run(self.run_folder, self._rank or 0)

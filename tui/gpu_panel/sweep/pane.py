@@ -53,7 +53,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         self.anew(store)
 
     def anew(self, store: SweepStore | None) -> None:
-        """Show what has been read of this sweep."""
         self.store = store
         self.group: Group | None = None
         self.members: list[One] | None = None

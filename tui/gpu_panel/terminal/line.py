@@ -93,7 +93,6 @@ class Line:
         return self._picture.width, self._picture.height
 
     def redraw(self) -> None:
-        """Send everything again, as another program has written to the terminal."""
         with self._changed:
             self._forget()
             self._picture.drawn.update(dict.fromkeys(range(self._picture.height), 0))
@@ -101,7 +100,6 @@ class Line:
             self._changed.notify_all()
 
     def touched(self) -> None:
-        """The person has done something and waits for its effect."""
         with self._changed:
             self._picture.turn += 1
             self._pace.touched(time.monotonic())

@@ -71,8 +71,6 @@ class Lines:
 
 
 class TextLines(Lines):
-    """Lines that are in memory: a traceback."""
-
     def __init__(self, title: str, text: str) -> None:
         super().__init__(title)
         self._lines = clean_lines(text.rstrip("\n"))

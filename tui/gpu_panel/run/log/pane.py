@@ -137,7 +137,7 @@ launchers, and the supervisor's log."""
 
     def _show_rank(self, rank: int) -> None:
         if self._sources is not None:
-            self._sources.show_rank(rank)
+            self._sources.show(rank)
             self._show(self._sources)
 
     def action_next_rank(self) -> None:

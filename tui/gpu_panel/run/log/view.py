@@ -128,7 +128,6 @@ class LogView(ScrollView, can_focus=True):
         return line
 
     def read_on(self) -> None:
-        """Read what is new in the file, in a thread."""
         if self.lines is None or isinstance(self.lines, TextLines):
             self._grown()
         elif not self._busy:
@@ -166,7 +165,6 @@ class LogView(ScrollView, can_focus=True):
         self._settle()
 
     def _settle(self) -> None:
-        """Show what there is now, from its end if that is followed."""
         self._retitle()
         self._measure()
         if self.following:
@@ -272,7 +270,6 @@ class LogView(ScrollView, can_focus=True):
     # --- moving ---------------------------------------------------------------------------------
 
     def move_to(self, entry: int) -> None:
-        """Put the cursor on an entry and bring it into view."""
         self._aim = self._sought = None
         total = self.count
         self.cursor = min(max(entry, 0), max(total - 1, 0))

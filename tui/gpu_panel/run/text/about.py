@@ -75,7 +75,6 @@ def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Co
 
 
 def processes(state: State) -> list[str]:
-    """How each process of the last attempt ended, if at least one ended badly."""
     if all(not p.exit for p in state.processes):
         return []
     return [f"rank {p.rank}  pid {p.pid}  "
