@@ -36,7 +36,7 @@ def written(steps: int, ranks: int) -> tuple[RankSeries, float]:
     for first in range(0, steps, 20):
         for rank in range(ranks):
             part = values[first:first + 20]
-            series.add(rank, first + len(part) - 1, part)
+            series.extend(rank, range(first, first + len(part)), part)
     return series, (time.perf_counter() - began) / (steps * ranks)
 
 

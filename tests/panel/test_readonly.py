@@ -47,7 +47,7 @@ SHOWS = """
     LaunchScreen: details gpu_processes jump leave other_device pane redo undo
     LaunchTaken: wait
     LogPane: copy filter find find_next go next_rank source wrap
-    LogScroll: aside first follow last move page wrap
+    LogView: aside first follow last move page wrap
     NoteDialog: accept cancel
     OutputScreen: close copy
     PaneScreen: back on_pane pane

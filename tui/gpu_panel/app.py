@@ -109,7 +109,6 @@ class PanelApp(ThemedApp):
 
     def set_timer(self, delay: float, callback: TimerCallback | None = None, *,
                   name: str | None = None, pause: bool = False) -> Timer:
-        """As Textual's, but sure to ring."""
         return surely_rings(super().set_timer(delay, callback, name=name, pause=pause))
 
     @work(exit_on_error=False, group="theme", exclusive=True)
@@ -171,7 +170,6 @@ class PanelApp(ThemedApp):
             self.push_screen(HelpScreen(self.screen, self.focused))
 
     async def action_tell(self) -> None:
-        """Turn bell and notifications on or off."""
         try:
             told = await in_thread(self.teller.turn, name="panel-tell")
         except OSError as err:
@@ -183,7 +181,6 @@ class PanelApp(ThemedApp):
 
     @work(exit_on_error=False, group="own")
     async def action_own_command(self, name: str) -> None:
-        """Run a command of settings.toml."""
         from gpu_panel.commands.own import run
 
         with guard(self):
@@ -191,7 +188,6 @@ class PanelApp(ThemedApp):
 
     @work(exit_on_error=False, group="line", exclusive=True)
     async def action_command_line(self) -> None:
-        """Ask for a command and run it: an action by its name, or gpu-engine."""
         from gpu_panel.commands import line as lines
 
         with guard(self):
@@ -221,7 +217,6 @@ class PanelApp(ThemedApp):
                                       environment=own_environment() | {"NO_COLOR": "1"} | looks))
 
     def action_redraw(self) -> None:
-        """Draw everything again, after another program has written to the terminal."""
         if self.terminal is not None:
             self.terminal.redraw()
 

@@ -44,8 +44,6 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Keys under one heading of the help."""
-
     title: str
     keys: tuple[Key, ...]
 
@@ -368,8 +366,6 @@ COMMANDS: Mapping[str, str] = MappingProxyType({
 
 
 class KeysError(UserError):
-    """[keys] of settings.toml is wrong."""
-
     title = "These keys can't be used"
 
 
@@ -480,12 +476,10 @@ def _unknown(id: str, typed: str, table: Sequence[Key]) -> str:
 
 
 def of(*scopes: str) -> tuple[Key, ...]:
-    """The keys of these scopes, in the table's order."""
     return tuple(k for k in KEYS if k.scope in scopes)
 
 
 def bindings(found: Iterable[Key]) -> list[BindingType]:
-    """Textual bindings for these keys, to put into BINDINGS."""
     return [Binding(k.keys, k.action, k.label, show=k.footer, tooltip=k.tooltip, id=k.id,
                     priority=k.priority) for k in found]
 

@@ -98,10 +98,10 @@ def test_an_attempt_that_resumes_replaces_the_tail() -> None:
     ranks = RankSeries()
     for rank in (0, 1):
         ranks.begin(rank, 1)
-        ranks.add(rank, 9, [float(x) for x in range(10)])
+        ranks.extend(rank, range(10), [float(x) for x in range(10)])
     for rank in (0, 1):
         ranks.begin(rank, 2)
-        ranks.add(rank, 7, [50.0, 60.0, 70.0])  # 5, 6, 7 again
+        ranks.extend(rank, [5, 6, 7], [50.0, 60.0, 70.0])
     assert ranks.ranks[0].last == 7
     assert ranks.ranks[0].at(4)[1] == 4.0
     assert ranks.all.at(5) == (50.0, 50.0, 50.0)
@@ -116,9 +116,9 @@ def test_files_may_be_read_in_any_order(order: list[tuple[int, int]]) -> None:
     for rank, attempt in order:
         ranks.begin(rank, attempt)
         if attempt == 1:
-            ranks.add(rank, firsts[rank], [1.0] * (firsts[rank] + 1))
+            ranks.extend(rank, range(firsts[rank] + 1), [1.0] * (firsts[rank] + 1))
         else:
-            ranks.add(rank, 11, [2.0] * 6)  # steps 6 to 11
+            ranks.extend(rank, range(6, 12), [2.0] * 6)
     for step in range(6, 12):
         assert ranks.all.at(step) == (2.0, 2.0, 2.0), step
     assert ranks.all.at(5) == (1.0, 1.0, 1.0)
@@ -128,8 +128,8 @@ def test_files_may_be_read_in_any_order(order: list[tuple[int, int]]) -> None:
 def test_a_script_that_begins_again_within_one_attempt() -> None:
     ranks = RankSeries()
     for rank in (0, 1):
-        ranks.add(rank, 4, [1.0] * 5)
+        ranks.extend(rank, range(5), [1.0] * 5)
     for rank in (0, 1):
-        ranks.add(rank, 2, [3.0] * 3)
+        ranks.extend(rank, range(3), [3.0] * 3)
     assert ranks.all.at(0) == (3.0, 3.0, 3.0)
     assert ranks.all.last == 2

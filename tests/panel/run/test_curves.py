@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -70,19 +69,24 @@ def test_what_steps_carry_is_the_same_however_many_are_folded_at_once(
         events: list[tuple[int, float | None, str]], together: int) -> None:
     """As a dict of steps has it, from which a rank that goes back takes what comes after."""
     seen, wanted, at, latest, begun = Recorded(), dict[int, list[float]](), 0, 0.0, False
-    with mock.patch.object(recorded, "TOGETHER", together):
-        for further, lr, what in events:
-            if what == "begins":
-                seen.begin(0)
-                begun = True
-            at = (max(at - 20, 0) if what else at) + further
-            seen.stepped(0, [step(at, lr=lr)])
-            if lr is not None:
-                same = not begun and at == max(wanted, default=None)
-                before = wanted[at] if same else []
-                wanted = {k: v for k, v in wanted.items() if k < at} | {at: [*before, lr]}
-                latest, begun = lr, False
-        values = seen.values.get("lr")
+    waiting: list[schema.Step] = []
+    for further, lr, what in events:
+        if waiting and (what == "begins" or len(waiting) == together):
+            seen.stepped(0, waiting)
+            waiting = []
+        if what == "begins":
+            seen.begin(0)
+            begun = True
+        at = (max(at - 20, 0) if what else at) + further
+        waiting.append(step(at, lr=lr))
+        if lr is not None:
+            same = not begun and at == max(wanted, default=None)
+            before = wanted[at] if same else []
+            wanted = {k: v for k, v in wanted.items() if k < at} | {at: [*before, lr]}
+            latest, begun = lr, False
+    if waiting:
+        seen.stepped(0, waiting)
+    values = seen.values.get("lr")
     if values is None:
         assert not wanted
         return

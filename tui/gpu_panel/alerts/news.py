@@ -7,7 +7,6 @@ little.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,24 +17,18 @@ from gpu_engine.notify.watch import Happened, RunWatch
 from gpu_engine.runs import job, summary
 from gpu_engine.runs.folder import Run, each_run
 
-_AT_ONCE = 100
-"""Runs that don't train of which the time stamp is read at each look."""
 TOLD = frozenset({"finished", "failed", "stalled", "lost"})
 """Who has stopped a run knows that it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Something that has happened to a run."""
-
     run: Run
     name: str
     happened: Happened
 
 
 class RunsNews:
-    """Follows the runs of this machine's runs folder."""
-
     def __init__(self) -> None:
         self._awake: dict[str, RunWatch] = {}
         self._asleep: dict[str, tuple[Run, object]] = {}
@@ -73,7 +66,6 @@ class RunsNews:
         return found
 
     def _find(self) -> None:
-        """Look for runs that were not there before."""
         try:
             stamp = paths.runs_folder().stat().st_mtime_ns
         except OSError:
@@ -89,13 +81,12 @@ class RunsNews:
 
     def _wake(self) -> None:
         """Follow the runs whose state has changed: their turn has come, or they were resumed."""
-        for name, (run, stamp) in list(itertools.islice(self._asleep.items(), _AT_ONCE)):
+        for name, (run, stamp) in list(self._asleep.items()):
             now = _stamp(run)
-            del self._asleep[name]
-            if now == stamp:
-                self._asleep[name] = run, stamp  # at the end: the others come first
-            elif now is not None:
-                self._awake[name] = _watch(run)
+            if now != stamp:
+                del self._asleep[name]
+                if now is not None:
+                    self._awake[name] = _watch(run)
 
 
 def _watch(run: Run) -> RunWatch:

@@ -85,7 +85,6 @@ class Teller:
             await self._check_devices()
 
     def _read(self, lines: Sequence[RunLine]) -> list[News]:
-        """Blocks."""
         if self._news is None:
             from gpu_panel.alerts.news import RunsNews
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, floor, inf, isfinite, log10
 from statistics import median
 
@@ -36,7 +37,6 @@ class ColumnValues:
     """Columns with values that were not finite."""
 
     def bounds(self) -> tuple[float, float]:
-        """(least, greatest) of all finite values; (inf, -inf) if there is none."""
         return min(self.lo, default=inf), max(self.hi, default=-inf)
 
     def least_positive(self) -> float:
@@ -50,36 +50,21 @@ def reduce(series: Series, x0: float, x1: float, width: int) -> ColumnValues:
     lo, hi = [inf] * width, [-inf] * width
     mean: list[float | None] = [None] * width
     bad: set[int] = set()
-    size, stride, first = len(series), series.stride, series.first
+    stride, first = series.stride, series.first
     scale = (width - 1) / max(x1 - x0, 1e-9)
     middle = (first + 0.5) * stride - 0.5 - x0
     start = max(0, floor((x0 - first * stride) / stride))
-    stop = min(size, floor(x1 / stride) - first + 1)
-    if stop - start > 2 * width:  # many buckets a column: slices run in C
-        edges = [min(max(ceil(((px - 0.5) / scale - middle) / stride), start), stop)
-                 for px in range(width + 1)]
-        for px in range(width):
-            a, b = edges[px], edges[px + 1]
-            if a >= b:
-                continue
-            if many := sum(series.count[a:b]):
-                lo[px], hi[px] = min(series.lo[a:b]), max(series.hi[a:b])
-                mean[px] = sum(series.total[a:b]) / many
-            if any(series.bad[a:b]):
-                bad.add(px)
-        return ColumnValues(lo, hi, mean, frozenset(bad))
-    totals, counts = [0.0] * width, [0] * width
-    for i in range(start, stop):
-        px = int((middle + i * stride) * scale + 0.5)
-        if not 0 <= px < width:
+    stop = min(len(series), floor(x1 / stride) - first + 1)
+    edges = [min(max(ceil(((px - 0.5) / scale - middle) / stride), start), stop)
+             for px in range(width + 1)]
+    for px, (a, b) in enumerate(pairwise(edges)):
+        if a >= b:
             continue
-        if series.bad[i]:
+        if many := sum(series.count[a:b]):
+            lo[px], hi[px] = min(series.lo[a:b]), max(series.hi[a:b])
+            mean[px] = sum(series.total[a:b]) / many
+        if any(series.bad[a:b]):
             bad.add(px)
-        if series.count[i]:
-            lo[px], hi[px] = min(lo[px], series.lo[i]), max(hi[px], series.hi[i])
-            totals[px] += series.total[i]
-            counts[px] += series.count[i]
-    mean = [t / n if n else None for t, n in zip(totals, counts, strict=True)]
     return ColumnValues(lo, hi, mean, frozenset(bad))
 
 
@@ -211,11 +196,9 @@ class Axes:
     y_text: Callable[[float | None], str] = units.loss
     """Formats a value at the crosshair."""
     y_unit: float = 1.0
-    """The unit of the numbers along the y axis."""
     unit: str = ""
     """The name of that unit, which stands at the axis."""
     zero: bool = False
-    """Whether the y axis starts at 0."""
     x_text: Callable[[int], str] = "{:,}".format
     x_name: str = "step"
     """The word before an x at the crosshair."""
@@ -224,4 +207,3 @@ class Axes:
     """Two values that are further apart than this are not joined, as nothing is known between
     them. None: they always are."""
     empty: str = "nothing yet"
-    """Shown while there is no value."""

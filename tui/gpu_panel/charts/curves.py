@@ -213,7 +213,6 @@ class CurveView(CurveDrawing, can_focus=True):
         self.move(SHIFT)
 
     def _wheel(self, event: MouseEvent, factor: float) -> None:
-        """Zoom around the pointer; with shift or ctrl move instead."""
         event.stop()
         if event.shift or event.ctrl:
             self.move(SHIFT if factor > 1 else -SHIFT)

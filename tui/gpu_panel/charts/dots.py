@@ -25,8 +25,6 @@ _NONE, _AXIS, _DOT, _BEST = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One dot."""
-
     x: str
     """As a person has typed it: a number, or a word."""
     y: float
@@ -59,8 +57,6 @@ def _number(text: str) -> float | None:
 
 
 class DotsView(Widget):
-    """Dots over a common x axis. `show` sets them."""
-
     COMPONENT_CLASSES: ClassVar[set[str]] = {"dots--axis", "dots--dot", "dots--best"}
     DEFAULT_CSS = """
     DotsView {
@@ -124,7 +120,6 @@ class DotsView(Widget):
         return canvas
 
     def _write(self, canvas: Canvas, x: int, y: int, text: str) -> None:
-        """Write the best value beside its dot, on the side that is free."""
         for left in (x + 2, x - 1 - len(text)):
             if left >= 0 and left + len(text) <= canvas.width \
                     and all(c == " " for c in canvas.chars[y][left:left + len(text)]):

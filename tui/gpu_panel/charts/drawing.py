@@ -53,8 +53,6 @@ def _is_rough(points: Sequence[Point | None]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a chart."""
-
     index: int
     """The position of its rank among the ranks, which decides its colour and dash. The chosen
     one's line is thick and on top."""
@@ -104,7 +102,6 @@ class CurveDrawing(Widget):
                  classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.axes = axes
-        """What its numbers are; set it before `show`."""
         self._lines: list[Curve] = []
         self._all: Series | None = None
         self._chosen: int | None = None
@@ -123,7 +120,6 @@ class CurveDrawing(Widget):
         self.robust = False
         """Whether values far outside may be cut off, and are marked."""
         self.is_cut = False
-        """Whether some are, as it was drawn last."""
         self.banded: bool | None = None
         """Whether the range is drawn in place of the lines; None: that depends on their number."""
         self.cross: int | None = None
@@ -135,7 +131,6 @@ class CurveDrawing(Widget):
         self._drag: float | None = None
         """Where a button of the mouse was pressed; None if none is held."""
         self._hovering = False
-        """Whether the reading line follows the pointer."""
         self._before: int | None = None
         """Where the reading line was before that."""
 
@@ -171,12 +166,12 @@ class CurveDrawing(Widget):
         entries = self._entries(banded, shown)
         above = 1 if high >= _LEGEND_FROM and len(entries) > 1 else 0
         plot_high = high - below - above
-        scale = scale_of([*found, *([over_all] if over_all else [])], plot_high * 4,
+        every = [*found, *([over_all] if over_all else [])]
+        scale = scale_of(every, plot_high * 4,
                          log=self.log_scale, zero=self.axes.zero, robust=self.robust,
                          upto=[level.value for level in self.levels])
-        bad = {c for columns in (*found, over_all) if columns for c in columns.bad}
         if scale is None:
-            text = "no finite value" if bad else self.axes.empty
+            text = "no finite value" if any(c.bad for c in every) else self.axes.empty
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
             return
         values = scale.ticks(max(plot_high // 3, 2), self.axes.y_unit)
@@ -197,7 +192,8 @@ class CurveDrawing(Widget):
             self._mark_cut(plot, columns, scale, _LINES + line.index % palette.HUES)
         if over_all is not None:
             self._mark_cut(plot, over_all, scale, _MEAN)
-        self._mark(plot, (*found, *([over_all] if over_all else [])))
+        for cell in {c // 2 for columns in (*found, over_all) if columns for c in columns.bad}:
+            plot.text(cell, 0, "×", _BAD)
         marking.paint(plot, self.marks, x0, x1, _CROSS)
         self._paint_selection(plot, x0, x1)
         self._paint_cross(plot, x0, x1)
@@ -226,7 +222,6 @@ class CurveDrawing(Widget):
                        for line in self._lines if not line.faint]), found
 
     def _entries(self, banded: bool, shown: Sequence[Curve]) -> list[Entry]:
-        """What the legend names: the band or every line, and the levels."""
         levels: list[Entry] = [("╌╌", level.label, _FAINT) for level in self.levels]
         if banded:
             many = sum(not line.faint for line in self._lines)
@@ -288,7 +283,6 @@ class CurveDrawing(Widget):
         return gaps(columns, int(apart * each) + 1) | seams
 
     def _mark_cut(self, plot: Canvas, columns: ColumnValues, scale: Scale, style: int) -> None:
-        """Mark where a line goes on above or below what is shown."""
         if scale.log or not self.robust:
             return
         for row, sign, cells in (
@@ -297,10 +291,6 @@ class CurveDrawing(Widget):
             self.is_cut = self.is_cut or bool(cells)
             for cell in cells:
                 plot.text(cell, row, sign, style)
-
-    def _mark(self, plot: Canvas, found: tuple[ColumnValues, ...]) -> None:
-        for cell in {c // 2 for columns in found for c in columns.bad}:
-            plot.text(cell, 0, "×", _BAD)
 
     def _paint_selection(self, plot: Canvas, x0: float, x1: float) -> None:
         if self.selection is None:
@@ -390,7 +380,6 @@ class CurveDrawing(Widget):
         return zoomed.series.get(id(series), series)
 
     def _extent(self) -> tuple[int, int]:
-        """The least and the greatest x of all lines."""
         starts = [x.series.start for x in self._lines if x.series.start is not None]
         ends = [x.series.last for x in self._lines if x.series.last is not None]
         return min(starts, default=0), max(ends, default=1)

@@ -17,11 +17,8 @@ _APART = 6
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One mark."""
-
     x: int
     kind: str
-    """One of the characters above."""
     text: str = ""
     """What is said about it at the crosshair."""
 
@@ -55,5 +52,4 @@ def paint(plot: Canvas, marks: Iterable[Mark], x0: float, x1: float, style: int)
 
 
 def cell_of(plot: Canvas, x: float, x0: float, x1: float) -> int:
-    """The column of cells in which an x lies."""
     return round((x - x0) / max(x1 - x0, 1e-9) * (2 * plot.width - 1)) // 2

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpu_engine.common.series import Part, Series
+from gpu_engine.common.series import Series, rising
 
 
 @dataclass(slots=True)
@@ -43,47 +43,30 @@ class RankSeries:
 
     @property
     def version(self) -> int:
-        """Rises when a value is added."""
         return self.all.version
 
     def begin(self, rank: int, attempt: int) -> None:
-        """Note that a rank starts an attempt."""
         position = self._positions.setdefault(rank, _Position())
         position.attempt, position.rewinds, position.last = max(attempt, 1), 0, -1
 
-    def add(self, rank: int, step: int, values: Sequence[float]) -> None:
-        """Add the losses of consecutive steps, the last of them at `step`."""
-        first = step - len(values) + 1
-        if first < 0:
-            first, values = 0, values[-first:]
-        if values:
-            self.extend(rank, range(first, step + 1), values)
-
     def extend(self, rank: int, steps: Sequence[int], values: Sequence[float],
                los: Sequence[float] | None = None, his: Sequence[float] | None = None) -> None:
-        """Add values at rising steps, of which none is below 0: the same as `put` of each, but much
-        faster. `los` and `his`, both or neither: as in `Series.add_rising`."""
-        self.put(rank, steps[0], values[0], None if los is None else los[0],
-                 None if his is None else his[0])
+        """Add values in the order of the rank's file: the same as `put` of each, but much faster
+        where the steps rise. `los` and `his`, both or neither: as in `Series.add_rising`."""
+        columns = values, *((los, his) if los is not None and his is not None else ())
+        if not rising(steps):
+            for step, *of_step in zip(steps, *columns, strict=True):
+                self.put(rank, step, *of_step)
+            return
+        self.put(rank, steps[0], *(column[0] for column in columns))
         # What comes after the first goes on from there, so it changes neither generation nor cuts.
         position = self._positions[rank]
         cut = min((at for new, at in self._cuts if position.generation < new), default=None)
-        shown = len(steps) if cut is None else bisect_left(steps, cut)
-        if len(steps) > 1:
-            position.last = steps[-1]
-            found = self._add(self.ranks[rank], steps, values, los, his, len(steps))
-            if shown == len(steps) and self.all.fit(steps[1], steps[-1]) >= self.ranks[rank].stride:
-                self.all.add_parts(found)
-            elif shown > 1:
-                self._add(self.all, steps, values, los, his, shown)
-
-    @staticmethod
-    def _add(series: Series, steps: Sequence[int], values: Sequence[float],
-             los: Sequence[float] | None, his: Sequence[float] | None, upto: int) -> list[Part]:
-        """Add the values after the first, up to the number `upto`."""
-        return series.add_rising(steps[1:upto], values[1:upto],
-                                 None if los is None else los[1:upto],
-                                 None if his is None else his[1:upto])
+        position.last = steps[-1]
+        for series, upto in ((self.ranks[rank], len(steps)),
+                             (self.all, None if cut is None else bisect_left(steps, cut))):
+            if rest := steps[1:upto]:
+                series.add_rising(rest, *(column[1:upto] for column in columns))
 
     def put(self, rank: int, step: int, value: float, lo: float | None = None,
             hi: float | None = None) -> None:

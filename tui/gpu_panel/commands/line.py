@@ -62,7 +62,6 @@ class CommandLine(ModalScreen[str | None]):
         Binding("down", "earlier(1)", "later")]
 
     def __init__(self, known: Sequence[str]) -> None:
-        """`known`: what can be suggested."""
         super().__init__()
         self._before = before()
         self._known = known
@@ -94,13 +93,12 @@ class CommandLine(ModalScreen[str | None]):
 
 
 def before() -> list[str]:
-    """The lines that were run, the last one at the end."""
     kept = themed.read().get(_KEY)
     return [line for line in kept if isinstance(line, str)] if isinstance(kept, list) else []
 
 
 def remember(line: str) -> None:
-    """Remember a line. Raises OSError."""
+    """Raises OSError."""
     lines = [*(one for one in before() if one != line), line][-_MOST:]
     themed.write(themed.read() | {_KEY: lines})
 

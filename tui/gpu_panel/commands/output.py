@@ -26,7 +26,6 @@ from gpu_panel.common.rows import cells
 _LINES = 5000
 """The last lines that are kept."""
 _READ = 1 << 16
-"""Bytes at a time."""
 
 
 class OutputScreen(ModalScreen[None]):
@@ -104,7 +103,6 @@ class OutputScreen(ModalScreen[None]):
         self._subtitle(f"{ended}y copy · esc close")
 
     def action_copy(self) -> None:
-        """Copy what it has printed."""
         copy(self.app, "\n".join(self._printed))
 
     def action_close(self) -> None:

@@ -45,7 +45,6 @@ async def in_thread(work: Callable[[], T], *, name: str = "panel-work") -> T:
 
 
 def leave(work: Callable[[], object], *, name: str = "panel-close") -> None:
-    """Run `work` in a daemon thread without waiting for it."""
     def body() -> None:
         with contextlib.suppress(Exception):
             work()

@@ -82,7 +82,6 @@ def _line(text: str, about: str, wide: int) -> Content:
 
 CHOSEN, OTHER, MENU = "●", "○", "▾"
 GAP = 2
-"""Cells between two options."""
 
 
 class Choice(Widget, can_focus=True):
@@ -107,8 +106,6 @@ class Choice(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """The person chose another option."""
-
         choice: Choice
         value: str
 
@@ -153,7 +150,6 @@ class Choice(Widget, can_focus=True):
                 for value, label in self.options]
 
     def _lines(self, width: int) -> list[list[int]]:
-        """The indices of the options on each line."""
         lines: list[list[int]] = [[]]
         used = 0
         for i, text in enumerate(self._texts()):

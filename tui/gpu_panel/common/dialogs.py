@@ -43,8 +43,6 @@ class Sheet(ModalScreen[None]):
 
 
 class Message(ModalScreen[None]):
-    """A message that the person must close."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,space", "dismiss", "close")]
 
     def __init__(self, title: str, text: str, *, severity: str = "warning") -> None:
@@ -117,7 +115,6 @@ class AskLine(ModalScreen[str | None]):
             yield Static("", id="name-said")
 
     def more(self) -> Iterable[Widget]:
-        """Fields below the first, for a subclass."""
         return ()
 
     def on_mount(self) -> None:

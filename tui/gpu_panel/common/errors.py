@@ -15,7 +15,6 @@ from gpu_engine.common.errors import UserError
 
 
 def log_path() -> Path:
-    """The file for the tracebacks of our own faults."""
     return paths.home() / "panel.log"
 
 

@@ -34,7 +34,6 @@ class Labelled:
 
     @property
     def before(self) -> int:
-        """Cells before the field."""
         return max(cell_len(self.label), self.room) + 1 if self.label else 0
 
 
@@ -102,7 +101,6 @@ class FlowRow(Container):
         self.fields = tuple(fields)
         self._flow = FlowLayout()
         self._drawn: tuple[_Text, ...] = ()
-        """The labels that are drawn."""
         self._letters: Mapping[Widget, str] = {}
         self.above_problems: Widget = self
         """The widget below which problems stand."""
@@ -113,7 +111,6 @@ class FlowRow(Container):
         return self._flow
 
     def render(self) -> Content:
-        """Draw heading and labels, where the fields leave room."""
         self._drawn = self._labels(self.arrange(self.size).placements)
         lines = [Content() for _ in range(self.size.height)]
         for x, y, text, style in self._drawn:

@@ -20,8 +20,6 @@ from gpu_panel.keys import Key
 
 
 class HelpScreen(ModalScreen[None]):
-    """Shows the focused pane's help first, then all keys."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         *LETTERS,
         Binding("escape,q,question_mark,f1", "close", "close")]
@@ -46,7 +44,6 @@ class HelpScreen(ModalScreen[None]):
         sheet.update(Content("\n").join(self._lines(max(sheet.size.width, 30))))
 
     def _command(self, key: Key) -> str:
-        """The command that does the same, to stand behind what the key does."""
         command = keys.COMMANDS.get(key.id)
         return f" · $ {command.replace('{run.id}', self._run or 'RUN')}" if command else ""
 
@@ -78,7 +75,6 @@ class HelpScreen(ModalScreen[None]):
 
 
 def _line(key: str, text: str, width: int) -> Content:
-    """A key and its explanation, which is wrapped in a column of its own."""
     column = 24 if width >= 80 else 15
     first, *rest = textwrap.wrap(text, width - column, break_on_hyphens=False) or [""]
     return Content.assemble((f"  {key:<{column - 3}} ", "$text-accent"), first,

@@ -19,8 +19,6 @@ from gpu_panel import readonly
 
 @dataclass(frozen=True, slots=True)
 class ShownKey:
-    """One key of the line."""
-
     press: str
     """Textual's name of the key."""
     text: str
@@ -57,9 +55,7 @@ class KeyBar(Widget):
         super().__init__()
         self._roomy = roomy
         self._left = 0
-        """How many cells are hidden on the left."""
         self.shown: tuple[ShownKey, ...] = ()
-        """The keys that are shown now."""
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
@@ -99,7 +95,6 @@ class KeyBar(Widget):
         return sum(len("".join(self._cells(key))) for key in self.shown)
 
     def _at(self, x: int) -> ShownKey | None:
-        """The key that is shown at this column."""
         start = -self._left
         for key in self.shown:
             text, said, gap = self._cells(key)

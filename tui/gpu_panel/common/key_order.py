@@ -45,12 +45,10 @@ class KeyOrder:
         self._under_way: int | None = None
 
     async def take(self, event: Key | Paste) -> None:
-        """Take a key that was typed, or a paste."""
         self._waiting.append(event)
         await self._go_on()
 
     async def followed(self, message: Handled) -> None:
-        """Take note of a `Handled` that has reached the app."""
         if message.number != self._under_way:  # it came after PATIENCE was over
             return
         if message.rounds == 1 or not self._waiting or \

@@ -20,12 +20,9 @@ class PaneBar(Widget):
 
     @dataclass
     class Picked(Message):
-        """A name was clicked."""
-
         pane: str
 
     def __init__(self, panes: Sequence[tuple[str, str]], *, id: str | None = None) -> None:
-        """`panes`: (id, title)."""
         super().__init__(id=id)
         self._panes = tuple(panes)
         self.set_reactive(PaneBar.active, self._panes[0][0])

@@ -61,7 +61,6 @@ class Pane(Widget):
         self.focus(scroll_visible=False)
 
     def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
-        """As that of the screen."""
         return ""
 
     def come_forward(self) -> None:
@@ -126,11 +125,9 @@ class PaneScreen(Screen[None]):
 
     @classmethod
     def tabs(cls) -> list[tuple[str, str]]:
-        """(name, title) of each pane with a tab."""
         return [(pane.NAME, pane.TITLE) for pane in cls.PANES if pane.TAB]
 
     def pane(self, name: str) -> Pane:
-        """The pane of this name. Raises NoMatches."""
         return self.query_one(f"#{name}", Pane)
 
     def bring_forward(self, name: str) -> None:
@@ -172,11 +169,9 @@ class PaneScreen(Screen[None]):
         self.action_pane(event.pane)
 
     async def action_on_pane(self, name: str, action: str) -> None:
-        """Run an action of a pane, wherever the focus is."""
         await self.app.run_action(action, self.pane(name))
 
     def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
-        """Why an action can't be used now, for who presses its key; "": nothing to say."""
         if action == "on_pane":
             pane, of_pane = map(str, parameters)
             _, action, parameters = actions.parse(of_pane)
@@ -217,11 +212,9 @@ class StoreScreen(PaneScreen):
     def __init__(self) -> None:
         super().__init__()
         self._front = self.PANES[0].NAME
-        """The pane that is shown if there is room for only one."""
 
     @property
     def is_small(self) -> bool:
-        """Whether there is room for only one pane."""
         return self.size.width < self.LEAST[0] or self.size.height < self.LEAST[1]
 
     def _arrange(self) -> None:

@@ -28,8 +28,6 @@ STYLES = ("dim", "strong", "good", "warn", "bad", "accent", "track", "cursor", "
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry of the list, on one or more lines."""
-
     key: str
     """Identifies the entry. Empty for text that the cursor skips."""
     lines: tuple[Iterable[Part], ...]
@@ -64,8 +62,6 @@ class Rows(ScrollView, can_focus=True):
 
     @dataclass
     class Chosen(Message):
-        """A row was clicked."""
-
         rows: Rows
         key: str
 
@@ -88,7 +84,6 @@ class Rows(ScrollView, can_focus=True):
         raise NotImplementedError
 
     def repaint(self) -> None:
-        """Show what `build` returns now."""
         if self.size.width == 0:
             return
         header, rows = self._built()
@@ -136,7 +131,6 @@ class Rows(ScrollView, can_focus=True):
 
     @property
     def key_at_cursor(self) -> str | None:
-        """The key of the row under the cursor; None if there is none."""
         keys = self.keys
         return keys[self.cursor] if 0 <= self.cursor < len(keys) else None
 
@@ -265,7 +259,6 @@ class Rows(ScrollView, can_focus=True):
 
 
 def _cut(line: Iterable[Part], width: int) -> Line:
-    """The line cut to `width` cells, with an ellipsis at its end."""
     kept: list[Part] = []
     for text, name in line:
         size = cells(text)
@@ -293,7 +286,6 @@ def fit(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width` cells."""
     import textwrap
 
     return textwrap.wrap(text, max(10, width)) or [""]

@@ -26,7 +26,6 @@ class SubmitDialog(ModalScreen[Any]):
         raise NotImplementedError
 
     def blame(self, error: UserError) -> None:
-        """Show what does not fit."""
         self.show(str(error))
 
     def show(self, text: str, tone: str = "-error") -> None:

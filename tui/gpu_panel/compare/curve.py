@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from operator import le
+from operator import itemgetter
 
-from gpu_engine.common.series import Series, rising
+from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.events.frequent import EventOrBatch, StepLine
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.state import State
 from gpu_panel.charts.series import RankSeries
 
-_Point = tuple[int, float, float, float | None, float | None]
-"""Step, Unix seconds, value; if that is the mean of several, the least and the greatest of them."""
+_Point = tuple[int, float, float, float, float]
+"""Step (-1: none), Unix seconds, value; the least and the greatest of what that is the mean of."""
 _OF_STEPS = {"learning rate": "lr", "samples per second of a rank": "samples_per_s",
              "gradient norm": "grad_norm"}
-"""Names of the values that step events have, and their fields."""
 AXES = ("step", "time", "examples")
 """What a curve can be drawn over. Time is in milliseconds since the run began, without the time
 between its attempts."""
@@ -29,8 +27,6 @@ MOST_NAMES = 200
 
 @dataclass(slots=True)
 class _Rank:
-    """Where one rank is in its file."""
-
     attempt: int = 1
     last: float | None = None
     """The time of its last event with steps in this attempt, Unix seconds."""
@@ -109,10 +105,8 @@ class RunCurve:
                     self._note((name,), "")
         if self.name in _OF_STEPS:
             told = [(e.step, e.t, getattr(e, _OF_STEPS[self.name])) for e in events]
-            self._put_all(rank, [(*one, None, None) for one in told if one[2] is not None])
+            self._put(rank, [(*one, one[2], one[2]) for one in told if one[2] is not None])
         if self.name != LOSS:
-            if events:
-                at.last = events[-1].t
             return
         found: list[_Point] = []
         for event in events:
@@ -120,47 +114,14 @@ class RunCurve:
             if many:  # spread evenly over the time since the event before
                 began = t if at.last is None else min(at.last, t)
                 took, first = t - began, event.step - many
-                found += [(first + i, began + took * i / many, loss, None, None)
+                found += [(first + i, began + took * i / many, loss, loss, loss)
                           for i, loss in enumerate(event.losses, 1)]
-            elif event.loss is not None:
-                found.append((event.step, t, event.loss, event.loss_min, event.loss_max))
+            elif (mean := event.loss) is not None:
+                found.append((event.step, t, mean,
+                              mean if event.loss_min is None else event.loss_min,
+                              mean if event.loss_max is None else event.loss_max))
             at.last = t
-        self._put_all(rank, found)
-
-    def _put_all(self, rank: int, found: Sequence[_Point]) -> None:
-        """Add values in their order: at once, as far as they follow each other and are alike."""
-        begin = 0
-        for i in range(1, len(found) + 1):
-            if i == len(found) or found[i][0] <= found[i - 1][0] \
-                    or (found[i][3] is None) != (found[begin][3] is None) \
-                    or (found[i][4] is None) != (found[begin][4] is None):
-                self._put_some(rank, found[begin:i])
-                begin = i
-
-    def _put_some(self, rank: int, found: Sequence[_Point]) -> None:
-        steps, times, values, los, his = zip(*found, strict=True)
-        if steps[0] < 0 or (los[0] is None) != (his[0] is None):
-            for step, t, value, lo, hi in found:
-                self._put(rank, step, t, value, lo, hi)
-            return
-        more = (None, None) if los[0] is None else (los, his)
-        at = self._ranks[rank]
-        began = self._began.get(at.attempt)
-        if began is not None:
-            xs = [_since(began, t) for t in times]
-            if all(map(le, xs, islice(xs, 1, None))):
-                self._time.add_rising(xs, values, *more)
-            else:
-                for x, value, lo, hi in zip(xs, values, los, his, strict=True):
-                    self._time.add(x, value, lo, hi)
-        self._steps.extend(rank, steps, values, *more)
-        if at.batch is not None:
-            examples = [at.examples(step) or 0 for step in steps]
-            if rising(examples):
-                self._examples.extend(rank, examples, values, *more)
-            else:
-                for seen, value, lo, hi in zip(examples, values, los, his, strict=True):
-                    self._examples.put(rank, seen, value, lo, hi)
+        self._put(rank, found)
 
     def _named(self, rank: int, t: float, step: int | None, values: Mapping[str, float | None],
                prefix: str) -> None:
@@ -168,25 +129,26 @@ class RunCurve:
         if self.name.startswith(prefix):
             value = values.get(self.name.removeprefix(prefix))
             if value is not None:
-                self._put(rank, step, t, value)
+                self._put(rank, [(-1 if step is None else step, t, value, value, value)])
 
     def _note(self, names: Iterable[str], prefix: str) -> None:
         for name in names:
             if len(self.names) < MOST_NAMES:
                 self.names.setdefault(prefix + name)
 
-    def _put(self, rank: int, step: int | None, t: float, value: float, lo: float | None = None,
-             hi: float | None = None) -> None:
+    def _put(self, rank: int, found: Sequence[_Point]) -> None:
         at = self._ranks[rank]
         began = self._began.get(at.attempt)
-        if began is not None:
-            self._time.add(_since(began, t), value, lo, hi)
-        if step is None or step < 0:
+        if began is not None and found:
+            timed = sorted(((_since(began, t), *of) for _, t, *of in found), key=itemgetter(0))
+            self._time.add_rising(*zip(*timed, strict=True))
+        known = [point for point in found if point[0] >= 0]
+        if not known:
             return
-        self._steps.put(rank, step, value, lo, hi)
-        examples = at.examples(step)
-        if examples is not None:
-            self._examples.put(rank, examples, value, lo, hi)
+        steps, _, *columns = zip(*known, strict=True)
+        self._steps.extend(rank, steps, *columns)
+        if at.batch is not None:
+            self._examples.extend(rank, [at.examples(step) or 0 for step in steps], *columns)
 
 
 def _since(began: float, t: float) -> int:

@@ -48,7 +48,6 @@ a shows them."""
         super().__init__(Axes(empty="reading …"), id=id)
         self.robust = True
         self.axis = "step"
-        """One of `curve.AXES`."""
         self._painted: object = None
         self._last: tuple[CompareStore, int | None] | None = None
 
@@ -67,7 +66,6 @@ a shows them."""
         self.border_title = Content(f"{store.name} over {over}{reading}")
 
     def label(self, one: Compared) -> str:
-        """What the legend calls a run."""
         return clean(f"{one.id} {one.facts.name}")
 
     def action_axis(self) -> None:

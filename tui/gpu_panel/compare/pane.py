@@ -37,14 +37,12 @@ class CompareTable(Rows, ComparePane):  # pyright: ignore[reportIncompatibleMeth
         self.first = 0
         """The first of the movable columns that is shown."""
         self.hidden = False
-        """Whether columns are hidden on the right."""
 
     def paint(self, store: CompareStore, chosen: int | None) -> None:
         self.store = store
         self.repaint()
 
     def action_aside(self, by: int) -> None:
-        """Show columns further to the right, or to the left."""
         if by < 0 or self.hidden:
             self.first = max(0, self.first + by)
             self.repaint()

@@ -25,8 +25,6 @@ _EVERY = 0.5
 
 
 class CompareScreen(StoreScreen):
-    """Several runs, live or finished."""
-
     CSS_PATH = Path(__file__).with_name("screen.tcss")
     SCOPE = "compare"
     PANES: ClassVar[tuple[type[Pane], ...]] = (CurvesPane, FiguresPane, DifferencesPane)

@@ -50,7 +50,6 @@ class Compared:
         self.anew(name)
 
     def anew(self, name: str) -> None:
-        """Read all events again, for the curve of another value."""
         self.view = RunView()
         self.curve = RunCurve(name)
         self._reader = RunReader(self.run.path)
@@ -64,7 +63,6 @@ class Compared:
 
     @property
     def live(self) -> bool:
-        """Whether it is live; also before its state was read."""
         return self.state is None or self.state.live
 
     def share(self) -> float:
@@ -102,13 +100,10 @@ class Compared:
 
 
 class CompareStore(Followed):
-    """The compared runs."""
-
     def __init__(self, runs: Sequence[Run]) -> None:
         super().__init__()
         self.runs = [Compared(run) for run in runs[:MOST]]
         self.name = LOSS
-        """The value whose curves are read."""
         self.read_share = 0.0
         self._looked = 0.0
         self._turn = 0
@@ -124,7 +119,6 @@ class CompareStore(Followed):
         return dict(Counter(name for one in self.runs for name in one.curve.names))
 
     def choose(self, name: str) -> None:
-        """Show another value: all files are read again for it."""
         if name != self.name:
             self.name, self.caught_up, self.read_share = name, False, 0.0
             self._turn += 1
@@ -153,7 +147,6 @@ class CompareStore(Followed):
 
     @property
     def live(self) -> bool:
-        """Whether any of them is live; also before the states were read."""
         return any(one.live for one in self.runs)
 
     def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[EventOrBatch]]]]], bool]:

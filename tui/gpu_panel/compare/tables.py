@@ -15,7 +15,6 @@ from gpu_panel.common.rows import Line, Part, Row, Rows, cells, fit
 from gpu_panel.compare.pane import CompareTable
 
 _NAME = 22
-"""The widest name."""
 
 
 class FiguresPane(CompareTable):
@@ -72,7 +71,6 @@ evaluation, the time of its attempts, its speed and the most memory that it took
 
 
 _LEAST = 10
-"""The narrowest column of a run."""
 
 
 class DifferencesPane(CompareTable):

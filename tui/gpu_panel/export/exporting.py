@@ -25,10 +25,7 @@ from gpu_panel.common.dialogs import harmless
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that runs can be exported to."""
-
     words: tuple[str, ...]
-    """The command, without runs and file."""
     label: str
     file: str | None
     """The name that is offered; RUN stands for the run's id. None: the target has its own place."""

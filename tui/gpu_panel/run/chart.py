@@ -47,7 +47,6 @@ class ChartPane(CurveView, RunPane):
         self._last: tuple[RunStore, Moment] | None = None
 
     def choose(self, key: str) -> None:
-        """Show the curves of this key from now on."""
         if key == self.chosen:
             return
         self.chosen = key
@@ -62,7 +61,6 @@ class ChartPane(CurveView, RunPane):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return not any(len(line.series) for line in self._lines)
 
     def redraw(self) -> None:
@@ -77,13 +75,11 @@ class ChartPane(CurveView, RunPane):
         return strips
 
     def _refine(self) -> None:
-        """Have more steps read where there is room for more than are shown."""
         if self._last is not None and self._is_coarse(self._last[0]):
             assert self._window is not None
             self._read_zoomed(self._last[0], *map(int, self._window))
 
     def _is_coarse(self, store: RunStore) -> bool:
-        """Whether the file has more steps of what is shown than were kept of the whole curve."""
         if self._window is None or self.subject is None or self.subject.key != subjects.LOSS:
             return False
         x0, x1 = self._window
@@ -167,5 +163,5 @@ def kept_choices() -> dict[str, str]:
 
 
 def keep_choice(chart: str, key: str) -> None:
-    """Remember what a chart shows. Blocks. Raises OSError."""
+    """Blocks. Raises OSError."""
     themed.write(themed.read() | {_KEPT_AS: kept_choices() | {chart: key}})

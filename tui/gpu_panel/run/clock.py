@@ -15,7 +15,6 @@ class RunClock:
         self._last = 0.0
 
     def learn(self, state: State) -> None:
-        """Take in when the attempts began and ended."""
         passed = 0
         for one in state.attempts or (AttemptRecord(1, state.started or state.created),):
             self._began.setdefault(one.number, (one.started, one.started - passed))

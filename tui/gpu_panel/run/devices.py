@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
-from gpu_engine.events.paths import devices_paths
-from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import LaunchPlan
 
 DeviceKey = tuple[str | None, str]
@@ -25,8 +22,6 @@ BUCKETS = 512
 
 @dataclass(slots=True)
 class DeviceFigures:
-    """What is known of the devices."""
-
     curves: dict[str, dict[DeviceKey, Series]] = field(default_factory=dict)
     """Field → device → its values."""
     latest: dict[DeviceKey, tuple[float, dict[str, float]]] = field(default_factory=dict)
@@ -59,27 +54,7 @@ class DeviceFigures:
         return figures if moment - at <= FRESH else {}
 
 
-class DeviceTails:
-    """Reads what is new in a run's files of device figures. Blocks: call it in a thread."""
-
-    def __init__(self, run: Path) -> None:
-        self._run = run
-        self._tails: dict[str | None, Tail] = {}
-
-    def find(self) -> None:
-        """Look for files that have come."""
-        for host, path in devices_paths(self._run).items():
-            if host not in self._tails:
-                self._tails[host] = Tail(path)
-
-    def read(self) -> list[tuple[str | None, schema.Devices]]:
-        """(host, reading) of everything that is new, in pieces of at most 1 MiB a file."""
-        return [(host, event) for host, tail in self._tails.items() for event in tail.read()
-                if isinstance(event, schema.Devices)]
-
-
 def keys_of(plan: LaunchPlan | None) -> dict[int, list[DeviceKey]]:
-    """Rank → its devices."""
     return {r.rank: [(r.host, d.id.removeprefix(f"{r.host}:")) for d in r.devices]
             for r in (plan.ranks if plan is not None else ())}
 

@@ -68,7 +68,6 @@ class Moments:
 
     def stepped(self, rank: int, events: Sequence[schema.Step | StepLine],
                 clock: RunClock) -> None:
-        """Take in step events of a rank, in their order."""
         if self._clock_of is None:
             self._clock_of = rank
         if rank != self._clock_of:

@@ -32,8 +32,6 @@ class RunPane(Pane):
 
     @dataclass
     class RankChosen(Message):
-        """The person has chosen a rank in this pane."""
-
         pane: RunPane
         rank: int
 

@@ -19,8 +19,6 @@ Entry = tuple[str, str, str, str]
 
 
 class PickerList(Rows):
-    """The entries that match."""
-
     DEFAULT_CSS = "PickerList { height: 1fr; background: $surface; }"
 
     def __init__(self) -> None:

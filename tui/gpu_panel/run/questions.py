@@ -10,27 +10,23 @@ from gpu_panel.run.store import RunStore
 
 
 def ask_to_stop(run_id: str) -> Confirm:
-    """The question before the ranks are asked to stop."""
     return Confirm(f"Stop run {run_id}?",
                    "The ranks finish their step and save a checkpoint; the run can be resumed.",
                    yes="Stop", no="Keep running")
 
 
 def ask_to_cancel(run_id: str) -> Confirm:
-    """The question before a job that waits is cancelled."""
     return Confirm(f"Cancel run {run_id}?", "It waits in Slurm's queue. Its job is cancelled.",
                    yes="Cancel it", no="Keep waiting")
 
 
 def ask_to_leave(run_id: str) -> Confirm:
-    """The question before a run that waits in the queue is taken out of it."""
     return Confirm(f"Remove run {run_id} from the queue?",
                    "It has not started. It ends as stopped; e loads its settings into the form.",
                    yes="Remove it", no="Keep waiting")
 
 
 def end_now(run_id: str) -> Confirm:
-    """The question before ranks that were asked to stop are ended."""
     return Confirm(f"End run {run_id} now?",
                    "It has been asked to stop. If you end it now, the ranks don't finish their "
                    "step, and everything after the last checkpoint is lost.", yes="End now",
@@ -38,7 +34,6 @@ def end_now(run_id: str) -> Confirm:
 
 
 def end_left(run_id: str, pids: list[int]) -> Confirm:
-    """The question before the leftovers of a lost run are ended."""
     return Confirm(f"End the remaining processes of run {run_id}?",
                    f"Its supervisor is gone; pid {', '.join(map(str, pids[:8]))} still run"
                    f"{'s' * (len(pids) == 1)}.", yes="End it", no="Leave it")
@@ -61,7 +56,6 @@ def place_of(store: RunStore, now: float, chart: ChartPane | None) -> chart_anno
 
 
 def ask_for_note(place: chart_annotations.Mark) -> AskLine:
-    """The question for the text of a note at `place`."""
     where = "the crosshair" if place.step is None else f"step {place.step:,}"
     return AskLine(f"Note at {where}", place.text, "Charts mark it with ✎, and show its text at "
                    "the crosshair. An empty text removes it.", may_be_empty=True,

@@ -58,7 +58,6 @@ _KEYS: Mapping[str, Callable[[RankView], tuple[float, float]]] = {
 
 
 def is_failing(view: RankView, late: Collection[int]) -> bool:
-    """Whether a rank has failed, or is among those that are late."""
     return view.error is not None or view.outcome == "failed" or view.rank in late
 
 
@@ -89,9 +88,7 @@ class Column:
     order: int
     """Columns with greater numbers are dropped first; those with 0 last."""
     left: bool = False
-    """Whether its texts are aligned to the left."""
     least: int = 0
-    """Its least width in cells."""
     sorts: str = ""
     """The order in which a click on its heading puts the ranks."""
 
@@ -120,8 +117,6 @@ MARK = "▸ "
 
 
 class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """The ranks of a run, the chosen one marked."""
-
     NAME = TITLE = "ranks"
     KEYS = keys.of("ranks")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
@@ -151,7 +146,6 @@ heading sorts; ranks that failed or stalled come first in any order."""
         self._headings: list[tuple[int, int]] = []
         """(the cell after its last one, column) of each heading, from left to right."""
         self.chosen: int | None = None
-        """The rank that is marked, as its log is shown."""
 
     def paint(self, store: RunStore, moment: Moment) -> None:
         self.show(store.ranks, store.plan, now=moment.now, live=moment.live and not store.behind,
@@ -193,11 +187,9 @@ heading sorts; ranks that failed or stalled come first in any order."""
 
     @property
     def lines(self) -> int:
-        """The number of lines that all ranks need, without the heading."""
         return sum(len(row.lines) for row in self._rows)
 
     def rank_chosen(self, rank: int) -> None:
-        """Mark the rank whose log is shown, and move the cursor to it."""
         if rank == self.chosen:
             return
         self.chosen = rank

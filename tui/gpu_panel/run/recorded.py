@@ -1,7 +1,7 @@
 """Everything that ranks record beside the loss, by name, in bounded memory.
 
-Nobody may ever look at most of these curves, so they are kept coarser than the loss, the band over
-all ranks is computed only when it is drawn, and what steps carry is folded many at a time.
+Nobody may ever look at most of these curves, so they are kept coarser than the loss, and the band
+over all ranks is computed only when it is drawn.
 """
 
 from __future__ import annotations
@@ -19,11 +19,6 @@ FINE, COARSE = 512, 128
 """Buckets of a curve: 20 KiB and 5 KiB."""
 MANY, MOST = 1024, 8192
 """Curves beyond `MANY` are coarse; beyond `MOST`, none is kept. In all at most 56 MiB."""
-TOGETHER = 256
-"""Step events of a rank that are folded at once, unless somebody looks before."""
-_SIZES, _APART = 16, 8
-"""For most ranks it is fewer, in so many sizes, so many events apart: ranks record in step with
-each other, and folding all of them at the same moment would hold up a key."""
 _LEAST_TIME = 0.05
 """Seconds between two step events of a rank, from which a rate can be told."""
 
@@ -48,65 +43,32 @@ _OF_STEPS = {LR: "lr", SAMPLES: "samples_per_s", WAIT: "data_wait", NORM: "grad_
 
 
 class Recorded:
-    """The values of all ranks by their key."""
-
     def __init__(self) -> None:
-        self._values: dict[str, RankValues] = {}
-        self._told: dict[int, list[schema.Step | StepLine]] = {}
-        """Rank → its last step events, which were not folded yet."""
+        self.values: dict[str, RankValues] = {}
         self.left_out = 0
         """Values that were not kept, as there are too many names."""
         self._curves = 0
         self._stepped: dict[int, float] = {}
-        """Rank → the time of its last step event that was folded, Unix seconds."""
-
-    @property
-    def values(self) -> dict[str, RankValues]:
-        """Everything by its key, folded up to now."""
-        for rank in list(self._told):
-            self._fold(rank)
-        return self._values
+        """Rank → the time of its last step event, Unix seconds."""
 
     def begin(self, rank: int) -> None:
-        """Note that a rank starts an attempt: it may go back to an earlier step."""
-        self._fold(rank)
         self._stepped.pop(rank, None)
-        for values in self._values.values():
+        for values in self.values.values():
             if rank in values.ranks:
                 values.began.add(rank)
 
-    def stepped(self, rank: int, events: Sequence[schema.Step | StepLine]) -> None:
-        """Take in what step events carry beside losses."""
-        told = self._told.setdefault(rank, [])
-        told += events
-        if len(told) >= TOGETHER - rank % _SIZES * _APART:
-            self._fold(rank)
-
-    def _fold(self, rank: int) -> None:
-        told = self._told.pop(rank, None)
-        if not told:
-            return
+    def stepped(self, rank: int, told: Sequence[schema.Step | StepLine]) -> None:
         steps, times = [e.step for e in told], [e.t for e in told]
         before, self._stepped[rank] = self._stepped.get(rank), times[-1]
         columns = {key: [getattr(e, field) for e in told] for key, field in _OF_STEPS.items()}
         columns[STEPS] = [
             e.n / (e.t - was) if was is not None and e.t - was >= _LEAST_TIME else None
             for e, was in zip(told, [before, *times[:-1]], strict=True)]
-        rises = rising(steps)
         for key, column in columns.items():
-            known = [value for value in column if value is not None]
-            if not known:
-                continue
-            series = self._series(key, rank) if len(known) == len(steps) else None
-            if series is not None and rises and (series.last is None or steps[0] > series.last):
-                series.add_rising(steps, known)
-                values = self._values[key]
-                values.latest[rank] = known[-1]
-                values.began.discard(rank)
-                continue
-            for step, value in zip(steps, column, strict=True):
-                if value is not None:
-                    self._put(key, rank, step, value)
+            known = [(x, value) for x, value in zip(steps, column, strict=True)
+                     if value is not None]
+            if known:
+                self._put(key, rank, *zip(*known, strict=True))
 
     def named(self, kind: str, view: RankView, event: schema.Metric | schema.Eval) -> None:
         """Take in values with names: `kind` is LOGGED or EVALUATED. Values without a step belong
@@ -114,27 +76,33 @@ class Recorded:
         step = event.step if event.step is not None else view.at_step or view.step or 0
         for name, value in event.values.items():
             if value is not None:
-                self._put(kind + name, view.rank, step, value)
+                self._put(kind + name, view.rank, (step,), (value,))
 
-    def _put(self, key: str, rank: int, step: int, value: float) -> None:
+    def _put(self, key: str, rank: int, steps: Sequence[int], found: Sequence[float]) -> None:
         series = self._series(key, rank)
         if series is None:
-            self.left_out += 1
+            self.left_out += len(found)
             return
-        values, last = self._values[key], series.last
-        if last is not None and (step < last or (step == last and rank in values.began)):
-            series.cut(step)  # a value that is told again replaces the one of the earlier attempt
+        values = self.values[key]
+        if rising(steps) and (series.last is None or steps[0] > series.last):
+            series.add_rising(steps, found)
+        else:
+            for step, value in zip(steps, found, strict=True):
+                last, begins = series.last, rank in values.began
+                if last is not None and (step < last or (step == last and begins)):
+                    series.cut(step)  # what is told again replaces what an earlier attempt told
+                values.began.discard(rank)
+                series.add(step, value)
         values.began.discard(rank)
-        series.add(step, value)
-        values.latest[rank] = value
+        values.latest[rank] = found[-1]
 
     def _series(self, key: str, rank: int) -> Series | None:
         """The curve of a rank, which is made if it is missing; None if there are too many."""
-        values = self._values.get(key)
+        values = self.values.get(key)
         series = values.ranks.get(rank) if values is not None else None
         if series is None and self._curves < MOST:
             if values is None:
-                values = self._values[key] = RankValues()
+                values = self.values[key] = RankValues()
             self._curves += 1
             series = values.ranks[rank] = Series(FINE if self._curves <= MANY else COARSE)
             values.ranks = dict(sorted(values.ranks.items()))

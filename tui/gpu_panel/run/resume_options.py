@@ -21,7 +21,6 @@ class ResumeOptions:
 
     state: State
     checkpoint: str | None
-    """The name of the newest checkpoint."""
     unit: str = "steps"
     """What `length` counts: steps or epochs."""
     length: int | None = None
@@ -34,7 +33,6 @@ class ResumeOptions:
     before: int | None = None
     """The length of attempt `like`, which applies if no other is given."""
     steps: tuple[int, ...] = ()
-    """The steps for which there are checkpoints."""
     best: int | None = None
     """The step of the best checkpoint; None if there was no evaluation to decide it."""
     host: str | None = None
@@ -63,11 +61,9 @@ class ResumeOptions:
 
     @property
     def own(self) -> bool:
-        """Whether the run is a person's own command, which decides its length itself."""
         return self.length is None
 
     def sentence(self) -> str:
-        """A sentence that says where the attempt continues."""
         if self.own:
             return ("Your command is run again as it is; it must load what it has saved by "
                     "itself.")
@@ -80,7 +76,6 @@ class ResumeOptions:
 
     @property
     def can_choose(self) -> bool:
-        """Whether there may be several checkpoints to start from."""
         return len(self.steps) > 1 or (self.host is not None and self.checkpoint is not None)
 
     def warning(self) -> str:
@@ -98,7 +93,6 @@ class ResumeOptions:
                 "remove one to go back to its earlier value.")
 
     def choices(self) -> str:
-        """The names that can be typed for the checkpoint to start from."""
         if self.host is not None:
             return f"newest, best, or the step of one that {self.host} has"
         shown = ", ".join(f"{step:,}" for step in self.steps[-_MOST_STEPS:])
@@ -128,7 +122,6 @@ class ResumeOptions:
 
 
 def _saved(run: Run, best: object) -> tuple[tuple[int, ...], int | None]:
-    """The steps for which there are checkpoints, and which of them is the best."""
     steps: tuple[int, ...] = ()
     try:
         steps = tuple(step for path in checkpoints.listed(run.checkpoints)

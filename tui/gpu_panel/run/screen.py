@@ -49,8 +49,6 @@ high its panes are: a frame with the wrong heights has to be laid out again."""
 
 
 class RunScreen(StoreScreen):
-    """Everything about one run, live or finished."""
-
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
     SCOPE = "run"
     CHANGES: ClassVar[frozenset[str]] = frozenset({
@@ -135,7 +133,6 @@ class RunScreen(StoreScreen):
         self._paint_texts(now, moment)
 
     def _paint_texts(self, now: float, moment: Moment) -> None:
-        """Draw what is in no pane."""
         store = self.store
         put(self.query_one("#head", Static), headline(store, now, self.size.width), layout=False)
         put(self.query_one("#facts", Static), figures(store, now), layout=False)
@@ -163,7 +160,6 @@ class RunScreen(StoreScreen):
             yield self.query_one(f"#{pane.NAME}", RunPane)
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
-        """Tell the other panes that a rank was chosen in one."""
         self._rank = event.pass_on(self._panes())
         self.call_after_refresh(self.paint)
 
@@ -213,7 +209,6 @@ class RunScreen(StoreScreen):
         return self.run_folder.id
 
     def placeholders(self) -> Values:
-        """For the person's own commands: of the chosen rank. Blocks."""
         from gpu_panel.commands.own import of_run
 
         return of_run(self.run_folder, self._rank or 0)
@@ -221,7 +216,6 @@ class RunScreen(StoreScreen):
     # --- the run itself -------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave out stop and trace for a run that has ended, and resume for one that is live."""
         over = not self._was_live and (
             action in ("trace", "attach") or (action == "stop" and not self._left))
         if over or (action == "resume" and self._was_live):
@@ -352,7 +346,6 @@ class RunScreen(StoreScreen):
 
     @work(group="stop", exclusive=True, exit_on_error=False)
     async def action_stop(self) -> None:
-        """Ask the person, then ask the ranks to stop; the second time, end them."""
         state, left, run = self.store.state, self.store.left, self.run_folder
         if state is None or not (state.live or left):
             return
@@ -384,7 +377,6 @@ class RunScreen(StoreScreen):
 
     @work(group="resume", exclusive=True, exit_on_error=False)
     async def action_resume(self) -> None:
-        """Start another attempt through the resume dialog; this screen then follows it."""
         from gpu_panel.run.resume_dialog import ResumeDialog
         from gpu_panel.run.resume_options import ResumeOptions
 

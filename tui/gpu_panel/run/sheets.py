@@ -50,8 +50,6 @@ class AboutRun(Sheet):
 
 
 class TraceSheet(Sheet):
-    """What each rank's trace says."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("T", "dismiss", "close")]
 
 

@@ -12,14 +12,19 @@ from gpu_engine.diagnose.hangs import SILENT
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room, environment, leftovers, waiting
+from gpu_engine.runs import (
+    chart_annotations,
+    disk_room,
+    environment,
+    leftovers,
+    notes,
+    waiting,
+)
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.runs.waiting import Entry
 
 
 class Turn(NamedTuple):
-    """The place of a run in the queue."""
-
     place: int
     of: int
     entry: Entry
@@ -30,8 +35,6 @@ class Turn(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one look has found."""
-
     state: State
     ranks: list[int]
     plan: LaunchPlan | None
@@ -45,6 +48,9 @@ class Look(NamedTuple):
     """Why there is no news of the ranks, if the disk is the cause."""
     turn: Turn | None
     """Its place in the queue; None: it is not in it."""
+    notes: list[chart_annotations.Mark]
+    named: str | None
+    """The name that the person gave it; None: none but the one that it was started with."""
 
 
 def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView],
@@ -62,7 +68,8 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     here = plan is None or not plan.on_hosts
     silent = _silent(views) if state.live and here else {}
     return Look(state, ranks, plan, left, _launchers(run), _suspended(state, silent),
-                disk_room.silence(run.path) if silent else None, turn)
+                disk_room.silence(run.path) if silent else None, turn,
+                chart_annotations.read(run.path), notes.read(run.path).name)
 
 
 def _launchers(run: Run) -> list[str]:
@@ -86,7 +93,6 @@ def _turn(run: Run, known: Turn | None) -> Turn | None:
 
 
 def _silent(views: Iterable[RankView]) -> dict[int, int | None]:
-    """Rank → pid."""
     now = time.time()
     return {v.rank: v.pid for v in views
             if v.beat is not None and v.outcome is None and now - v.beat > SILENT}

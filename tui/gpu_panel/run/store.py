@@ -21,19 +21,21 @@ from gpu_engine.diagnose import device_times, verdicts
 from gpu_engine.diagnose.device_verdicts import Verdict
 from gpu_engine.events import schema
 from gpu_engine.events.frequent import EventBatch, EventOrBatch, MemoryLine, StepLine
+from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.reader import Tail
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import RunView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import chart_annotations, downsampling, notes
+from gpu_engine.runs import downsampling
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel import readonly
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import Followed
 from gpu_panel.run import losses, recorded
 from gpu_panel.run.clock import RunClock
-from gpu_panel.run.devices import DeviceFigures, DeviceTails
+from gpu_panel.run.devices import DeviceFigures
 from gpu_panel.run.marks import Moments
 from gpu_panel.run.recorded import Recorded
 from gpu_panel.run.snapshot import Look, Turn, look
@@ -65,7 +67,6 @@ class MemorySeries:
 
     def add(self, rank: int, seconds: Sequence[int],
             events: Sequence[schema.Memory | MemoryLine]) -> None:
-        """Add what a rank has told of its memory, and when."""
         for name, into in (("gpu_allocated", self.allocated), ("gpu_peak", self.peak),
                            ("gpu_reserved", self.reserved)):
             each = [getattr(event, name) for event in events]
@@ -82,8 +83,6 @@ class MemorySeries:
 
 @dataclass
 class OtherOptimizer:
-    """An optimizer after the first: its name and its losses."""
-
     name: str
     loss: RankSeries = field(default_factory=RankSeries)
 
@@ -131,9 +130,9 @@ class RunStore(Followed):
         self.behind = False
         """Whether much is not read yet: what was read is of the past, and says nothing of now."""
         self._reader = RunReader(run.path)
-        self._tails = DeviceTails(run.path)
-        self._notes: list[chart_annotations.Mark] = []
-        self._named: str | None = None
+        self._tails: dict[str | None, Tail] = {}
+        """Host → the file of its devices' figures."""
+        self._seen: Look | None = None
         self._changed = asyncio.Event()
         self._digested = False
         self._looked = -math.inf
@@ -143,12 +142,10 @@ class RunStore(Followed):
 
     @property
     def skipped_lines(self) -> int:
-        """The number of lines that could not be parsed."""
         return self._reader.skipped
 
     @property
     def ranks(self) -> dict[int, RankView]:
-        """The view of each rank, in the order of the ranks."""
         return self.view.ranks
 
     def verdicts(self, now: float) -> list[Verdict]:
@@ -162,7 +159,6 @@ class RunStore(Followed):
         return list(self.plan.warnings) if self.plan is not None else []
 
     def failed_before(self) -> list[AttemptRecord]:
-        """Earlier attempts that failed or were lost."""
         state = self.state
         return [a for a in state.attempts if a.outcome in ("failed", "lost")
                 and a.number < state.attempt] if state is not None else []
@@ -182,7 +178,7 @@ class RunStore(Followed):
         if now - self._looked >= 1.0 or not self.ranks:
             self._looked = now
             self._apply(await asyncio.to_thread(self._poll))
-            for host, reading in await asyncio.to_thread(self._tails.read):
+            for host, reading in await asyncio.to_thread(self._read_devices):
                 self.devices.fold(host, reading, self.clock.seconds(reading.t))
                 self._readings.add(host, reading)
                 self._note_change()
@@ -218,26 +214,27 @@ class RunStore(Followed):
         return losses.zoom_series(self._reader, first, last)
 
     async def poll_now(self) -> None:
-        """Read the state without waiting for the next look."""
         self._apply(await asyncio.to_thread(self._poll))
 
     def _poll(self) -> Look:
-        """Look at the run. Blocks: called in a thread."""
-        self._tails.find()
-        self._notes = chart_annotations.read(self.run.path)
-        self._named = notes.read(self.run.path).name
+        for host, path in devices_paths(self.run.path).items():
+            if host not in self._tails:
+                self._tails[host] = Tail(path)
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()), self.turn)
 
+    def _read_devices(self) -> list[tuple[str | None, schema.Devices]]:
+        """(host, reading) of everything that is new, in pieces of at most 1 MiB a file. Blocks."""
+        return [(host, event) for host, tail in self._tails.items() for event in tail.read()
+                if isinstance(event, schema.Devices)]
+
     def _apply(self, seen: Look) -> None:
-        if (self._notes, self._named) != (self.moments.notes, self.named):
-            self.moments.notes, self.named = self._notes, self._named
-            self._note_change()
-        others = (seen.left, seen.launchers, seen.suspended, seen.unheard, seen.turn)
-        if seen.state != self.state or seen.plan is not self.plan or others != (
-                self.left, self.launchers, self.suspended, self.unheard, self.turn):
-            self.left, self.launchers, self.suspended, self.unheard, self.turn = others
-            self.state, self.plan = seen.state, seen.plan or self.plan
+        if seen != self._seen:
+            self._seen = seen
+            self.state, self.plan, self.turn = seen.state, seen.plan or self.plan, seen.turn
+            self.left, self.launchers = seen.left, seen.launchers
+            self.suspended, self.unheard = seen.suspended, seen.unheard
+            self.moments.notes, self.named = seen.notes, seen.named
             self.clock.learn(self.state)
             self._forget_attempt()
             self._note_change()

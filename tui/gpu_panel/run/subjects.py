@@ -30,8 +30,6 @@ APART = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One thing to draw."""
-
     key: str
     name: str
     """For people, without control characters."""
@@ -150,7 +148,6 @@ def _memory(store: RunStore) -> list[Curve]:
 
 
 def _of_devices(store: RunStore, each: Mapping[tuple[int, int], Series]) -> list[Curve]:
-    """A line for each (rank, device of it)."""
     places = _places(store)
     found = []
     for (rank, device), series in sorted(each.items()):

@@ -75,12 +75,10 @@ def below(points: Sequence[Point], by: By, width: int) -> list[Row]:
 
 
 def key_of(point: Point) -> str:
-    """The key of a point's row."""
     return POINT + str(point.members[0].index)
 
 
 def markdown(points: Sequence[Point], keys: Sequence[str], by: By) -> list[str]:
-    """The table for a report or an issue."""
     def line(texts: Sequence[str]) -> str:
         return "| " + " | ".join(t.replace("|", "\\|") for t in texts) + " |"
 
@@ -89,7 +87,6 @@ def markdown(points: Sequence[Point], keys: Sequence[str], by: By) -> list[str]:
 
 
 def _single(point: Point, by: By) -> list[str]:
-    """The line of a point that is one run."""
     one = point.members[0]
     texts = words.cells(point)
     texts[len(point.values)] = f"{one.id} {glyph(one.state)} {one.kind}"
@@ -97,7 +94,6 @@ def _single(point: Point, by: By) -> list[str]:
 
 
 def _member(one: One, keys: int, by: By) -> list[str]:
-    """The line of a run below its point."""
     number = f"└ #{one.repeat}" if one.repeat is not None else "└"
     return [*[number, *[""] * keys][:keys], f"{one.id} {glyph(one.state)} {one.kind}",
             units.loss(one.best(by)), units.loss(one.last(by)), units.count(one.steps),
@@ -105,7 +101,6 @@ def _member(one: One, keys: int, by: By) -> list[str]:
 
 
 def _sizes(table: Sequence[Sequence[str]], keys: int, width: int) -> list[int]:
-    """The width of each column, 0 for one that is left out."""
     sizes = [max(cells(text) for text in column) for column in zip(*table, strict=True)]
     at = 0
     while sum(size + _GAP for size in sizes if size) > width and at < len(_GO):

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
-    """The points of a sweep, the best first."""
-
     NAME = "sweep"
     TITLE = "Sweep"
     CALLED = "the sweep"
@@ -54,7 +52,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         self.anew(store)
 
     def anew(self, store: SweepStore | None) -> None:
-        """Show what has been read of this sweep."""
         self.store = store
         self.group: Group | None = None
         self.members: list[One] | None = None
@@ -146,7 +143,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
                      if key == lines.key_of(p) or key in [m.id for m in p.members]), None)
 
     def _at_cursor(self) -> list[One]:
-        """The run under the cursor, or the runs of the line."""
         point, key = self._point_at_cursor(), self.key_at_cursor
         if point is None:
             return []
@@ -163,7 +159,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         return next(run for run, _ in self.group.members if run.id == ident)
 
     def placeholders(self) -> Values:
-        """For the person's own commands. Blocks."""
         from gpu_panel.commands.own import of_run
 
         at = self._at_cursor()

@@ -26,7 +26,6 @@ class Pictures(Horizontal):
     """A chart of dots for each of the keys with the most values, as many as there is room for."""
 
     def show(self, keys: Sequence[str], members: Sequence[One], by: By) -> None:
-        """Show these members. Call it again when the size has changed."""
         known = self.query_children(DotsView)
         shown = varied(keys, members)[:max(self.size.width // NARROWEST, 1)]
         for view in list(known)[len(shown):]:

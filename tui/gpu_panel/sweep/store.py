@@ -11,8 +11,6 @@ from gpu_panel import readonly
 
 
 class Gathered(NamedTuple):
-    """A sweep as it was read at one moment."""
-
     group: Group
     members: list[One]
     by: By
@@ -23,7 +21,6 @@ class SweepStore:
     """Reads a sweep and remembers what it has read of members that have ended."""
 
     def __init__(self, sweep: str) -> None:
-        """`sweep`: its id."""
         self.sweep = sweep
         self._figures: FiguresOf | None = None
         self.last: Gathered | None = None

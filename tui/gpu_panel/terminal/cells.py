@@ -49,13 +49,9 @@ class Picture:
     _row: int = field(init=False, default=0)
     _column: int = field(init=False, default=0)
     _style: str = field(init=False, default="")
-    _pieces: list[dict[int, tuple[int, str]]] = field(init=False)
-    """For each row the texts that it was drawn with and that nothing has drawn over since: by
-    their column (the column behind the text, the text)."""
 
     def __post_init__(self) -> None:
         self.rows = [blank(self.width) for _ in range(self.height)]
-        self._pieces = [{} for _ in range(self.height)]
 
     @property
     def cursor(self) -> tuple[int, int]:
@@ -73,25 +69,7 @@ class Picture:
         others = self._draw(first)
         for row, column, piece in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
             self._row, self._column = int(row) - 1, int(column) - 1
-            if not 0 <= self._row < self.height or not piece or self._style:
-                others += self._draw(piece)
-                continue
-            # Textual draws a whole pane when a cell of it changes, mostly with the same texts.
-            body = piece.rstrip("\r\n")
-            known, at, line = self._pieces[self._row], self._column, self._row
-            end, same = known.get(at, (0, ""))
-            if same == body:
-                self._column = end
-            else:
-                found = self._draw(body)
-                others += found
-                end = self._column if self._row == line else self.width
-                for other in [c for c, (e, _) in known.items() if c < end and e > at]:
-                    del known[other]
-                if not found and not self._style and self._row == line and end > at:
-                    known[at] = end, body
-            if body != piece:
-                self._row, self._column = self._row + 1, 0
+            others += self._draw(piece)
         return others
 
     def _draw(self, text: str) -> list[str]:

@@ -122,7 +122,6 @@ class QuietDriver(LinuxDriver):
             self._line.send(sequence)
 
     def redraw(self) -> None:
-        """Send the whole screen again."""
         if self._line is not None:
             self._line.redraw()
 

@@ -26,14 +26,14 @@ class Line:
     drawn is replaced by it. Safe to call from any thread and from signal handlers."""
 
     def __init__(self, fd: int, size: tuple[int, int], pace: Pace, *,
-                 translate: Callable[[str], str] = str, encoding: str = "utf-8",
+                 translate: Callable[[str], str] = str,
                  gone: Callable[[], object] = lambda: None) -> None:
         """`size`: (columns, rows). `translate`: makes of a text one of the same width that the
         terminal can show. `gone`: called, in the thread that writes, once nothing can be written
         any more."""
         self._fd = fd
         self._pace = pace
-        self._translate, self._encoding, self._gone = translate, encoding, gone
+        self._translate, self._gone = translate, gone
         # Re-entrant, as a signal handler may write while the same thread is writing.
         self._changed = threading.Condition(threading.RLock())
         self._picture = Picture(*size)
@@ -93,7 +93,6 @@ class Line:
         return self._picture.width, self._picture.height
 
     def redraw(self) -> None:
-        """Send everything again, as another program has written to the terminal."""
         with self._changed:
             self._forget()
             self._picture.drawn.update(dict.fromkeys(range(self._picture.height), 0))
@@ -101,7 +100,6 @@ class Line:
             self._changed.notify_all()
 
     def touched(self) -> None:
-        """The person has done something and waits for its effect."""
         with self._changed:
             self._picture.turn += 1
             self._pace.touched(time.monotonic())
@@ -139,7 +137,7 @@ class Line:
         while (taken := self._next()) is not None:
             text, asked = taken
             began = time.monotonic()
-            data = text.encode(self._encoding, "replace")
+            data = text.encode(errors="replace")
             with self._changed:  # before it is written: the answer may be quick
                 if asked:
                     self._pace.asked(began, len(data))

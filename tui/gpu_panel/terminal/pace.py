@@ -73,7 +73,6 @@ class Pace:
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer is still to come."""
         return bool(self._asked)
 
     def touched(self, now: float) -> None:

@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.clean import clean_bytes
 from gpu_panel.run.log import file as log_file
-from gpu_panel.run.log.file import LogFile, TextLines
+from gpu_panel.run.log.file import Lines, LogFile, TextLines
+from gpu_panel.run.log.matches import Matches
 
 
 def whole(log: LogFile) -> list[str]:
     while log.update():
         pass
     return [log.line(i) for i in range(len(log))]
+
+
+def counted(log: Lines, needle: str) -> list[int]:
+    matches = Matches(needle)
+    while matches.extend(log, threading.Event()):
+        pass
+    return list(matches.numbers)
 
 
 def expected(data: bytes) -> list[str]:
@@ -68,12 +76,16 @@ def test_search_finds_what_a_plain_look_finds(
         lines = whole(log)
         hits = [i for i, text in enumerate(lines)
                 if needle in (text.lower() if needle.islower() else text)]
-        stop = threading.Event()
+        matches, stop = Matches(needle), threading.Event()
+        while matches.extend(log, stop):
+            pass
         for start in range(len(lines)):
-            assert log.find(needle, start, 1, stop) == min((h for h in hits if h >= start),
-                                                           default=None)
-            assert log.find(needle, start, -1, stop) == max((h for h in hits if h <= start),
-                                                            default=None)
+            after = [h for h in hits if h >= start]
+            before = [h for h in hits if h <= start]
+            assert matches.beside(start, 1) == (
+                (min(after or hits), not after) if hits else None)
+            assert matches.beside(start, -1) == (
+                (max(before or hits), not before) if hits else None)
     finally:
         log.close()
         patch.undo()
@@ -102,9 +114,8 @@ def test_a_line_of_200_kb_is_there_to_its_end(tmp_path: Path) -> None:
     path.write_bytes(b"before\n" + long + b"\nafter\n" + long)
     log = LogFile(path, "a")
     assert whole(log) == ["before", long.decode(), "after", long.decode()]
-    for needle, begin, step, found in (("loss is nan", 0, 1, 1), ("Loss is nan", 2, 1, 3),
-                                       ("loss is nan", 2, -1, 1), ("Loss IS", 0, 1, None)):
-        assert log.find(needle, begin, step, threading.Event()) == found
+    for needle, found in (("loss is nan", [1, 3]), ("Loss is nan", [1, 3]), ("Loss IS", [])):
+        assert counted(log, needle) == found
     log.close()
 
 
@@ -117,7 +128,7 @@ def test_a_line_of_a_megabyte_is_cut_in_the_middle(tmp_path: Path) -> None:
     assert lines[2] == "after"
     assert lines[1].startswith("x" * (1 << 17) + " … 786,433 bytes left out … x")
     assert lines[1].endswith("xy")
-    assert log.find("xy", 0, 1, threading.Event()) == 1
+    assert counted(log, "xy") == [1]
     log.close()
 
 
@@ -142,6 +153,4 @@ def test_text_is_lines_too() -> None:
     text = TextLines("traceback", "Traceback\n  \x1b[31mFile x\nValueError: [bold]no\n")
     assert [text.line(i) for i in range(len(text))] == ["Traceback", "  File x",
                                                         "ValueError: [bold]no"]
-    assert text.find("value", 0, 1, threading.Event()) == 2
-    assert text.find("Value", 2, -1, threading.Event()) == 2
-    assert text.find("absent", 0, 1, threading.Event()) is None
+    assert [counted(text, needle) for needle in ("value", "Value", "absent")] == [[2], [2], []]

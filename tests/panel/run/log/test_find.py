@@ -11,23 +11,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpu_panel.run.log import folding, times
+from gpu_panel.run.log import times
 from gpu_panel.run.log.file import Lines, LogFile, TextLines
 from gpu_panel.run.log.joined import JoinedLog
 from gpu_panel.run.log.matches import Matches
-from gpu_panel.run.log.view import LogView
+from gpu_panel.run.log.view import LogView, page_from, page_to, pieces
 
 from ...run_kit import SMALL, Mini, settled, shown, terminal, trained, until
+from .test_file import counted
 from .test_view import Pane, idle, read, seen
 
 lines_of_text = st.lists(st.text("ab xÄ漢\t", max_size=12), min_size=1, max_size=40)
-
-
-def counted(lines: LogFile | JoinedLog | TextLines, needle: str) -> list[int]:
-    matches, stop = Matches(needle), threading.Event()
-    while matches.extend(lines, stop):
-        pass
-    return list(matches.numbers)
 
 
 @given(lines_of_text, st.sampled_from(["a", "b x", "A", "ä", "漢", "q"]), st.booleans())
@@ -69,7 +63,7 @@ def test_matches_in_many_blocks_and_in_both_parts(tmp_path: Path) -> None:
 
 @given(st.text("ab 漢\u00e9", max_size=60), st.integers(2, 9))
 def test_the_rows_of_a_line_are_the_line(text: str, width: int) -> None:
-    begins = folding.pieces(text, width)
+    begins = pieces(text, width)
     parts = [text[a:b] for a, b in zip(begins, [*begins[1:], len(text)], strict=True)]
     assert "".join(parts) == text
     assert all(cell_len(part) <= width for part in parts)
@@ -84,8 +78,8 @@ def test_pages_are_rows_in_order(rows: list[int], height: int, top: int) -> None
 
     top = min(top, max(len(rows) - 1, 0))
     from_top = [p for p in whole if p[0] >= top]
-    assert folding.page_from(top, len(rows), height, begins) == from_top[:height]
-    assert folding.page_to(len(rows), height, begins) == whole[-height:]
+    assert page_from(top, len(rows), height, begins) == from_top[:height]
+    assert page_to(len(rows), height, begins) == whole[-height:]
 
 
 # --- times --------------------------------------------------------------------------------------
@@ -266,8 +260,7 @@ async def test_the_cursor_stays_on_its_line_while_matches_are_counted(
             view.move_to(41)
             view.search("odd", 1)
             view.only_matches(filtered=True)
-            await until(pilot, lambda: not [w for w in pilot.app.workers
-                                            if w.group == "log-search"])
+            await pilot.pause()
             before = view.line
         finally:
             go_on.set()

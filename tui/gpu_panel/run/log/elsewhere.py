@@ -38,7 +38,6 @@ def program(kind: str, line: int) -> list[str]:
 
 
 def file_name(lines: Lines) -> str:
-    """"rank-0.log"."""
     return re.sub(r"[^\w.-]+", "-", lines.title) + ".log"
 
 

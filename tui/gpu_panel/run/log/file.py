@@ -12,16 +12,13 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from gpu_engine.common.clean import clean_bytes, clean_lines
 from gpu_engine.common.files import open_inside, reason
 from gpu_engine.events.paths import inside
 
 BLOCK = 1 << 16
-"""Bytes of a block."""
 _AHEAD = 1 << 18
 """Bytes that a search reads at a time."""
 _LONGEST = 1 << 18
@@ -32,32 +29,50 @@ _REDRAWN = 1 << 15
 """Bytes read at the end of a line that redraws itself (a progress bar), for its last state."""
 
 
-class Lines(Protocol):
+class Lines:
     """The lines that a log view shows."""
 
-    title: str
+    generation = 0
+    """Rises when line numbers start to mean other lines."""
+    gone = 0
+    """Lines that have been dropped at the front since it was opened."""
+    missing = False
+    """Whether there is no file."""
+    trouble: str | None = None
+    """Why an existing file can't be read."""
 
-    def __len__(self) -> int: ...
+    def __init__(self, title: str) -> None:
+        self.title = title
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def share(self) -> float:
+        """The share of the file that has been read, from 0 to 1."""
+        return 1.0
+
+    def update(self, limit: int = 4 << 20) -> bool:
+        """Count the lines in at most `limit` new bytes. Returns whether anything changed. It may
+        run in another thread than the other methods."""
+        return False
+
+    def close(self) -> None:
+        pass
+
     def line(self, number: int) -> str:
         """The text of a line, without control characters; empty if there is no such line."""
-        ...
-
-    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
-        """The number of the next line with `needle`, from `start` on (step 1) or backwards
-        (step -1); None if there is none or `stop` was set. Ignores case if `needle` has no
-        capitals."""
-        ...
+        raise NotImplementedError
 
     def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
-        """(lines with `needle` in the next piece from `start`, the line after it). As in `find`."""
-        ...
+        """(lines with `needle` in the next piece from `start`, the line after it). Ignores case if
+        `needle` has no capitals. May end early once `stop` is set."""
+        raise NotImplementedError
 
 
-class TextLines:
-    """Lines that are in memory: a traceback."""
-
+class TextLines(Lines):
     def __init__(self, title: str, text: str) -> None:
-        self.title = title
+        super().__init__(title)
         self._lines = clean_lines(text.rstrip("\n"))
 
     def __len__(self) -> int:
@@ -66,30 +81,19 @@ class TextLines:
     def line(self, number: int) -> str:
         return self._lines[number] if 0 <= number < len(self._lines) else ""
 
-    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
-        fold = needle == needle.lower()
-        for i in range(start, len(self._lines) if step > 0 else -1, step):
-            if needle in (self._lines[i].lower() if fold else self._lines[i]):
-                return i
-        return None
-
     def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
-        fold = needle == needle.lower()
-        return [i for i in range(start, len(self))
-                if needle in (self._lines[i].lower() if fold else self._lines[i])], len(self)
+        return [i for i in range(start, len(self)) if holds(self._lines[i], needle)], len(self)
 
 
-class LogFile:
-    """The lines of a file. `update` reads what is new, a bounded amount at a time; the other
-    methods only look lines up. They may run in another thread than `update`."""
+def holds(line: str, needle: str) -> bool:
+    return needle in (line.lower() if needle == needle.lower() else line)
 
+
+class LogFile(Lines):
     def __init__(self, path: Path, title: str) -> None:
-        self.path, self.title = path, title
+        super().__init__(title)
+        self.path = path
         self.missing = True
-        self.trouble: str | None = None
-        """Why an existing file can't be read."""
-        self.generation = 0
-        """Rises when the file is replaced or cut, as line numbers then mean other lines."""
         self._lock = threading.RLock()
         self._file: int | None = None
         self._reset()
@@ -98,7 +102,6 @@ class LogFile:
         self._before = array("q", [0])
         """The number of line ends before each block, the growing one included."""
         self._ends = 0
-        """The number of line ends in all."""
         self._scanned = 0
         self._size = 0
         self._tail = False
@@ -116,16 +119,13 @@ class LogFile:
 
     @property
     def scanned(self) -> int:
-        """Bytes read through so far."""
         return self._scanned
 
     @property
     def share(self) -> float:
-        """The share of the file that has been read, from 0 to 1."""
         return 1.0 if not self._size else min(self._scanned / self._size, 1.0)
 
     def update(self, limit: int = 4 << 20) -> bool:
-        """Count the lines in at most `limit` new bytes. Returns whether anything changed."""
         with self._lock:
             changed = self._open()
             if self._file is None:
@@ -171,58 +171,33 @@ class LogFile:
             except OSError:
                 return ""
 
-    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
-        """As `Lines.find`. Searches blocks of raw bytes first, then the lines that match."""
-        number = start
-        while 0 <= number < len(self) and not stop.is_set() and self._file is not None:
-            rows = self._rows(number, step)
-            for i in self._hits(rows, needle):
-                if self._holds(number + i * step, needle):
-                    return number + i * step
-            number += len(rows) * step
-        return None
-
     def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
+        """As `Lines.matching`. Searches raw bytes first, then the lines that may match."""
         if self._file is None or not 0 <= start < len(self):
             return [], max(start, len(self))
-        rows = self._rows(start, 1)
-        return [start + i for i in self._hits(rows, needle)
-                if not stop.is_set() and self._holds(start + i, needle)], start + len(rows)
+        fold, raw, data = needle == needle.lower(), needle.encode(), self._ahead(start)
+        body, end, _ = data.rpartition(b"\n")
+        if not end:  # a long line, or the last one
+            return [start] * holds(self.line(start), needle), start + 1
+        rows = body.split(b"\n")
+        # What is not ASCII, or has control characters, is shown otherwise than it stands there.
+        sure, odd = raw.isascii(), _CONTROL.search(body) is not None
+        if sure and not odd and raw not in (body.lower() if fold else body):
+            return [], start + len(rows)
+        places = [start + i for i, row in enumerate(rows) if not sure
+                  or raw in (row.lower() if fold else row) or (odd and _CONTROL.search(row))]
+        return [number for number in places
+                if not stop.is_set() and holds(self.line(number), needle)], start + len(rows)
 
-    def _hits(self, rows: list[bytes], needle: str) -> Sequence[int]:
-        """The places of the rows that may hold `needle`."""
-        fold = needle == needle.lower()
-        raw = needle.encode()
-        if not raw.isascii() or len(rows) == 1:
-            return range(len(rows))  # the bytes may differ from what is shown: check each line
-        whole = b"\n".join(rows)
-        odd = _CONTROL.search(whole) is not None
-        if not odd and raw not in (whole.lower() if fold else whole):
-            return []
-        return [i for i, row in enumerate(rows) if raw in (row.lower() if fold else row)
-                or (odd and _CONTROL.search(row) is not None)]
-
-    def _holds(self, number: int, needle: str) -> bool:
-        shown = self.line(number)
-        return needle in (shown.lower() if needle == needle.lower() else shown)
-
-    def _rows(self, number: int, step: int) -> list[bytes]:
-        """The raw bytes of at least one line, from `number` on or backwards."""
+    def _ahead(self, number: int) -> bytes:
         with self._lock:
             found = self._extent(number)
             if found is None or self._file is None:
-                return [b""]
-            begin, end = found
+                return b""
             try:
-                if step > 0:
-                    data = os.pread(self._file, _AHEAD, begin)
-                    rows = data[:max(self._scanned - begin, 0)].split(b"\n")
-                    return rows[:-1] or [b""]
-                data = os.pread(self._file, min(_AHEAD, end), end - min(_AHEAD, end))
+                return os.pread(self._file, min(_AHEAD, self._scanned - found[0]), found[0])
             except OSError:
-                return [b""]
-            rows = data.split(b"\n")[::-1]
-            return rows if len(data) == end else rows[:-1] or [b""]
+                return b""
 
     # --- finding lines in the file; call these with the lock held -------------------------------
 
@@ -247,21 +222,20 @@ class LogFile:
                 self._file = open_inside(*inside(self.path))
             except OSError as err:
                 self.missing = True
-                self.trouble = None if isinstance(err, FileNotFoundError) else reason(err)
+                self.trouble = None if isinstance(err, FileNotFoundError) \
+                    else f"{self.path.name} can't be read: {reason(err)}"
                 return changed
         self.missing = False
         self._size = stat.st_size
         return changed
 
     def _extent(self, number: int) -> tuple[int, int] | None:
-        """The first byte of a line and the byte after its last."""
         if not 0 <= number < len(self):
             return None
         begin = 0 if number == 0 else self._end_of(number - 1) + 1
         return begin, self._end_of(number) if number < self._ends else self._scanned
 
     def _end_of(self, number: int) -> int:
-        """The position of the end of line `number`."""
         block = bisect_right(self._before, number) - 1
         positions = self._positions(block)
         at = number - self._before[block]

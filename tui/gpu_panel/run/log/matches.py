@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 from gpu_panel.run.log.file import Lines
 
@@ -29,7 +29,6 @@ class Matches:
 
     @property
     def full(self) -> bool:
-        """Whether there are too many to count."""
         return len(self.numbers) >= MOST
 
     def extend(self, lines: Lines, stop: threading.Event) -> bool:
@@ -61,3 +60,14 @@ class Matches:
     def nearest(self, line: int) -> int:
         """The place of the first match at or after a line; of the last if there is none."""
         return max(min(bisect_left(self.numbers, line), len(self.numbers) - 1), 0)
+
+    def beside(self, line: int, step: int) -> tuple[int, bool] | None:
+        """(the next match from a line on, or with step -1 the one before it, whether it is beyond
+        the end of the log). None: there is none, or it is not known yet."""
+        done = self.complete or self.full
+        at = bisect_left(self.numbers, line) if step > 0 else bisect_right(self.numbers, line) - 1
+        around = not 0 <= at < len(self.numbers)
+        if not self.numbers or not (done or (step > 0 and not around) or (
+                step < 0 and not around and self._upto > line)):
+            return None
+        return (self.numbers[0 if step > 0 else -1] if around else self.numbers[at]), around

@@ -40,7 +40,6 @@ class FindInput(Input):
         """The person has cancelled the search."""
 
     def action_leave(self) -> None:
-        """Clear the field and go back to the log."""
         with self.prevent(Input.Changed):
             self.value = ""
         self.post_message(self.Left())
@@ -70,7 +69,6 @@ launchers, and the supervisor's log."""
         self._now = 0.0
         self._sources: LogSources | None = None
         self._rank: int | None = None
-        """The chosen rank, as last exchanged with the other panes."""
         self._attempt = 1
         self._failure_shown = False
         self._stalled: int | None = None
@@ -139,7 +137,7 @@ launchers, and the supervisor's log."""
 
     def _show_rank(self, rank: int) -> None:
         if self._sources is not None:
-            self._sources.show_rank(rank)
+            self._sources.show(rank)
             self._show(self._sources)
 
     def action_next_rank(self) -> None:

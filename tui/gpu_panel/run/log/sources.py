@@ -38,15 +38,14 @@ class LogSources:
         return f"rank {self._at}" if isinstance(self._at, int) else str(self._at)
 
     def learn(self, store: RunStore) -> None:
-        """Take in new ranks, launchers and the first failure from the store."""
         self._plan = store.plan
         self._ranks, self._launchers = list(store.ranks), store.launchers
         if self.failed is None:
             self.failed = _failure(store)
         if not self._chosen and self._ranks:
-            self._show(self._ranks[0])
+            self.show(self._ranks[0])
         elif self.current is None:  # before any rank is known
-            self._show(self._at)
+            self.show(self._at)
             self._chosen = False
 
     def keys(self) -> list[int | str]:
@@ -54,9 +53,8 @@ class LogSources:
         return [*self._ranks, *([FAILURE] if self.failed else []), *self._launchers, SUPERVISOR]
 
     def move(self, by: int) -> None:
-        """Show the log `by` positions further; after the last comes the first."""
         keys = self.keys()
-        self._show(keys[(keys.index(self._at) + by) % len(keys)] if self._at in keys else keys[0])
+        self.show(keys[(keys.index(self._at) + by) % len(keys)] if self._at in keys else keys[0])
 
     def next_rank(self) -> None:
         """Show the next rank's log; if another log is shown, that of the rank shown last."""
@@ -64,27 +62,23 @@ class LogSources:
             return
         if isinstance(self._at, int) and self._at in self._ranks:
             at = (self._ranks.index(self._at) + 1) % len(self._ranks)
-            self._show(self._ranks[at])
+            self.show(self._ranks[at])
         else:
-            self._show(self._ranks[0] if self.rank is None else self.rank)
-
-    def show_rank(self, rank: int) -> None:
-        self._show(rank)
+            self.show(self._ranks[0] if self.rank is None else self.rank)
 
     def show_failure(self) -> None:
-        """Show the traceback of the first failure, if there is one."""
         if self.failed is not None:
             if self.failed[0] in self._ranks:
                 self.rank = self.failed[0]
-            self._show(FAILURE)
+            self.show(FAILURE)
 
     def forget_failure(self) -> None:
         """Forget the failure shown so far, as a new attempt has started."""
         self.failed = None
         if self._at == FAILURE:
-            self._show(self.rank if self.rank in self._ranks else SUPERVISOR)
+            self.show(self.rank if self.rank in self._ranks else SUPERVISOR)
 
-    def _show(self, key: int | str) -> None:
+    def show(self, key: int | str) -> None:
         if key == self._at and self.current is not None:
             return
         self._at, self._chosen = key, True

@@ -31,7 +31,6 @@ class Stamp:
 
 
 def stamp_in(text: str) -> Stamp | None:
-    """The time at the start of a line; None if it has none."""
     head = text[:_WITHIN]
     dated = _DATED.search(head)
     if dated is not None:
@@ -86,7 +85,6 @@ def find(lines: Lines, wanted: Stamp) -> int | str:
 
 def _stamped(lines: Lines, start: int, step: int, end: int | None = None,
              ) -> tuple[int, Stamp] | None:
-    """The next line with a time, from `start` on or backwards."""
     stop = min(max(start + step * _NEAR, -1), len(lines) if end is None else end + 1)
     for number in range(start, stop, step):
         stamp = stamp_in(lines.line(number))

@@ -54,7 +54,6 @@ def _notices(store: RunStore) -> list[Content]:
 
 
 def attempts(store: RunStore, state: State, now: float) -> list[Content]:
-    """A line for each attempt: its start, duration and first step, how it ended and why."""
     known = state.attempts or (AttemptRecord(state.attempt, state.started or state.created),)
     return [_attempt(a, state, store.view.begins.get(a.number), now) for a in known]
 
@@ -76,7 +75,6 @@ def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Co
 
 
 def processes(state: State) -> list[str]:
-    """How each process of the last attempt ended, if at least one ended badly."""
     if all(not p.exit for p in state.processes):
         return []
     return [f"rank {p.rank}  pid {p.pid}  "

@@ -84,7 +84,6 @@ def _in_line(turn: Turn, now: float) -> str:
 
 
 def _code(turn: Turn) -> str:
-    """Which code it will run."""
     commit = f"commit {clean(turn.commit)[:8]}" if turn.commit else ""
     if turn.changed_files:
         commit += f" with {turn.changed_files:,} changed file{'s' * (turn.changed_files > 1)}"
@@ -108,7 +107,6 @@ def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone:
 
 
 def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], str]:
-    """The lines and the tone for a run that is starting or running."""
     lines: list[str] = []
     still = why_still(store, now)
     if still is not None and still.debugger:
@@ -150,7 +148,6 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
 
 
 def _slow(store: RunStore, now: float) -> list[str]:
-    """Why it is slow, if that is clear."""
     return [f"{WARNING} {v.code}: {v.text}" for v in store.verdicts(now)[:1]]
 
 

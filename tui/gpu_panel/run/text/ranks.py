@@ -26,16 +26,13 @@ class Peers:
 
     ranks: Mapping[int, RankView]
     furthest: int
-    """The highest step of any rank."""
     stepped: int
-    """The number of ranks that have done a step."""
     slowest: float | None
     usual: float
     """The least and the median rate, in samples per second; None: fewer than two are known."""
 
     @classmethod
     def of(cls, ranks: Mapping[int, RankView]) -> Peers:
-        """Those of the ranks in this mapping."""
         steps = [v.step for v in ranks.values() if v.step is not None]
         rates = [v.samples_per_s for v in ranks.values() if v.samples_per_s]
         return cls(ranks, max(steps, default=0), len(steps), min(rates) if len(rates) > 1 else None,
@@ -73,7 +70,6 @@ def doing(view: RankView, peers: Peers, now: float, *, live: bool,
 
 
 def waited_for(view: RankView, ranks: Mapping[int, RankView], now: float) -> list[int]:
-    """The ranks that `view` must be waiting for; empty if that can't be told."""
     others = [v for v in ranks.values() if v.rank != view.rank]
     if view.phase == "init":
         return [v.rank for v in others if v.beat is None]
@@ -132,7 +128,6 @@ def why_still(store: RunStore, now: float) -> hangs.Hang | None:
 
 
 def missing(ranks: Mapping[int, RankView]) -> list[int]:
-    """The ranks that have given no sign of life."""
     return [v.rank for v in ranks.values() if v.beat is None]
 
 
