@@ -51,7 +51,7 @@ class Autosave:
             if form is None:
                 return
             try:
-                await in_thread(lambda: self._write(form), name="panel-keep")
+                await in_thread(lambda: self._write(form))
             except OSError as err:
                 self._screen.notify(f"The form can't be saved: {err}",
                                     severity="warning", markup=False)

@@ -11,8 +11,7 @@ from textual.widgets import Input, OptionList
 from gpu_engine.interpreters import candidates
 from gpu_engine.interpreters.candidates import Place
 from gpu_panel.launch.form.fieldset import More
-from gpu_panel.launch.form.interpreter import InterpreterLine
-from gpu_panel.launch.form.interpreters import InterpretersScreen
+from gpu_panel.launch.form.interpreter import InterpreterLine, InterpretersScreen
 
 from ....conftest import slots
 from ....interpreters.environments import environment, torch_in

@@ -21,7 +21,7 @@ from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs import figures
 from gpu_panel.launch.runs.columns import COLUMNS, layout
 from gpu_panel.launch.runs.feed import RunsFeed
-from gpu_panel.launch.runs.line import LossHistory
+from gpu_panel.launch.runs.figures import LossHistory
 from gpu_panel.launch.runs.lines import run_row
 
 from .... import event_lines

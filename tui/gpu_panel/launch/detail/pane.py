@@ -20,7 +20,7 @@ from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.shades import ShadedRows
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.gpu_processes.lines import gather, named_ranks
-from gpu_panel.launch.gpu_processes.table import ProcessTable, Runs, Stop
+from gpu_panel.launch.gpu_processes.screen import ProcessTable, Runs, Stop
 
 
 class DetailPane(ShadedRows, ProcessTable, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to

@@ -87,7 +87,7 @@ class DeviceSource:
         from gpu_engine.remote.reach import file
 
         try:
-            there = await in_thread(file.known, name="panel-hosts")
+            there = await in_thread(file.known)
             self.hosts_problem = None
         except UserError as err:
             there, self.hosts_problem = {}, str(err)
@@ -104,11 +104,10 @@ class DeviceSource:
         if self.inventory is None:
             from gpu_engine.devices.discover import discover
 
-            self.inventory = await in_thread(discover, name="panel-discover")
+            self.inventory = await in_thread(discover)
         if self._sampler is None and not self._given:
             inventory = self.inventory
-            self._sampler = await in_thread(lambda: _sampler(inventory, self._interval),
-                                            name="panel-sampler")
+            self._sampler = await in_thread(lambda: _sampler(inventory, self._interval))
         return self.inventory
 
     async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
@@ -119,15 +118,14 @@ class DeviceSource:
             from gpu_engine.devices.discover import discover as find
 
         before = self.inventory
-        found = await in_thread(find, name="panel-discover")
+        found = await in_thread(find)
         hidden = kind == "cpu" and before is not None and not before.is_cpu
         self.gpus_aside = len(before.devices) if hidden and before is not None else 0
         if before is not None and found.is_cpu and before.is_cpu:
             return found  # the same slots as before: sampling goes on
         self._let_go()
         self.inventory, self.history, self.freedom = found, History(), None
-        self._sampler = await in_thread(lambda: _sampler(found, self._interval),
-                                        name="panel-sampler")
+        self._sampler = await in_thread(lambda: _sampler(found, self._interval))
         return found
 
     @property
@@ -181,7 +179,7 @@ class DeviceSource:
             return availability.judge_all(recent, held) if recent else {}, held
 
         inventory, recent = self.inventory, self.recent
-        freedom, holders = await in_thread(judged, name="panel-leases")
+        freedom, holders = await in_thread(judged)
         if inventory is self.inventory:  # unless other devices are offered by now
             self.freedom, self.holders = freedom, holders
         return freedom

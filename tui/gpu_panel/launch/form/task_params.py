@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from textual import on
 from textual.containers import Vertical
@@ -31,12 +30,8 @@ PREFIX = "task.params."
 class TaskParams(Vertical):
     """A field for each parameter, several on a line if they fit."""
 
-    @dataclass
     class Edited(Message):
-        """The person has changed a parameter."""
-
-        field: TaskField
-        text: str
+        """The person has changed a parameter in the draft."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -45,11 +40,13 @@ class TaskParams(Vertical):
         """The widget of each field. Empty while fields are being replaced."""
         self._rows: list[FlowRow] = []
         """The row of each field."""
+        self._draft = Draft()
         self._one_at_a_time = asyncio.Lock()
 
     async def show(self, info: TaskInfo | None, draft: Draft) -> None:
         fields = info.fields if info else ()
         async with self._one_at_a_time:
+            self._draft = draft
             if fields != self._fields:
                 self._fields, self._boxes, self._rows = (), [], []
                 boxes = [self._widget(i, field) for i, field in enumerate(fields)]
@@ -116,7 +113,8 @@ class TaskParams(Vertical):
 
     def _report(self, name: str | None, text: str) -> None:
         if name and name.startswith("p-") and int(name[2:]) < len(self._fields):
-            self.post_message(self.Edited(self._fields[int(name[2:])], text))
+            self._draft.put_param(self._fields[int(name[2:])], text)
+            self.post_message(self.Edited())
 
 
 def mark_invalid(widget: Widget, wrong: bool) -> None:

@@ -22,7 +22,7 @@ from gpu_engine.runs.follow import Follower
 from gpu_engine.sweep import figures
 from gpu_engine.sweep.track import EVAL, LOSS, Extent
 from gpu_panel.launch.devices import row_keys
-from gpu_panel.launch.runs.line import LossHistory, RunLine
+from gpu_panel.launch.runs.line import RunLine
 
 if TYPE_CHECKING:
     from gpu_engine.events.frequent import EventOrBatch
@@ -38,6 +38,26 @@ _PARTS = 10
 _MOST_VALUES = 200
 _BUDGET = 0.05
 """Seconds that one reading of a live run may take."""
+
+
+class LossHistory:
+    """A loss curve with a bounded number of points; its resolution halves when it gets too long."""
+
+    MOST = 256
+
+    def __init__(self) -> None:
+        self.points: list[float] = []
+        self._every = 1
+        self._seen = 0
+
+    def add(self, value: float) -> None:
+        """Add one loss."""
+        self._seen += 1
+        if self._seen % self._every == 0:
+            self.points.append(value)
+        if len(self.points) > self.MOST:
+            self.points = self.points[1::2]
+            self._every *= 2
 
 
 class LiveRun:

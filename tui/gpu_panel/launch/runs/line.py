@@ -87,21 +87,16 @@ class RunLine:
                         settings=self.settings)
 
 
-class LossHistory:
-    """A loss curve with a bounded number of points; its resolution halves when it gets too long."""
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """A run, a sweep, or the marked runs."""
 
-    MOST = 256
+    lines: tuple[RunLine, ...]
+    sweep: str | None = None
+    """The id of the sweep whose runs they are; None: they are of none, or each stands for itself.
+    """
 
-    def __init__(self) -> None:
-        self.points: list[float] = []
-        self._every = 1
-        self._seen = 0
-
-    def add(self, value: float) -> None:
-        """Add one loss."""
-        self._seen += 1
-        if self._seen % self._every == 0:
-            self.points.append(value)
-        if len(self.points) > self.MOST:
-            self.points = self.points[1::2]
-            self._every *= 2
+    @property
+    def key(self) -> object:
+        """The same for the same runs, whatever has become of them."""
+        return self.sweep or frozenset(line.run.path for line in self.lines)

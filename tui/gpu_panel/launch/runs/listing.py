@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import is_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from textual import work
+from textual import events, work
+from textual.binding import BindingType
 from textual.message import Message
+from textual.widgets import Input
 
 from gpu_engine.report import columns as by_name
 from gpu_engine.runs import query
-from gpu_panel import themed
-from gpu_panel.common import units
+from gpu_panel import keys, themed
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.rows import Line, Row, Rows
@@ -28,7 +27,7 @@ from gpu_panel.launch.runs.columns import (
     layout,
     these,
 )
-from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.launch.runs.line import Pointed
 from gpu_panel.launch.runs.sweeps import SweepLine
 
 if TYPE_CHECKING:
@@ -37,6 +36,38 @@ if TYPE_CHECKING:
 
 READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
+
+
+class FilterInput(Input):
+    """The words that runs must match, in a line below the list. It is shown only while it has the
+    focus."""
+
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("filter"))
+    DEFAULT_CSS = """
+    FilterInput { border: none; height: 1; padding: 0 1; }
+    """
+
+    def __init__(self, runs: RunsList) -> None:
+        self._runs = runs
+        super().__init__(id="runs-filter", compact=True,
+                         placeholder="text, or state:failed tag:lr train.lr=0.1 name: preset: "
+                                     "task: mode: note: id: · -word leaves out")
+
+    def action_keep(self) -> None:
+        """Back to the list, which stays filtered."""
+        self._runs.focus()
+
+    def action_leave(self) -> None:
+        """Back to the list of all runs."""
+        self.value = ""
+        self._runs.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._runs.show_matches(event.value)
+
+    def on_blur(self, event: events.Blur) -> None:
+        self.display = False
 
 
 class RunsList(Rows):
@@ -79,14 +110,12 @@ class RunsList(Rows):
         """Ids of the sweeps whose runs are shown."""
         self._feed: RunsFeed | None = None
         """None before the first reading."""
+        self._field: FilterInput | None = None
+        """The field for the filter; None before its first use."""
         self._reading = False
         self._skipped = False
         self._unread = 0
-        self._ages_until = 0.0
-        """Until when the ages that are shown hold, monotonic seconds."""
         self._layout: Layout | None = None
-        self._rows_of: dict[str, tuple[RunLine, str, bool, Row]] = {}
-        """Run id → the row shown last, and what it was made of: its line, age and mark."""
         self._footer_for: object = None
         """What the keys in the footer follow from."""
         self._pointed: Pointed | None = None
@@ -115,8 +144,7 @@ class RunsList(Rows):
             with guard(self.app):
                 wanted = self._in_sight()
                 values = any(map(by_name.is_recorded, self.columns))
-                found, unread = await in_thread(lambda: self._refresh(wanted, values),
-                                                name="panel-runs")
+                found, unread = await in_thread(lambda: self._refresh(wanted, values))
                 if self.is_mounted:
                     self._tell_news()
                     self.show(found, unread)
@@ -152,13 +180,6 @@ class RunsList(Rows):
 
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
         """Show these runs. `unread`: the number of those that are not read yet."""
-        before = self.lines
-        if before is not None and unread == self._unread and len(found) == len(before) \
-                and all(map(is_, found, before)):
-            if time.monotonic() >= self._ages_until:
-                self._arrange()
-            self.post_message(self.Read(before))
-            return
         self.lines, self._unread = tuple(found), unread
         self.waiting = sum(line.waits for line in found)
         self.live = sum(line.live for line in found) - self.waiting
@@ -176,8 +197,6 @@ class RunsList(Rows):
             found = [line for line in found if self.wanted.matches(line.asked)]
         self._shown = in_order(found, self.order, self.turned)
         self._entries = sweeps.fold(self._shown, self.unfolded)
-        last = time.time() - max((line.ended or 0.0 for line in found), default=0.0)
-        self._ages_until = time.monotonic() + (1.0 if 0 <= last < 100 else 10.0)
         self._entitle()
         self.repaint()
         if self._new is not None:
@@ -235,47 +254,29 @@ class RunsList(Rows):
             return None, [lines.text_row("Looking for runs …")]
         if not self.lines:
             return None, [lines.text_row("No runs yet. ctrl+l launches one.")]
-        columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
-        if columns != self._layout:
-            self._layout, self._rows_of = columns, {}
-        now = time.time()
+        self._layout = columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
         rows = [sweeps.row(entry, columns, self.marked, bool(self.wanted))
-                if isinstance(entry, SweepLine) else self._row(entry, columns, now)
+                if isinstance(entry, SweepLine)
+                else lines.run_row(entry, columns, entry.id in self.marked)
                 for entry in self._entries]
-        self._rows_of = {row.key: kept for row in rows
-                         if (kept := self._rows_of.get(row.key)) is not None}
         if not rows:
             doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
             rows.append(lines.text_row(f"No run matches{doubt}. Esc shows all runs."))
         return lines.head_line(columns, self.order, self.turned), rows
 
-    def _row(self, line: RunLine, columns: Layout, now: float) -> Row:
-        """The row of a run. It is made again only if something in it has changed, which is rare
-        among a thousand runs."""
-        ago = units.ago(now - line.ended) if line.ended and not line.live else ""
-        marked = line.id in self.marked
-        kept = self._rows_of.get(line.id)
-        if kept is not None and kept[0] is line and kept[1:3] == (ago, marked):
-            return kept[3]
-        row = lines.run_row(line, columns, marked)
-        self._rows_of[line.id] = (line, ago, marked, row)
-        return row
-
     # --- filter, order, columns ----------------------------------------------------------------
 
     async def action_filter(self) -> None:
         """Show the field for the words that runs must match."""
-        from gpu_panel.launch.runs.filter import FilterInput  # made when it is first used
+        if self._field is None:
+            self._field = FilterInput(self)
+            await self.screen.mount(self._field, after=self)
+        self._field.value = self.wanted.text
+        self._field.display = True
+        self._field.focus()
 
-        found = self.screen.query(FilterInput)
-        field = found.first() if found else FilterInput(self._filter, self.focus)
-        if not found:
-            await self.screen.mount(field, after=self)
-        field.value = self.wanted.text
-        field.display = True
-        field.focus()
-
-    def _filter(self, text: str) -> None:
+    def show_matches(self, text: str) -> None:
+        """Show only the runs that match this."""
         if text != self.wanted.text:
             self.wanted = query.parse(text)
             self._arrange()
@@ -349,8 +350,7 @@ class RunsList(Rows):
     async def _keep_choices(self) -> None:
         chosen = {"columns": list(self.columns), "order": self.order, "turned": self.turned}
         try:
-            await in_thread(lambda: themed.write(themed.read() | {"runs": chosen}),
-                            name="panel-choices")
+            await in_thread(lambda: themed.write(themed.read() | {"runs": chosen}))
         except OSError as err:
             self.notify(f"The columns can't be saved: {err}", severity="warning", markup=False)
 

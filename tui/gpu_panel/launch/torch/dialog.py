@@ -43,7 +43,7 @@ class Installation:
     async def run(self) -> None:
         """Install, and wait for it. What goes wrong is in `failure`."""
         try:
-            await in_thread(self._install, name="panel-install-torch")
+            await in_thread(self._install)
         except Exception as err:  # noqa: BLE001 - shown by whoever shows the installation
             self.failure = err
         self.over = True

@@ -1,22 +1,25 @@
-"""The list of presets: to load one, or to rename, copy, describe or delete one."""
+"""The list of presets, to load one, or to rename, copy, describe or delete one; and saving the
+form as one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.devices.records import Inventory
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.write import Difference
@@ -24,6 +27,7 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import LETTERS, AskLine, Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.launch import saved_form
+from gpu_panel.launch.draft import Draft
 
 EARLIER = " earlier"
 """What the screen returns for the unsaved changes of an earlier form. No preset is called so."""
@@ -78,7 +82,7 @@ class PresetsScreen(ModalScreen[str | None]):
     async def _read(self, go_to: str | None = None) -> None:
         """Read and list the presets, with the cursor on `go_to` if it is there."""
         with guard(self.app):
-            found = await in_thread(_read_all, name="panel-presets")
+            found = await in_thread(_read_all)
             box = self.query_one("#presets", OptionList)
             at = box.highlighted or 0
             box.clear_options()
@@ -90,7 +94,7 @@ class PresetsScreen(ModalScreen[str | None]):
                 box.add_option(Option(_broken(entry), id=entry.name, disabled=True)
                                if entry.preset is None
                                else Option(_shown(entry, entry.preset, room), id=entry.name))
-            if await in_thread(saved_form.earlier_path().is_file, name="panel-presets"):
+            if await in_thread(saved_form.earlier_path().is_file):
                 box.add_option(Option(_EARLIER_SHOWN, id=EARLIER))
             names = [o.id for o in box.options]
             able = [i for i, o in enumerate(box.options) if not o.disabled]
@@ -116,7 +120,7 @@ class PresetsScreen(ModalScreen[str | None]):
     async def _change(self, do: Callable[[], object], go_to: str | None = None) -> None:
         """Change a preset's file in a thread, and read all of them again."""
         try:
-            await in_thread(do, name="panel-preset")
+            await in_thread(do)
         finally:
             await self._read(go_to)
 
@@ -232,3 +236,67 @@ def _broken(entry: _Entry) -> Content:
     return Content.assemble(
         (f"{clean(entry.name):<18} ", "bold"), ("✗ can't be read\n", "$text-error"),
         f"  {clean(entry.problem)}\n", (f"  {clean(str(entry.path))}", "$text-muted"))
+
+
+async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None) -> Preset | None:
+    """Save the draft, with its devices named by what identifies them in `inventory`. Returns the
+    preset, or None if the person cancels. Call this from a worker. Raises SpecError if a value is
+    wrong, OSError if the preset can't be written."""
+    spec = draft.to_save(inventory)
+    before = draft.preset
+    name: str | None = before.name if before and "/" not in before.name else spec.name
+    name = name.removesuffix(".toml")
+    description = before.description if before else ""
+    devices = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
+        ", ".join(spec.devices.hosts or spec.devices.ids or ["none"])
+    while True:
+        asking = _AskBoth("Save preset", name, f"Saved in {presets.own_folder()}\nDevices: "
+                          f"{devices}", description)
+        name = await app.push_screen_wait(asking)
+        if name is None:
+            return None
+        description = asking.description
+        question = _effect_on_others(name)
+        if not question or await app.push_screen_wait(Confirm(
+                "Save preset", question, yes="Overwrite"
+                if (presets.own_folder() / f"{name}.toml").exists() else "Save it",
+                no="Another name")):
+            break
+
+    def write() -> Preset:
+        presets.save(name, spec, description)
+        return presets.load(name)
+
+    saved = await in_thread(write)
+    app.notify(f"Saved in {saved.path}", title="Preset", markup=False)
+    return saved
+
+
+class _AskBoth(AskLine):
+    """Asks for a name and a description."""
+
+    def __init__(self, title: str, value: str, note: str, description: str) -> None:
+        super().__init__(title, value, note, wrong=presets.name_problem, hint=_effect_on_others)
+        self._described = Input(description, compact=True, id="description",
+                                placeholder="what it is for, if you like",
+                                max_length=presets.LONGEST_DESCRIPTION)
+
+    def more(self) -> Iterable[Widget]:
+        yield Static("Description", id="described")
+        yield self._described
+
+    @property
+    def description(self) -> str:
+        """What was typed as the description."""
+        return self._described.value.strip()
+
+
+def _effect_on_others(name: str) -> str:
+    """What saving under this name does to a preset of the same name; empty if there is none."""
+    own = presets.own_folder() / f"{name}.toml"
+    if own.exists():
+        return f"{own} already exists. Its comments are kept."
+    if presets.ships(name):
+        return (f"{name} ships with gpu-panel. Yours will be used instead; delete yours "
+                "(ctrl+o, x) to get the shipped one back.")
+    return ""
