@@ -11,23 +11,21 @@ import copy
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_engine.common import values
 from gpu_engine.common.errors import SpecError
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
+from gpu_engine.spec.catalog import TaskField
+from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
 from gpu_panel.launch.devices.ticking import freest
 from gpu_panel.launch.edits import Edits, State
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.leases import Holder
-    from gpu_engine.devices.records import Device, Inventory, Snapshot
-    from gpu_engine.spec.catalog import TaskField
-    from gpu_engine.spec.presets import Preset
 
 
 class Draft:
@@ -36,7 +34,6 @@ class Draft:
     def __init__(self, preset: Preset | None = None) -> None:
         self.preset = preset
         self.absent: tuple[str, ...] = ()
-        """Devices that the preset names and that are not on this machine."""
         self._aside: dict[str, Any] = {}
         """Keys of `parallel` that the chosen mode does not use, kept for another mode."""
         self._carried: dict[str, object] = {}
@@ -52,7 +49,6 @@ class Draft:
         self.run: tuple[str, RunSpec] | None = None
         """The id and the spec of the run whose settings these were; None for a preset's."""
         self.ticked_before = False
-        """Whether its devices were ticked by the person, last time."""
         self.ticked = False
         """Whether its devices are known: the preset's were looked up, or the person has ticked."""
         self._before: Draft | None = None
@@ -64,7 +60,6 @@ class Draft:
         self._begin(preset.data if preset else {})
 
     def _begin(self, data: Mapping[str, Any]) -> None:
-        """Begin with this content."""
         self.data: dict[str, Any] = copy.deepcopy(dict(data))
         self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
         """The section `devices` as the preset has it, before anything was ticked here."""
@@ -291,7 +286,7 @@ class Draft:
     def replaces(self, before: Draft) -> None:
         """Take the place of another draft, to which undoing then leads."""
         self._before, before._after = before, self
-        before._edits.forget_undone()
+        before._edits.future = []
 
     def seal_edit(self) -> None:
         """The next change is another edit, even of the same key."""
@@ -299,11 +294,11 @@ class Draft:
 
     @property
     def can_undo(self) -> bool:
-        return self._edits.can_undo or self._before is not None
+        return bool(self._edits.past) or self._before is not None
 
     @property
     def can_redo(self) -> bool:
-        return self._edits.can_redo or self._after is not None
+        return bool(self._edits.future) or self._after is not None
 
     def undo(self) -> Draft | None:
         """Take back the last edit. Returns the draft that holds then: this one, or without an edit

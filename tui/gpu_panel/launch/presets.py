@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -25,15 +24,14 @@ from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.write import Difference
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import LETTERS, AskLine, Confirm
-from gpu_panel.common.errors import guard
+from gpu_panel.common.errors import guard, guarded
 from gpu_panel.launch import saved_form
 from gpu_panel.launch.draft import Draft
 
 EARLIER = " earlier"
 """What the screen returns for the unsaved changes of an earlier form. No preset is called so."""
 _EARLIER_SHOWN = Content.assemble(
-    ("unsaved changes\n", "bold"), ("  of an earlier form",
-                                    "$text-muted"))
+    ("unsaved changes\n", "bold"), ("  of an earlier form", "$text-muted"))
 _KEYS = "enter load · r rename · d copy · e describe · x delete · esc"
 
 
@@ -48,10 +46,6 @@ class _Entry:
     about: str = ""
     changes: list[Difference] | None = None
     """How it differs from the shipped one that it hides; None if it hides none."""
-
-    @property
-    def own(self) -> bool:
-        return self.preset is not None and not self.preset.shipped
 
 
 class PresetsScreen(ModalScreen[str | None]):
@@ -76,13 +70,13 @@ class PresetsScreen(ModalScreen[str | None]):
         box.border_subtitle = _KEYS
         yield box
 
-    async def on_mount(self) -> None:
+    def on_mount(self) -> None:
         self.run_worker(self._read(), exit_on_error=False)
 
     async def _read(self, go_to: str | None = None) -> None:
         """Read and list the presets, with the cursor on `go_to` if it is there."""
         with guard(self.app):
-            found = await in_thread(_read_all)
+            found = await in_thread(lambda: list(_read_all()))
             box = self.query_one("#presets", OptionList)
             at = box.highlighted or 0
             box.clear_options()
@@ -111,56 +105,52 @@ class PresetsScreen(ModalScreen[str | None]):
         name = box.get_option_at_index(at).id if at is not None else None
         return self._entries.get(name or "")
 
-    def _is_own(self, entry: _Entry, done: str) -> bool:
-        if not entry.own:
+    def _own(self, done: str) -> _Entry | None:
+        """The preset under the cursor; None, and why it can't be `done`, if it is not their own."""
+        entry = self._at_cursor
+        if entry is not None and (entry.preset is None or entry.preset.shipped):
             self.notify(f"{entry.name} ships with gpu-panel and can't be {done}; presets of your "
                         "own can be, and d copies it as one", severity="warning", markup=False)
-        return entry.own
+            return None
+        return entry
 
     async def _change(self, do: Callable[[], object], go_to: str | None = None) -> None:
-        """Change a preset's file in a thread, and read all of them again."""
         try:
             await in_thread(do)
         finally:
             await self._read(go_to)
 
-    @work(exit_on_error=False, exclusive=True)
+    @guarded("preset", exclusive=True)
     async def action_delete(self) -> None:
-        entry = self._at_cursor
-        if entry is None or not self._is_own(entry, "deleted"):
+        if (entry := self._own("deleted")) is None:
             return
         name = entry.name
         back = f" After that, the {name} that ships with gpu-panel is used again." \
             if presets.ships(name) else ""
-        with guard(self.app):
-            if await self.app.push_screen_wait(Confirm(
-                    f"Delete preset {name}",
-                    f"Deletes {presets.own_folder() / name}.toml.{back} This can't be undone.",
-                    yes="Delete it")):
-                await self._change(lambda: presets.remove(name))
+        if await self.app.push_screen_wait(Confirm(
+                f"Delete preset {name}",
+                f"Deletes {presets.own_folder() / name}.toml.{back} This can't be undone.",
+                yes="Delete it")):
+            await self._change(lambda: presets.remove(name))
 
-    @work(exit_on_error=False, exclusive=True)
+    @guarded("preset", exclusive=True)
     async def action_rename(self) -> None:
-        entry = self._at_cursor
-        if entry is None or not self._is_own(entry, "renamed"):
+        if (entry := self._own("renamed")) is None:
             return
-        with guard(self.app):
-            new = await self._ask_name(f"Rename preset {entry.name}", entry.name,
-                                       "Its file gets the new name; nothing in it changes.")
-            if new is not None and new != entry.name:
-                await self._change(lambda: presets.rename(entry.name, new), new)
-                self._renamed(entry.name, new)
+        new = await self._ask_name(f"Rename preset {entry.name}", entry.name,
+                                   "Its file gets the new name; nothing in it changes.")
+        if new is not None and new != entry.name:
+            await self._change(lambda: presets.rename(entry.name, new), new)
+            self._renamed(entry.name, new)
 
-    @work(exit_on_error=False, exclusive=True)
+    @guarded("preset", exclusive=True)
     async def action_duplicate(self) -> None:
-        entry = self._at_cursor
-        if entry is None:
+        if (entry := self._at_cursor) is None:
             return
-        with guard(self.app):
-            new = await self._ask_name(f"Duplicate preset {entry.name}", f"{entry.name}-2",
-                                       f"The copy is your own, in {presets.own_folder()}")
-            if new is not None:
-                await self._change(lambda: presets.duplicate(entry.name, new), new)
+        new = await self._ask_name(f"Duplicate preset {entry.name}", f"{entry.name}-2",
+                                   f"The copy is your own, in {presets.own_folder()}")
+        if new is not None:
+            await self._change(lambda: presets.duplicate(entry.name, new), new)
 
     def _ask_name(self, title: str, value: str, note: str) -> Awaitable[str | None]:
         def wrong(name: str) -> str | None:
@@ -172,36 +162,34 @@ class PresetsScreen(ModalScreen[str | None]):
             title, value, note, wrong=wrong, hint=lambda name: f"{name} ships with gpu-panel; your "
             "copy will be used instead" if name != value and presets.ships(name) else ""))
 
-    @work(exit_on_error=False, exclusive=True)
+    @guarded("preset", exclusive=True)
     async def action_describe(self) -> None:
-        entry = self._at_cursor
-        if entry is None or entry.preset is None or not self._is_own(entry, "described"):
+        if (entry := self._own("described")) is None or entry.preset is None:
             return
-        with guard(self.app):
-            text = await self.app.push_screen_wait(AskLine(
-                f"Description of {entry.name}", entry.preset.description,
-                "What this preset is for. Empty: the first comment in its file says it.",
-                wrong=presets.description_problem, longest=presets.LONGEST_DESCRIPTION,
-                may_be_empty=True))
-            if text is not None:
-                await self._change(lambda: presets.describe(entry.name, text), entry.name)
+        text = await self.app.push_screen_wait(AskLine(
+            f"Description of {entry.name}", entry.preset.description,
+            "What this preset is for. Empty: the first comment in its file says it.",
+            wrong=presets.description_problem, longest=presets.LONGEST_DESCRIPTION,
+            may_be_empty=True))
+        if text is not None:
+            await self._change(lambda: presets.describe(entry.name, text), entry.name)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.dismiss(event.option_id)
 
 
-def _read_all() -> list[_Entry]:
-    return [_entry(p) if isinstance(p, Preset) else _Entry(p[0].stem, p[0], problem=p[1])
-            for p in presets.all_presets()]
-
-
-def _entry(preset: Preset) -> _Entry:
-    try:
-        changes = presets.changes(preset)
-    except UserError:  # the shipped one can't be read
-        changes = None
-    return _Entry(preset.name, preset.path, preset, about=presets.about(preset), changes=changes)
+def _read_all() -> Iterable[_Entry]:
+    for preset in presets.all_presets():
+        if not isinstance(preset, Preset):
+            yield _Entry(preset[0].stem, preset[0], problem=preset[1])
+            continue
+        try:
+            changes = presets.changes(preset)
+        except UserError:  # the shipped one can't be read
+            changes = None
+        yield _Entry(preset.name, preset.path, preset, about=presets.about(preset),
+                     changes=changes)
 
 
 def _shown(entry: _Entry, preset: Preset, room: int) -> Content:

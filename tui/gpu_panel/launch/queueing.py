@@ -43,8 +43,6 @@ DEVICES, COUNT, FREE, AFTER, BEGIN, PRIORITY, FREE_FOR, VARY, REPEAT = FIELDS = 
 
 
 class Wrong(Exception):
-    """What was typed into a field does not fit; says why."""
-
     def __init__(self, field: str, why: str) -> None:
         super().__init__(why)
         self.field = field
@@ -55,19 +53,16 @@ class Wish:
     """The texts of the dialog's fields."""
 
     any: bool = False
-    """Any `count` devices, not those that are ticked."""
     count: str = "1"
     free: str = ""
     """GiB that must be free on each of any devices; empty: not asked."""
     after: str = ""
-    """The id of the run that has to complete first; empty: none."""
     begin: str = ""
     priority: str = ""
     free_for: str = ""
     vary: str = ""
     """A sweep over these values: "train.lr=1e-3,3e-4 batch.size=64,128"; empty: one run."""
     repeat: str = ""
-    """How often each combination runs, with other seeds."""
 
     def spec(self, spec: RunSpec) -> RunSpec:
         """`spec` on the devices that the person wants. Raises Wrong."""
@@ -173,7 +168,6 @@ class Queued:
     doubt: str | None
     """Why its code is not kept as it is; None: it is kept, or there is none to keep."""
     words: list[str]
-    """The words of gpu-engine that do the same."""
 
 
 class QueueDialog(SubmitDialog):
@@ -332,7 +326,6 @@ class QueueDialog(SubmitDialog):
                     text("free-for"), text("vary"), text("repeat"))
 
     def _blame(self, field: str | None, why: str) -> None:
-        """Say at the field what does not fit, and go there."""
         self.show("")
         if field in (COUNT, FREE) and not self._any:
             field = DEVICES

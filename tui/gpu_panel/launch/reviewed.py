@@ -52,10 +52,8 @@ class BusyDevice:
 
     device: Device
     state: str
-    """The state's name in `gpu_engine.devices.availability`."""
     reason: str
     host: str | None = None
-    """None: it is this machine's."""
 
     @property
     def can_be_shared(self) -> bool:

@@ -82,11 +82,9 @@ class LaunchScreen(PaneScreen):
         """Rows of devices and form; None if the style sheet decides."""
         self._preview_high: int | str = "1fr"
         self._previews = False
-        """Whether there is room for the preview."""
         self.review: Review | None = None
         self._debounce: Timer | None = None
         self._torch: Installation | None = None
-        """The installation of torch that was begun last."""
         self._begun = False
         self._form_kept = themed.read().get("form")
         self._unfolded = self._form_kept != FOLDED
@@ -178,7 +176,13 @@ class LaunchScreen(PaneScreen):
     async def _again(self, event: RunsPane.Again) -> None:
         if not self.form.ready:
             return
-        await self._load(await in_thread(lambda: _draft_of(event.run)))
+        def read() -> Draft:
+            from gpu_engine.runs import attempts
+            from gpu_panel.launch.draft import Draft
+
+            return Draft.of_run(event.run.id, attempts.read_spec(event.run))
+
+        await self._load(await in_thread(read))
         self._keep_unfolded(True)
         self.bring_forward("form")
         self.form.enter_to_vary()
@@ -198,7 +202,6 @@ class LaunchScreen(PaneScreen):
         await self._show_draft(draft)
 
     async def _show_draft(self, draft: Draft) -> None:
-        """Show another draft in all panes, and review it."""
         self.draft = draft
         self.devices.show_draft(draft)
         self.plan.show_draft(draft)
@@ -304,7 +307,6 @@ class LaunchScreen(PaneScreen):
     @on(FormPane.Edited)
     @on(DevicesPane.Edited)
     def edited(self) -> None:
-        """Review the draft soon, as it was changed."""
         self.draft.note_edit()
         self._adapt()
         if self._debounce is not None:
@@ -327,7 +329,6 @@ class LaunchScreen(PaneScreen):
 
     @guarded("review", exclusive=True)
     async def review_now(self) -> None:
-        """Review the draft without waiting for more keys."""
         await self._reviewed()
 
     async def _reviewed(self) -> Review | None:
@@ -339,8 +340,10 @@ class LaunchScreen(PaneScreen):
         if inventory is None or (not self.devices.resolved and self.draft.picks):
             self.plan.show_waiting("Looking for devices …")
             return None
-        asking = self._not_heard_of()
-        if asking:
+        known = {seen.host.name: seen.state for seen in self.source.hosts}
+        asking = [name for name in named_in(self.draft.hosts)
+                  if known.get(name, "asking") == "asking"]
+        if asking:  # for the first time
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
             return None
         data, heard = self.draft.copy(), self.draft.effective()
@@ -358,12 +361,6 @@ class LaunchScreen(PaneScreen):
         elif self._debounce is None:  # the draft has changed meanwhile, and no review is planned
             self.edited()
         return found
-
-    def _not_heard_of(self) -> list[str]:
-        """Hosts of the draft that are still being asked for the first time."""
-        named = named_in(self.draft.hosts)
-        known = {seen.host.name: seen.state for seen in self.source.hosts}
-        return [name for name in named if known.get(name, "asking") == "asking"]
 
     def _show_review(self, found: Review) -> None:
         self.review = found
@@ -529,10 +526,8 @@ class LaunchScreen(PaneScreen):
         offer = going.offer if going is not None else await in_thread(
             lambda: own_torch.offer(source, cuda))
         if await self.app.push_screen_wait(
-                TorchScreen(offer, going, self._begin_torch)) == CHOOSE:
-            await self._choose_interpreter()
-
-    async def _choose_interpreter(self) -> None:
+                TorchScreen(offer, going, self._begin_torch)) != CHOOSE:
+            return
         from gpu_panel.launch.form.interpreter import InterpretersScreen
 
         chosen = await self.app.push_screen_wait(InterpretersScreen(self.draft.text("run.python")))
@@ -648,11 +643,3 @@ class LaunchScreen(PaneScreen):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
-
-
-def _draft_of(run: Run) -> Draft:
-    """The draft of the settings of `run`. Blocks. Raises UserError if they can't be read."""
-    from gpu_engine.runs import attempts
-    from gpu_panel.launch.draft import Draft
-
-    return Draft.of_run(run.id, attempts.read_spec(run))

@@ -65,7 +65,6 @@ async def end_or_stop(app: App[Any], process: DeviceProcess, host: str | None,
 
 
 async def _ask_and_end(app: App[Any], process: DeviceProcess) -> None:
-    """Ask the person which signal to send and, if the process does not end, whether to kill it."""
     target = await in_thread(lambda: examine(process))
     others = await in_thread(lambda: is_of_another(target))
     about = _described(process)
@@ -138,7 +137,6 @@ class SignalDialog(ModalScreen[signal.Signals | None]):
 
 
 def _described(process: DeviceProcess) -> str:
-    """What identifies the process for a person: owner, command, age and GPU memory."""
     parts = [process.user or units.UNKNOWN, process.command or units.UNKNOWN]
     if process.started is not None:
         parts.append(f"since {units.clock(time.time() - process.started)}")
@@ -165,8 +163,6 @@ class Target:
 
 
 class NotOurs(UserError):
-    """The process is not one that may be ended from here."""
-
     title = "Can't end this process"
 
 

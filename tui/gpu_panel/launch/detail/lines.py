@@ -27,8 +27,6 @@ _LABEL = 13
 
 @dataclass(frozen=True, slots=True)
 class DeviceDetails:
-    """Everything that the detail pane shows."""
-
     device: Device | None = None
     sample: Sample | None = None
     freedom: Availability | None = None
@@ -36,13 +34,10 @@ class DeviceDetails:
     leases_known: bool = False
     history: History | None = None
     processes: Sequence[GpuProcess] = ()
-    """In the order in which they are shown."""
     now: float = 0.0
     """Unix seconds."""
     host: str | None = None
-    """The machine that it belongs to; None for this one."""
     hue: int = 0
-    """The number of the hue of the run of ours on it; 0 if there is none."""
 
 
 def build(details: DeviceDetails, width: int) -> list[Row]:
@@ -119,8 +114,6 @@ _GLYPHS = {"free": ("○", "good"), "busy": ("●", ""), "leased": ("◆", "acce
 
 @dataclass(frozen=True, slots=True)
 class _Fact:
-    """A label and its value."""
-
     label: str
     value: str
     style: str = ""
@@ -136,7 +129,6 @@ def _state(freedom: Availability | None) -> tuple[str, str]:
 
 
 def _identity(device: Device) -> str:
-    """Everything that identifies the device: name, UUID, index and more."""
     parts = [clean(device.name)]
     if device.uuid:
         parts.append(clean(device.uuid))
@@ -164,7 +156,6 @@ def _memory(device: Device, s: Sample) -> str:
 
 
 def _listed(device: Device, s: Sample, holder: Holder | None, leases_known: bool) -> list[_Fact]:
-    """All other facts about the device, in the order in which they are shown."""
     lease = clean(str(holder)) if holder else ("nobody" if leases_known else UNKNOWN)
     if device.is_cpu:
         return [_Fact("lease", lease, "accent" if holder else "")]

@@ -65,8 +65,6 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     @dataclass
     class Highlighted(Message):
-        """The cursor is on another device."""
-
         device: str | None
 
     def __init__(self, source: DeviceSource) -> None:
@@ -229,7 +227,6 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     @guarded("resolve", exclusive=True)
     async def _resolve(self) -> None:
-        """Tick what the draft's preset asks for."""
         self.resolved = True
         source, draft = self._source, self._draft
         if draft is None:
@@ -279,7 +276,8 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.notify(why_not, title="View only", severity="warning", markup=False)
             return
         self._count = None  # f now ticks as many as are ticked
-        self.tick(ticking.toggled(self.ticked, key))
+        rest = [k for k in self.ticked if k != key]
+        self.tick(rest if key in self.ticked else [*rest, key])
 
     def action_tick_all(self) -> None:
         """All of the machine under the cursor that can be used and that no run holds; where these
@@ -329,7 +327,6 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.tick(self.ticked[:-1])
 
     async def _tick_freest(self, count: int) -> None:
-        """Tick the freest devices of the machine under the cursor, and no others."""
         host, _ = row_keys.split(self.key_at_cursor or "")
         chosen = await ticking.freest_of(self._source, host, count)
         if chosen is None:
@@ -346,7 +343,8 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.tick(moved)
 
     def action_sort_ranks(self) -> None:
-        order = ticking.in_order(self.ticked, self._in_order)
+        numbers = {key: i for i, key in enumerate(self._in_order)}  # those not there come last
+        order = sorted(self.ticked, key=lambda key: numbers.get(key, len(numbers)))
         if order != list(self.ticked):
             self.tick(order)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
@@ -34,7 +34,6 @@ class Machine:
     inventory: Inventory | None
     snapshot: Snapshot | None
     freedom: Mapping[str, Availability] | None = None
-    """Device id → whether it is free, of those that have been judged."""
     history: History | None = None
     refusal: str | None = None
     """Why no device of it can be ticked; None if they can."""
@@ -47,8 +46,12 @@ class Machine:
         return self.inventory.find(name) if self.inventory is not None else None
 
     def key(self, device: Device) -> str:
-        """The key of a device's row."""
         return row_keys.of(self.host, device.id)
+
+
+def of_hosts(hosts: Iterable[HostSeen], histories: Mapping[str, History]) -> list[Machine]:
+    return [Machine(s.host.name, s.inventory, s.snapshot, s.freedom, histories.get(s.host.name),
+                    None if s.can_run else s.reason or "") for s in hosts]
 
 
 class DeviceSource:
@@ -79,7 +82,6 @@ class DeviceSource:
 
     @property
     def hosts(self) -> tuple[HostSeen, ...]:
-        """What is known about the devices of the other machines that are watched."""
         return tuple(self._hosts.seen) if self._hosts is not None else ()
 
     async def watch_hosts(self, named: Sequence[str] = ()) -> None:
@@ -135,10 +137,8 @@ class DeviceSource:
 
     @property
     def machines(self) -> list[Machine]:
-        return [Machine(None, self.inventory, self.snapshot, self.freedom, self.history), *(
-            Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
-                    self.histories.get(s.host.name), None if s.can_run else s.reason or "")
-            for s in self.hosts)]
+        here = Machine(None, self.inventory, self.snapshot, self.freedom, self.history)
+        return [here, *of_hosts(self.hosts, self.histories)]
 
     def machine(self, host: str | None) -> Machine | None:
         """The one of this name; with `host` None, this one."""

@@ -82,11 +82,6 @@ class More(Collapsible):
         """Called before Textual opens or closes it. Keys that are typed ahead wait for this."""
         await self.draw()
 
-    async def open(self) -> None:
-        """Open it as the person does."""
-        await self.draw()
-        self.collapsed = False
-
     def open_at(self, field: Widget) -> None:
         """Open it for a problem with `field`, once it is drawn; nothing where it is open."""
         if self.collapsed:
@@ -132,17 +127,13 @@ class Fieldset(FocusInView):
 
     @dataclass
     class Edited(Message):
-        """The person has changed the draft."""
-
         task: bool = False
-        """Whether its task is another now."""
 
     def __init__(self, tasks: Sequence[TaskInfo], draft: Draft) -> None:
         """`tasks`: those that ship with gpu-panel."""
         super().__init__(id="fields", can_focus=False)
         self._tasks = tuple(tasks)
         self._kind = self._tasks[0].use if self._tasks else OWN_CLASS
-        """The value chosen in the list of tasks."""
         self._more = More(self._make_more, self._fill_more)
         self._line = InterpreterLine()
         self._taken: Interpreter | None = None
@@ -201,7 +192,7 @@ class Fieldset(FocusInView):
             known = [t.use for t in self._tasks]
             self._kind = OWN_COMMAND if command is not None else \
                 (use if isinstance(use, str) and use in known else OWN_CLASS)
-            self._task_choice.value = self._kind
+            self.task_choice.value = self._kind
         self.adapt()
 
     def _fill_rows(self, rows: Iterable[FormRow]) -> None:
@@ -219,7 +210,6 @@ class Fieldset(FocusInView):
                     box.value = said
 
     def _fill_more(self) -> None:
-        """Fill the fields below "more", which were drawn after the others."""
         with self.prevent(Input.Changed, Choice.Changed):
             self._fill_rows(MORE_ROWS)
         self.adapt()
@@ -236,7 +226,6 @@ class Fieldset(FocusInView):
 
     @property
     def _rows(self) -> tuple[FormRow, ...]:
-        """The rows that are drawn."""
         return (*_FIRST_ROWS, *MORE_ROWS) if self._more.drawn else _FIRST_ROWS
 
     def adapt(self) -> None:
@@ -294,7 +283,6 @@ class Fieldset(FocusInView):
         return chosen is None or chosen.applies(field.key)
 
     async def show_task(self, task: TaskInfo | None) -> None:
-        """Draw the fields of the task's own parameters; None: it has none that are known."""
         await self.query_one(TaskParams).show(task, self.draft)
 
     # --- problems ------------------------------------------------------------------------------
@@ -353,7 +341,7 @@ class Fieldset(FocusInView):
     @on(Choice.Changed)
     def _chose(self, event: Choice.Changed) -> None:
         event.stop()
-        if event.choice is self._task_choice:
+        if event.choice is self.task_choice:
             self._pick_task(event.value)
         else:
             self._report(_key_of(event.choice.id), event.value)
@@ -384,7 +372,7 @@ class Fieldset(FocusInView):
         """The help of the focused field; empty if `focused` is none of the fields."""
         if focused is None:
             return ""
-        if focused is self._task_choice:
+        if focused is self.task_choice:
             return "What is trained: a task that ships with gpu-panel, a class of your own, or " \
                 "your own script"
         if focused is self._line:
@@ -398,11 +386,7 @@ class Fieldset(FocusInView):
 
     @property
     def rows_wanted(self) -> int:
-        """Rows with which nothing need be scrolled."""
         return sum(part.outer_size.height for part in self.children if part.display)
-
-    def focus_first(self) -> None:
-        self._task_choice.focus()
 
     def letters(self) -> dict[Widget, str]:
         """A letter for each field that is shown, to go there."""
@@ -410,13 +394,12 @@ class Fieldset(FocusInView):
                  if all(node.display for node in row.ancestors_with_self
                         if isinstance(node, Widget) and self in node.ancestors_with_self)
                  for field in row.fields if field.widget.display]
-        keys = [TASK if w is self._task_choice else _key_of(w.id) or "" for w, _ in found]
+        keys = [TASK if w is self.task_choice else _key_of(w.id) or "" for w, _ in found]
         return dict(zip((w for w, _ in found),
                         letters(zip(keys, (label for _, label in found), strict=True)),
                         strict=True))
 
     def show_letters(self, shown: Mapping[Widget, str]) -> None:
-        """Show these letters before the fields, and no others."""
         for row in self.query(FlowRow):
             row.show_letters(shown)
 
@@ -432,7 +415,7 @@ class Fieldset(FocusInView):
     # --- the widgets ---------------------------------------------------------------------------
 
     @property
-    def _task_choice(self) -> Choice:
+    def task_choice(self) -> Choice:
         return self.query_one("#task-choice", Choice)
 
     def _input(self, key: str) -> Input:

@@ -33,7 +33,6 @@ from gpu_panel.common.rows import fit
 
 _CHOOSE = "choose another"
 _AT_ONCE = 4
-"""Interpreters that are asked at a time."""
 _STRANGER = "belongs to another user, so it is not started to be asked"
 
 
@@ -46,8 +45,6 @@ class InterpreterLine(Choice):
 
     @dataclass
     class Chosen(Message):
-        """The person chose an interpreter from the list."""
-
         python: str
         """Its path; empty: the one that is found for each run."""
 

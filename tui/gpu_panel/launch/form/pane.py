@@ -87,16 +87,13 @@ type in a field, digits and letters go into it: esc leaves it."""
         super().__init__(id=self.NAME)
         self._source = source
         self._fields: Fieldset | None = None
-        """None before the first draft."""
         self._problems: tuple[Problem, ...] = ()
         self._help = HelpLine("", id="field-help")
         self._letters: dict[Widget, str] = {}
-        """Those that are shown before the fields."""
         self._last: Widget | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether the fields are there and show a draft."""
         return self._fields is not None
 
     @property
@@ -110,7 +107,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         if self._last is not None and self._last.is_attached and self._last.display:
             self._last.focus()
         elif self._fields is not None:
-            self._fields.focus_first()
+            self._fields.task_choice.focus()
 
     def enter_to_vary(self) -> None:
         """Go to the last field, or else to what is mostly changed before a run is made again."""
@@ -151,7 +148,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             await self.show_undone()
 
     async def _draw(self, draft: Draft) -> None:
-        """Read which tasks ship with gpu-panel, and draw the fields with the first draft."""
         tasks = await in_thread(_tasks)
         from gpu_panel.launch.form.fieldset import Fieldset  # read by now
 
@@ -166,7 +162,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             fields.show_problems(self._problems)
 
     def adapt(self) -> None:
-        """Update which fields are shown, and the title, after the draft was changed."""
         if self._fields is not None:
             self._fields.adapt()
             self._entitle(self._fields.draft)
@@ -221,7 +216,6 @@ type in a field, digits and letters go into it: esc leaves it."""
         await self._show_task()
 
     async def _show_task(self) -> None:
-        """Draw the parameters of the chosen task; none if the task can't be found."""
         if (fields := self._fields) is None:
             return
         use = fields.draft.value("task.use")
@@ -262,7 +256,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._fields.scroll_relative(y=step * self._fields.size.height, animate=False)
 
     async def action_leave(self) -> None:
-        """Leave the field, as the screen does it."""
         await self.app.run_action("leave", self.screen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

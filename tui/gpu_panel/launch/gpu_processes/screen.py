@@ -31,7 +31,6 @@ class ProcessTable(Rows):
 
     CHANGES: ClassVar[frozenset[str]] = frozenset({"end"})
     ORDERS: ClassVar[Sequence[str]]
-    """In which its processes can be sorted."""
 
     def __init__(self, runs: Runs, stop: Stop, *, id: str) -> None:
         """`runs`: those whose ranks are named. `stop`: asks, with a title, whether to stop one."""

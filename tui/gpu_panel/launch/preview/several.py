@@ -25,7 +25,6 @@ class SweepCurves(CurvesPane):
     """The curves, which the legend calls by their values."""
 
     labels: dict[str, str] = {}  # noqa: RUF012  replaced, never changed
-    """Run id → its values."""
 
     def label(self, one: Compared) -> str:
         return self.labels.get(one.id) or super().label(one)

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import cached_property
+from typing import TypeVar
 
 from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
@@ -25,15 +26,13 @@ from gpu_engine.runs import job as jobs
 from gpu_engine.runs import notes, waiting
 from gpu_engine.runs import summary as digests
 from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.summary import Digest
+from gpu_engine.runs.waiting import Entry, Reasons
+from gpu_engine.sweep.figures import FiguresOf
 from gpu_panel import readonly
 from gpu_panel.common import errors
 from gpu_panel.launch.runs.figures import LiveRun, with_end
 from gpu_panel.launch.runs.line import RunLine
-
-if TYPE_CHECKING:
-    from gpu_engine.runs.summary import Digest
-    from gpu_engine.runs.waiting import Entry, Reasons
-    from gpu_engine.sweep.figures import FiguresOf
 
 T = TypeVar("T")
 NEWEST = 50
@@ -68,26 +67,27 @@ class RunsFeed:
 
     def __init__(self) -> None:
         self.first: tuple[str, ...] = ()
-        """Ids of the runs whose figures are wanted first."""
         self.values = False
         """Whether the values that runs have recorded are wanted, from all of their events."""
-        self._values: FiguresOf | None = None
         self._runs: dict[str, Run] = {}
         self._order: list[str] = []
         """Ids of all runs listed so far, but for those in the queue, newest first."""
         self._turn = 0
-        """The index of the older run that is checked for changes next."""
         self._folder_stamp: int | None = None
         self._listed_at = 0.0
         self._known: dict[str, _Known] = {}
         self._line: dict[str, Entry] = {}
-        """The queue, as it was read last."""
         self._reasons: dict[str, Reasons] = {}
         """What the runs in it wait for, by the machine on which they wait."""
         self._ensured: float | None = None
         """When it was last seen to that somebody starts them, monotonic seconds."""
         self.news: str | None = None
         """What the person should be told once; whoever tells it sets it to None."""
+
+    @cached_property
+    def _values(self) -> FiguresOf:
+        """Their file is read when a column first asks for them."""
+        return FiguresOf()
 
     def refresh(self) -> tuple[list[RunLine], int]:
         """Every run listed so far, live ones first, then those in the queue in its order, then the
@@ -223,17 +223,11 @@ class RunsFeed:
     def _read_values(self, seconds: float) -> int:
         """Read what runs have recorded, for so long; what was read once is in a file. Returns how
         many runs are left."""
-        if self._values is None:
-            from gpu_engine.sweep.figures import FiguresOf  # only where a column asks for it
-
-            self._values = FiguresOf()
-        values = self._values
-
         def read(known: _Known) -> None:
             assert known.digest is not None
             known.whole = True  # also if that fails: its column stays empty
             try:
-                found = values.read(known.line.run, known.digest.state)
+                found = self._values.read(known.line.run, known.digest.state)
             except Exception as err:  # noqa: BLE001  the run is listed all the same
                 errors.record(err)
             else:
@@ -242,7 +236,7 @@ class RunsFeed:
         wanted = self._wanted(whole=True)
         left = _for_a_while(wanted, seconds, read)
         if wanted and not left and not readonly.on:
-            values.save()
+            self._values.save()
         return left
 
     def _read_safely(self, run: Run) -> None:

@@ -42,7 +42,6 @@ class RunLine:
     pids: tuple[tuple[int, int], ...] = ()
     """(pid, rank) of a live run's ranks on this machine."""
     still: str | None = None
-    """A sentence about ranks that stand still; None if none do."""
     waits: bool = False
     """Whether it is in this machine's queue; then its reason says what it waits for."""
     job: bool = False
@@ -50,19 +49,14 @@ class RunLine:
     debugged: bool = False
     """Whether a rank of it has a terminal: its reason says how to get there."""
     warnings: tuple[str, ...] = ()
-    """What is told of it though it goes on or has completed."""
     odd: str | None = None
-    """A sentence about what is wrong with its folder; None if nothing is."""
     preset: str = ""
-    """The name that it was started with."""
     task: str = ""
     """The task's class as module:Class, or the command."""
     tags: tuple[str, ...] = ()
     note: str = ""
     seconds: float | None = None
-    """What its attempts took."""
     sweep: Member | None = None
-    """Its place in a sweep; None: it is in none."""
     best: float | None = None
     """Of a member of a sweep that has ended: its best loss."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -93,8 +87,6 @@ class Pointed:
 
     lines: tuple[RunLine, ...]
     sweep: str | None = None
-    """The id of the sweep whose runs they are; None: they are of none, or each stands for itself.
-    """
 
     @property
     def key(self) -> object:

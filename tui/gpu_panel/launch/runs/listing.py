@@ -76,8 +76,6 @@ class RunsList(Rows):
 
     @dataclass
     class Read(Message):
-        """The runs on disk have been read."""
-
         runs: tuple[RunLine, ...]
 
     @dataclass
@@ -94,7 +92,6 @@ class RunsList(Rows):
         """How many runs are live, apart from those that wait in the queue; and how many those are.
         """
         self.marked: set[str] = set()
-        """Ids of the marked runs."""
         self.wanted = query.parse("")
         self.columns: tuple[str, ...] = DEFAULT
         self.order: str | None = None
@@ -107,20 +104,15 @@ class RunsList(Rows):
         self._entries: list[RunLine | SweepLine] = []
         """The same with each sweep as one line, as they are drawn."""
         self.unfolded: set[str] = set()
-        """Ids of the sweeps whose runs are shown."""
         self._feed: RunsFeed | None = None
-        """None before the first reading."""
         self._field: FilterInput | None = None
-        """The field for the filter; None before its first use."""
         self._reading = False
         self._skipped = False
         self._unread = 0
         self._layout: Layout | None = None
         self._footer_for: object = None
-        """What the keys in the footer follow from."""
         self._pointed: Pointed | None = None
         self._new: str | None = None
-        """The id of a run that the cursor goes to as soon as it is listed."""
         self.entitle("Runs")
 
     # --- reading -------------------------------------------------------------------------------
@@ -140,43 +132,30 @@ class RunsList(Rows):
 
     @work(exit_on_error=False, group="runs")
     async def _read(self) -> None:
-        try:
-            with guard(self.app):
-                wanted = self._in_sight()
-                values = any(map(by_name.is_recorded, self.columns))
-                found, unread = await in_thread(lambda: self._refresh(wanted, values))
-                if self.is_mounted:
-                    self._tell_news()
-                    self.show(found, unread)
-                    if unread:
-                        self.set_timer(READ_ON, self._read_on)
-        finally:
-            self._reading = False
+        top = round(self.scroll_y)
+        in_sight = tuple(line.id for entry in self._entries[top:top + self.size.height] for line in
+                         (entry.members if isinstance(entry, SweepLine) else (entry,)))
+        values = any(map(by_name.is_recorded, self.columns))
 
-    def _refresh(self, wanted: tuple[str, ...], values: bool) -> tuple[list[RunLine], int]:
-        """Read the runs, the figures of those that are `wanted` first. `values`: also what they
-        have recorded. Blocks."""
-        if self._feed is None:
+        def refreshed() -> tuple[RunsFeed, tuple[list[RunLine], int]]:
             from gpu_panel.launch.runs.feed import RunsFeed  # after the first frame
 
-            self._feed = RunsFeed()
-        self._feed.first, self._feed.values = wanted, values
-        return self._feed.refresh()
+            feed = self._feed or RunsFeed()
+            feed.first, feed.values = in_sight, values
+            return feed, feed.refresh()
 
-    def _tell_news(self) -> None:
-        if self._feed is not None and self._feed.news is not None:
-            self.notify(self._feed.news, markup=False)
-            self._feed.news = None
-
-    def _read_on(self) -> None:
-        if self.screen.is_active:
-            self.poll_now()
-
-    def _in_sight(self) -> tuple[str, ...]:
-        """The runs that are on the screen now."""
-        top = round(self.scroll_y)
-        return tuple(line.id for entry in self._entries[top:top + self.size.height]
-                     for line in (entry.members if isinstance(entry, SweepLine) else (entry,)))
+        try:
+            with guard(self.app):
+                feed, (found, unread) = await in_thread(refreshed)
+                self._feed, news, feed.news = feed, feed.news, None
+                if self.is_mounted:
+                    if news is not None:
+                        self.notify(news, markup=False)
+                    self.show(found, unread)
+                    if unread:
+                        self.set_timer(READ_ON, lambda: self.screen.is_active and self.poll_now())
+        finally:
+            self._reading = False
 
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
         """Show these runs. `unread`: the number of those that are not read yet."""
@@ -191,7 +170,6 @@ class RunsList(Rows):
         self.post_message(self.Read(self.lines))
 
     def _arrange(self) -> None:
-        """Filter and sort the runs, and show them."""
         found = self.lines or ()
         if self.wanted:
             found = [line for line in found if self.wanted.matches(line.asked)]
@@ -267,7 +245,6 @@ class RunsList(Rows):
     # --- filter, order, columns ----------------------------------------------------------------
 
     async def action_filter(self) -> None:
-        """Show the field for the words that runs must match."""
         if self._field is None:
             self._field = FilterInput(self)
             await self.screen.mount(self._field, after=self)
@@ -276,7 +253,6 @@ class RunsList(Rows):
         self._field.focus()
 
     def show_matches(self, text: str) -> None:
-        """Show only the runs that match this."""
         if text != self.wanted.text:
             self.wanted = query.parse(text)
             self._arrange()
@@ -290,7 +266,6 @@ class RunsList(Rows):
         self._arrange()
 
     def action_order(self) -> None:
-        """Sort by the next of the columns that are shown."""
         shown = [c.name for c, _ in self._layout.columns if c.order] if self._layout else []
         known = [None, *shown]
         at = known.index(self.order) if self.order in known else -1
@@ -302,7 +277,6 @@ class RunsList(Rows):
         self._sort_by(None if self.order == best and not self.turned else best)
 
     def action_turn(self) -> None:
-        """Reverse the sort order."""
         self._sort_by(self.order, not self.turned)
 
     def header_clicked(self, x: int) -> None:
@@ -333,7 +307,6 @@ class RunsList(Rows):
             self.poll_now()  # a value that is shown now may have to be read
 
     def _read_choices(self) -> None:
-        """Columns and order as they were chosen last."""
         self._choices_read = True
         kept = themed.read().get("runs")
         if isinstance(kept, dict):
@@ -388,13 +361,11 @@ class RunsList(Rows):
 
     @property
     def line_at_cursor(self) -> RunLine | None:
-        """The run under the cursor; None if there is none."""
         key = self.key_at_cursor
         return next((line for line in self._shown if line.id == key), None)
 
     @property
     def sweep_at_cursor(self) -> SweepLine | None:
-        """The sweep whose line is under the cursor; None if there is none."""
         key = self.key_at_cursor
         return next((one for one in self._entries if isinstance(one, SweepLine) and one.id == key),
                     None)

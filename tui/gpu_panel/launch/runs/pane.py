@@ -31,7 +31,6 @@ _ASK_SLURM = 3.0
 _DOES = {"stop": "stopped", "resume": "resumed", "remove": "removed", "again": "loaded",
          "note": "named", "tags": "tagged", "move": "moved", "open": "opened"}
 _OF_ONE = ("resume", "again", "note", "move")
-"""Actions for a single run."""
 
 
 class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -64,8 +63,6 @@ compares them. Esc clears the marks, then the filter."""
 
     @dataclass
     class Again(Message):
-        """The person wants this run's settings in the form."""
-
         run: Run
 
     def __init__(self, stores: Stores) -> None:
@@ -151,13 +148,11 @@ compares them. Esc clears the marks, then the filter."""
         self._arrange()
 
     def action_mark_all(self) -> None:
-        """Mark all runs that are shown; if they are, take their marks away."""
         shown = {line.id for line in self._shown}
         self.marked = self.marked - shown if shown <= self.marked else self.marked | shown
         self._arrange()
 
     def action_compare(self) -> None:
-        """Open the compare screen for the marked runs, in the order of the list."""
         from gpu_panel.compare.screen import CompareScreen
         from gpu_panel.compare.store import MOST
 
@@ -208,7 +203,6 @@ compares them. Esc clears the marks, then the filter."""
             self.cursor = self.keys.index(name)
 
     def open(self, run: Run) -> None:
-        """Open the run screen for a run."""
         from gpu_panel.run.screen import RunScreen
 
         self.app.push_screen(RunScreen(run, store=self._stores.run(run),
@@ -289,7 +283,6 @@ compares them. Esc clears the marks, then the filter."""
 
     @guarded("run", exclusive=True)
     async def stop(self, line: RunLine, title: str) -> None:
-        """Ask the person in a dialog with this title, then stop the run."""
         from gpu_panel.launch.runs import several
 
         await several.ask_and_stop(self.app, [line], title)

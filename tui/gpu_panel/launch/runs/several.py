@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from textual.app import App
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder, notes
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.notes import Notes
 from gpu_panel.commands import same
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, ask_count
+from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.run.questions import ask_to_cancel, ask_to_leave
-
-if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run
-    from gpu_engine.runs.notes import Notes
-    from gpu_panel.launch.runs.line import RunLine
 
 T = TypeVar("T")
 _NAMED = 12
@@ -130,7 +128,6 @@ async def write_on(app: App[Any], lines: Sequence[RunLine], change: Callable[[No
 
 
 KEEP = 20
-"""The proposed number of runs that pruning keeps."""
 
 
 async def ask_and_prune(app: App[Any]) -> bool:

@@ -69,11 +69,8 @@ class Installation:
 
 
 _LOOK = 0.25
-"""Seconds between two readings of the installation."""
 _WIDTH = 20
-"""Cells of the bar."""
 _LINE = 58
-"""Cells of what the installer has said last."""
 CHOOSE = "choose"
 
 
