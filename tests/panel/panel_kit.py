@@ -19,6 +19,7 @@ from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_panel.app import PanelApp
+from gpu_panel.launch.form.fieldset import More
 from gpu_panel.launch.screen import LaunchScreen
 
 from ..conftest import PATIENCE
@@ -164,6 +165,13 @@ async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: 
     # … and a field that refuses some of the text never holds it.
     await until(pilot, lambda: getattr(widget, "value", text) == text or keys_done(pilot.app))
     await settled(pilot, screen)
+
+
+async def open_more(screen: LaunchScreen) -> None:
+    """Open "more" as a person does."""
+    more = screen.query_one(More)
+    await more.draw()
+    more.collapsed = False
 
 
 def _key(char: str) -> str:

@@ -48,7 +48,6 @@ SHOWS = """
     LaunchTaken: wait
     LogPane: copy filter find find_next go next_rank source wrap
     LogView: aside first follow last move page wrap
-    NoteDialog: accept cancel
     OutputScreen: close copy
     PaneScreen: back on_pane pane
     PanelApp: command_line help quit redraw tell
@@ -62,7 +61,6 @@ SHOWS = """
     SignalDialog: answer other
     SubmitDialog: cancel submit
     SweepPane: clear compare copy fold mark mark_all open turn value
-    TagsDialog: cancel
     TorchScreen: end install
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action

@@ -17,7 +17,7 @@ from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
 from gpu_panel.commands import same
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.queue.wish import Wish
+from gpu_panel.launch.queueing import Wish
 from gpu_panel.launch.runs.notes_dialog import TagsDialog
 
 from ... import odd_runs

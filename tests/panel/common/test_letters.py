@@ -9,7 +9,7 @@ import pytest
 from gpu_engine.common import paths
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.rows import Rows
-from gpu_panel.launch.presets.dialog import PresetsScreen
+from gpu_panel.launch.presets import PresetsScreen
 
 from ...conftest import slots
 from ..panel_kit import panel, screen_text, until

@@ -60,7 +60,7 @@ def test_typing_on_in_one_field_is_one_edit_until_it_is_left():
     assert known.undo() is None
     assert known.redo() == state
     known.note(changed(state, "train.seed", 1))  # what was undone before is gone
-    assert not known.can_redo
+    assert not known.future
 
 
 def test_devices_that_were_looked_up_later_are_not_forgotten():

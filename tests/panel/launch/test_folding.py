@@ -10,7 +10,7 @@ from textual.widgets import Button, Input
 from gpu_panel import themed
 from gpu_panel.common.choice import Choice
 from gpu_panel.launch.form.fields import FIELDS, letters
-from gpu_panel.launch.plan.summary import summary
+from gpu_panel.launch.plan.texts import summary
 
 from ...conftest import gpus, slots
 from ..panel_kit import panel, screen_text, settled, type_into, until

@@ -10,12 +10,11 @@ from textual.widgets import Input
 from gpu_engine.devices.records import Sample
 from gpu_panel.common.choice import Choice
 from gpu_panel.launch import room
-from gpu_panel.launch.form.fieldset import More
 from gpu_panel.launch.room import Wanted
 
 from ...conftest import gpus
 from ..machines import shared_machine
-from ..panel_kit import StillSampler, looked, panel, screen_text, settled, until
+from ..panel_kit import StillSampler, looked, open_more, panel, screen_text, settled, until
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (100, 30), (110, 30), (110, 40), (119, 36), (120, 34), (129, 40), (140, 40),
@@ -29,7 +28,7 @@ async def test_every_field_is_within_the_form():
         await pilot.press("2")
         screen.query_one("#f-parallel-mode", Choice).choose("multinode")
         screen.query_one("#f-train-lr_scale", Choice).choose("linear")
-        await screen.query_one(More).open()
+        await open_more(screen)
         await settled(pilot, screen)
         for size in SIZES:
             await pilot.resize_terminal(*size)
@@ -57,7 +56,7 @@ async def test_every_field_is_within_the_form():
 
 async def test_the_field_that_takes_keys_stays_in_view_when_the_terminal_gets_smaller():
     async with panel(gpus(4), size=(112, 36)) as (pilot, screen):
-        await screen.query_one(More).open()
+        await open_more(screen)
         await settled(pilot, screen)
         fields = screen.query_one("#fields")
         for name in ("train-lr", "train-keep", "run-grace"):
@@ -135,7 +134,7 @@ async def test_devices_and_form_have_the_rows_they_need():
         assert screen.runs.region.height >= 6
 
         await pilot.resize_terminal(120, 56)
-        await screen.query_one(More).open()
+        await open_more(screen)
         await settled(pilot, screen)
         fields = screen.query_one("#fields")
         await until(pilot, lambda: fields.max_scroll_y == 0 and fields.size.height > 25)

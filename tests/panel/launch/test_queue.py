@@ -17,8 +17,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.queue.dialog import QueueDialog, first_wish
-from gpu_panel.launch.queue.wish import Wish, Wrong, field_of, to_vary
+from gpu_panel.launch.queueing import QueueDialog, Wish, Wrong, field_of, first_wish, to_vary
 from gpu_panel.run.screen import RunScreen
 
 from ...conftest import gpus, slots

@@ -15,8 +15,8 @@ from gpu_engine.spec.write import to_dict
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.launch import saved_form
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
-from gpu_panel.launch.presets.first import first_draft
+from gpu_panel.launch.presets import EARLIER, PresetsScreen
+from gpu_panel.launch.saved_form import first_draft
 
 from ...conftest import PATIENCE, gpus
 from ..panel_kit import _met, panel, screen_text, settled, type_into, until

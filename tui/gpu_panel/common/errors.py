@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from textual import work
 from textual.app import App
+from textual.dom import DOMNode
+from textual.worker import Worker
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
+
+N = TypeVar("N", bound=DOMNode)
+P = ParamSpec("P")
 
 
 def log_path() -> Path:
@@ -56,3 +64,21 @@ def show(app: App, error: Exception) -> None:
         return
     app.push_screen(Message("Something went wrong in the panel", sentence(error, record(error)),
                             severity="error"))
+
+
+def guarded(group: str, *, exclusive: bool = False) -> Callable[
+        [Callable[Concatenate[N, P], Coroutine[Any, Any, None]]],
+        Callable[Concatenate[N, P], Worker[None]]]:
+    """As Textual's `work`, for a method of a widget or screen: what goes wrong in it is shown
+    instead of ending the panel."""
+    def decorate(method: Callable[Concatenate[N, P], Coroutine[Any, Any, None]]
+                 ) -> Callable[Concatenate[N, P], Worker[None]]:
+        @work(exit_on_error=False, group=group, exclusive=exclusive)
+        @wraps(method)
+        async def shown(self: N, *args: P.args, **options: P.kwargs) -> None:
+            with guard(self.app):
+                await method(self, *args, **options)
+
+        return shown
+
+    return decorate

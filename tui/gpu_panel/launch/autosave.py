@@ -37,13 +37,10 @@ class Autosave:
         self._written = saved_form.written(draft, None)
 
     def keep_soon(self, draft: Draft) -> None:
-        """Write the form soon: it may have changed."""
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self._screen.set_timer(AFTER, lambda: self._start(draft))
-
-    def _start(self, draft: Draft) -> None:
-        self._screen.run_worker(self._save(draft), group="keep", exit_on_error=False)
+        self._timer = self._screen.set_timer(AFTER, lambda: self._screen.run_worker(
+            self._save(draft), group="keep", exit_on_error=False))
 
     async def _save(self, draft: Draft) -> None:
         with guard(self._screen.app):
@@ -51,7 +48,7 @@ class Autosave:
             if form is None:
                 return
             try:
-                await in_thread(lambda: self._write(form), name="panel-keep")
+                await in_thread(lambda: self._write(form))
             except OSError as err:
                 self._screen.notify(f"The form can't be saved: {err}",
                                     severity="warning", markup=False)

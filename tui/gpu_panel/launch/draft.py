@@ -11,23 +11,21 @@ import copy
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_engine.common import values
 from gpu_engine.common.errors import SpecError
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
+from gpu_engine.spec.catalog import TaskField
+from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
 from gpu_panel.launch.devices.ticking import freest
 from gpu_panel.launch.edits import Edits, State
-
-if TYPE_CHECKING:
-    from gpu_engine.devices.leases import Holder
-    from gpu_engine.devices.records import Device, Inventory, Snapshot
-    from gpu_engine.spec.catalog import TaskField
-    from gpu_engine.spec.presets import Preset
 
 
 class Draft:
@@ -35,47 +33,46 @@ class Draft:
 
     def __init__(self, preset: Preset | None = None) -> None:
         self.preset = preset
-        self.data: dict[str, Any] = copy.deepcopy(preset.data) if preset else {}
         self.absent: tuple[str, ...] = ()
-        """Devices that the preset names and that are not on this machine."""
-        self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
-        """The section `devices` as the preset has it, before anything was ticked here."""
         self._aside: dict[str, Any] = {}
         """Keys of `parallel` that the chosen mode does not use, kept for another mode."""
         self._carried: dict[str, object] = {}
         """What the sections had when the task became the person's own command. Of that, what does
         not reach the command is left out: it was the other task's. What was typed since is
         refused if it does not."""
-        self._ticked_by_hand = False
+        self.ids_by_hand = False
+        """Whether the person has ticked devices; then the preset's are not ticked any more."""
         self._mode_chosen = False
         """Whether the person has chosen the mode: then no tick changes it."""
         self._mode_before: str | None = None
         """The mode that was too small for what is ticked; None if the mode is as it was."""
-        self._loaded = copy.deepcopy(self.data)
         self.run: tuple[str, RunSpec] | None = None
         """The id and the spec of the run whose settings these were; None for a preset's."""
         self.ticked_before = False
-        """Whether its devices were ticked by the person, last time."""
         self.ticked = False
         """Whether its devices are known: the preset's were looked up, or the person has ticked."""
-        self._edits = Edits(self._state())
         self._before: Draft | None = None
         """The draft that this one has replaced, to which undoing leads."""
         self._after: Draft | None = None
         """The draft by which this one was replaced, until this one is edited again."""
         self._asked: dict[str, Any] | None = None
         """The content about which the person was asked last whether it may be left unsaved."""
+        self._begin(preset.data if preset else {})
+
+    def _begin(self, data: Mapping[str, Any]) -> None:
+        self.data: dict[str, Any] = copy.deepcopy(dict(data))
+        self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
+        """The section `devices` as the preset has it, before anything was ticked here."""
+        self._loaded = self.copy()
+        self._edits = Edits(self._state())
 
     @classmethod
     def of_run(cls, run_id: str, data: dict[str, Any]) -> Draft:
         """A draft with the settings of a run, to change something in it. Raises SpecError."""
         spec = from_dict(data)
         draft = cls()
-        draft.data = to_dict(spec, defaults=False)
-        draft._preset_devices = copy.deepcopy(draft.data.get("devices", {}))
-        draft._loaded = draft.copy()
-        draft._edits = Edits(draft._state())
         draft.run = run_id, spec
+        draft._begin(to_dict(spec, defaults=False))
         return draft
 
     @classmethod
@@ -86,11 +83,11 @@ class Draft:
 
         chosen = choose_spec(preset.name if preset else None, [], list(command))
         draft = cls(preset)
-        draft.data = to_dict(preset.spec if preset else chosen.spec, defaults=False)
-        draft._carry()
-        draft.data |= {"name": chosen.spec.name, "task": {"command": list(command)}}
-        draft._loaded = draft.copy()
-        draft._edits = Edits(draft._state())
+        before = to_dict(preset.spec if preset else chosen.spec, defaults=False)
+        devices = draft._preset_devices
+        draft._begin(before | {"name": chosen.spec.name, "task": {"command": list(command)}})
+        draft._carry(before)
+        draft._preset_devices = devices
         return draft
 
     @classmethod
@@ -100,14 +97,12 @@ class Draft:
         the devices in it were ticked by the person. `asked`: the changes may be left unsaved."""
         draft = cls(preset) if run is None else cls.of_run(run[0], to_dict(run[1]))
         if data is not None:
-            draft.preset = preset
-            draft.data = copy.deepcopy(data)
-            draft._carry()  # which of it was typed is not kept
-            draft._preset_devices = copy.deepcopy(data.get("devices", {}))
+            draft.preset, loaded = preset, draft._loaded
+            draft._begin(data)
+            if preset is not None or run is not None:
+                draft._loaded = loaded
+            draft._carry(data)  # which of it was typed is not kept
             draft.ticked_before = ticked
-            if preset is None and run is None:
-                draft._loaded = copy.deepcopy(data)
-            draft._edits = Edits(draft._state())
             if asked:
                 draft._asked = draft.copy()
         return draft
@@ -115,11 +110,17 @@ class Draft:
     def to_keep(self, inventory: Inventory | None) -> dict[str, Any]:
         """The nested dict for the next time, with the devices as a preset has them. Values that
         can't be parsed are in it."""
-        data = copy.deepcopy(self.data)
-        if not self._ticked_by_hand:
+        return self._lasting(self.copy(), inventory, as_before=True)
+
+    def _lasting(self, data: dict[str, Any], inventory: Inventory | None, *, as_before: bool
+                 ) -> dict[str, Any]:
+        """`data` with ticked cards named by UUID. `as_before`: if nothing was ticked by hand, the
+        devices are those that the preset had."""
+        if as_before and not self.ids_by_hand:
             data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:
-            data["devices"]["ids"] = _uuids(self.ids, inventory)
+            found = [(name, inventory.find(name)) for name in self.ids]
+            data["devices"]["ids"] = [d.uuid if d and d.uuid else name for name, d in found]
         return data
 
     # --- values --------------------------------------------------------------------------------
@@ -248,14 +249,14 @@ class Draft:
             if use:
                 task["use"] = use
 
-    def _carry(self) -> None:
-        self._carried = {f"{section}.{name}": value for section, part in self.data.items()
+    def _carry(self, data: Mapping[str, Any]) -> None:
+        self._carried = {f"{section}.{name}": value for section, part in data.items()
                          if isinstance(part, dict) for name, value in part.items()}
 
     def _command(self, text: str) -> None:
         task = self.data.setdefault("task", {})
         if "command" not in task:
-            self._carry()
+            self._carry(self.data)
         task.pop("use", None)
         task.pop("params", None)
         apply_set(self.data, f"task.command={text}")
@@ -276,7 +277,7 @@ class Draft:
     # --- undoing -------------------------------------------------------------------------------
 
     def _state(self) -> State:
-        return State(copy.deepcopy(self.data), copy.deepcopy(self._aside), self._ticked_by_hand)
+        return State(copy.deepcopy(self.data), copy.deepcopy(self._aside), self.ids_by_hand)
 
     def note_edit(self) -> None:
         if self._edits.note(self._state()):
@@ -285,7 +286,7 @@ class Draft:
     def replaces(self, before: Draft) -> None:
         """Take the place of another draft, to which undoing then leads."""
         self._before, before._after = before, self
-        before._edits.forget_undone()
+        before._edits.future = []
 
     def seal_edit(self) -> None:
         """The next change is another edit, even of the same key."""
@@ -293,11 +294,11 @@ class Draft:
 
     @property
     def can_undo(self) -> bool:
-        return self._edits.can_undo or self._before is not None
+        return bool(self._edits.past) or self._before is not None
 
     @property
     def can_redo(self) -> bool:
-        return self._edits.can_redo or self._after is not None
+        return bool(self._edits.future) or self._after is not None
 
     def undo(self) -> Draft | None:
         """Take back the last edit. Returns the draft that holds then: this one, or without an edit
@@ -312,7 +313,7 @@ class Draft:
         if state is None:
             return None
         self.data, self._aside = copy.deepcopy(dict(state.data)), dict(state.aside)
-        self._ticked_by_hand = state.by_hand
+        self.ids_by_hand = state.by_hand
         return self
 
     # --- leaving -------------------------------------------------------------------------------
@@ -369,7 +370,7 @@ class Draft:
 
     def _ticked(self, chosen: dict[str, Any], count: int) -> None:
         """Take `count` ticks. The mode follows while it can't use so many."""
-        self._ticked_by_hand = self.ticked = True
+        self.ids_by_hand = self.ticked = True
         self.absent = ()
         self.data["devices"] = chosen
         mode = self._mode_before or str(self.value("parallel.mode"))
@@ -394,11 +395,6 @@ class Draft:
         return {"ids": ids} | ({"share": True} if self._preset_devices.get("share") is True else {})
 
     @property
-    def ids_by_hand(self) -> bool:
-        """Whether the person has ticked devices; then the preset's are not ticked any more."""
-        return self._ticked_by_hand
-
-    @property
     def picks(self) -> int | None:
         """How many of the freest devices the preset asks for; None if it names devices."""
         pick = 1 if self._names_none else self._preset_devices.get("pick")
@@ -419,7 +415,7 @@ class Draft:
     @property
     def missing(self) -> int:
         """How many of the freest devices that the preset asks for could not be ticked."""
-        if self._ticked_by_hand or self.picks is None:
+        if self.ids_by_hand or self.picks is None:
             return 0
         return max(0, self.picks - len(self.ids))
 
@@ -447,24 +443,14 @@ class Draft:
     def to_save(self, inventory: Inventory | None) -> RunSpec:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
-        data = self.effective()
-        if not self._ticked_by_hand and (self._preset_devices or self._names_none):
-            data["devices"] = copy.deepcopy(self._preset_devices)
-        elif inventory is not None and not self.hosts:
-            data["devices"]["ids"] = _uuids(self.ids, inventory)
-        return from_dict(data)
+        return from_dict(self._lasting(self.effective(), inventory, as_before=bool(
+            self._preset_devices or self._names_none)))
 
     def saved(self, preset: Preset) -> None:
         self.preset, self.run = preset, None
         self._preset_devices = copy.deepcopy(preset.data.get("devices", {}))
-        self._ticked_by_hand = False
-        self._loaded = copy.deepcopy(self.data)
-
-
-def _uuids(names: Sequence[str], inventory: Inventory) -> list[str]:
-    """The devices' UUIDs, or their names if they have none."""
-    found = [(name, inventory.find(name)) for name in names]
-    return [d.uuid if d and d.uuid else name for name, d in found]
+        self.ids_by_hand = False
+        self._loaded = self.copy()
 
 
 def _typed(argument: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 _MOST = 200
-"""Edits that can be undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +15,6 @@ class State:
 
     data: Mapping[str, Any]
     aside: Mapping[str, Any]
-    """Keys of `parallel` that the mode does not use."""
     by_hand: bool
 
 
@@ -25,8 +23,8 @@ class Edits:
 
     def __init__(self, state: State) -> None:
         self._now = state
-        self._past: list[State] = []
-        self._future: list[State] = []
+        self.past: list[State] = []
+        self.future: list[State] = []
         self._key: str | None = None
         """The key of the last edit, as long as another one of it belongs to the same edit."""
 
@@ -37,17 +35,13 @@ class Edits:
             return False
         key = next(iter(keys)) if len(keys) == 1 else None
         if key is None or key != self._key:
-            self._past = [*self._past, self._now][-_MOST:]
-        self._now, self._key, self._future = state, key, []
+            self.past = [*self.past, self._now][-_MOST:]
+        self._now, self._key, self.future = state, key, []
         return True
 
     def seal(self) -> None:
         """The next change is an edit of its own, as the person has left the field."""
         self._key = None
-
-    def forget_undone(self) -> None:
-        """What was undone can't be done again: the draft is replaced by another."""
-        self._future = []
 
     def looked_up(self, state: State) -> None:
         """Take note that the preset's devices are known now, in `state`: that is no edit."""
@@ -57,31 +51,22 @@ class Edits:
             return earlier if earlier.by_hand else \
                 replace(earlier, data={**earlier.data, "devices": devices})
 
-        self._past, self._future = [*map(known, self._past)], [*map(known, self._future)]
+        self.past, self.future = [*map(known, self.past)], [*map(known, self.future)]
         self._now = state
-
-    @property
-    def can_undo(self) -> bool:
-        return bool(self._past)
-
-    @property
-    def can_redo(self) -> bool:
-        return bool(self._future)
 
     def undo(self) -> State | None:
         """The draft before the last edit; None if there is none."""
-        if not self._past:
-            return None
-        self._future.append(self._now)
-        self._now, self._key = self._past.pop(), None
-        return self._now
+        return self._go(self.past, self.future)
 
     def redo(self) -> State | None:
         """The draft after the edit that was undone last; None if there is none."""
-        if not self._future:
+        return self._go(self.future, self.past)
+
+    def _go(self, there: list[State], back: list[State]) -> State | None:
+        if not there:
             return None
-        self._past.append(self._now)
-        self._now, self._key = self._future.pop(), None
+        back.append(self._now)
+        self._now, self._key = there.pop(), None
         return self._now
 
 

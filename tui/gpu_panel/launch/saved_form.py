@@ -7,6 +7,7 @@ what another form would replace, is moved to a file beside it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,36 @@ def read(file: Path | None = None) -> tuple[Draft | None, UserError | None]:
                                      f"settings no longer fit: {err}")
     return Draft.restored(preset, run, data, ticked=kept["ticked"], asked=kept["asked"]), \
         trouble or (gone if data is None or preset is None else None)
+
+
+def first_draft(name: str | None, assignments: Sequence[str],
+                command: Sequence[str] | None, usual: str = presets.DEFAULT
+                ) -> tuple[Draft, UserError | None]:
+    """The draft of the preset `name`, with `command` in place of its task and the `key=value`
+    assignments applied; and None. If nothing is asked for, the form of last time or else the
+    preset `usual`.
+
+    If something can't be read, the error takes the place of None. The draft is then that of the
+    preset without the assignments, or, if the preset can't be read, one with all defaults.
+    """
+    lost: UserError | None = None
+    if name is None and command is None and not assignments:
+        last, lost = read()
+        if last is not None:
+            return last, lost
+    try:
+        if command is not None:
+            draft = Draft.of_command(command, presets.load(name) if name else None)
+        else:
+            draft = Draft(presets.load(name or usual))
+    except UserError as err:
+        return (Draft() if command is None else Draft.of_command(command)), err
+    try:
+        draft.assign(*assignments)
+        draft.spec()
+    except SpecError as err:
+        return Draft(draft.preset), err
+    return draft, lost
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -21,13 +21,12 @@ from textual.widgets import Collapsible
 
 from gpu_panel import themed
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.errors import guard, show
+from gpu_panel.common.errors import guarded, show
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.launch import room
 from gpu_panel.launch.autosave import Autosave
-from gpu_panel.launch.busy_devices import BusyDevice, busy_devices, sharing_would_help
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices import lines
 from gpu_panel.launch.devices.pane import DevicesPane
@@ -37,7 +36,7 @@ from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.plan.pane import PlanPane, as_before
 from gpu_panel.launch.preview.pane import PreviewPane
-from gpu_panel.launch.reviewed import Review
+from gpu_panel.launch.reviewed import BusyDevice, Review, busy_devices, sharing_would_help
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.stores import Stores
 
@@ -78,16 +77,14 @@ class LaunchScreen(PaneScreen):
         in `first_draft`."""
         super().__init__(classes="-pane-devices")
         self.source = source
-        self._first = partial(_first_draft, preset, tuple(assignments), command, usual)
+        self._first = preset, tuple(assignments), command, usual
         self._top_rows: int | None = None
         """Rows of devices and form; None if the style sheet decides."""
         self._preview_high: int | str = "1fr"
         self._previews = False
-        """Whether there is room for the preview."""
         self.review: Review | None = None
         self._debounce: Timer | None = None
         self._torch: Installation | None = None
-        """The installation of torch that was begun last."""
         self._begun = False
         self._form_kept = themed.read().get("form")
         self._unfolded = self._form_kept != FOLDED
@@ -148,40 +145,47 @@ class LaunchScreen(PaneScreen):
         self._find_devices()
         self._load_form()
 
-    @work(exit_on_error=False, group="devices")
+    @guarded("devices")
     async def _find_devices(self) -> None:
-        with guard(self.app):
-            await self.source.find()
-            self._if_seen(self._poll_and_paint)
-            await self.source.watch_hosts()
+        await self.source.find()
+        self._if_seen(self._poll_and_paint)
+        await self.source.watch_hosts()
 
-    @work(exit_on_error=False, group="form")
+    @guarded("form")
     async def _load_form(self) -> None:
-        with guard(self.app):
-            draft, trouble = await in_thread(self._first, name="panel-preset")
-            self.autosave.begin(draft)
-            await self._show_draft(draft)
-            if self._form_kept is None:
-                self._keep_form(FOLDED)
-            if trouble is not None:
-                show(self.app, trouble)
+        def read() -> tuple[Draft, UserError | None]:
+            from gpu_panel.launch.saved_form import first_draft  # after the first frame
+
+            return first_draft(*self._first)
+
+        draft, trouble = await in_thread(read)
+        self.autosave.begin(draft)
+        await self._show_draft(draft)
+        if self._form_kept is None:
+            self._keep_form(FOLDED)
+        if trouble is not None:
+            show(self.app, trouble)
 
     @on(FormPane.Loaded)
-    @work(exit_on_error=False, group="form")
+    @guarded("form")
     async def _loaded(self, event: FormPane.Loaded) -> None:
-        with guard(self.app):
-            await self._load(event.draft)
+        await self._load(event.draft)
 
     @on(RunsPane.Again)
-    @work(exit_on_error=False, group="form")
+    @guarded("form")
     async def _again(self, event: RunsPane.Again) -> None:
-        with guard(self.app):
-            if not self.form.ready:
-                return
-            await self._load(await in_thread(lambda: _draft_of(event.run), name="panel-again"))
-            self._keep_unfolded(True)
-            self.bring_forward("form")
-            self.form.enter_to_vary()
+        if not self.form.ready:
+            return
+        def read() -> Draft:
+            from gpu_engine.runs import attempts
+            from gpu_panel.launch.draft import Draft
+
+            return Draft.of_run(event.run.id, attempts.read_spec(event.run))
+
+        await self._load(await in_thread(read))
+        self._keep_unfolded(True)
+        self.bring_forward("form")
+        self.form.enter_to_vary()
 
     def on_unmount(self) -> None:
         self.autosave.keep_at_once(self.draft)
@@ -198,7 +202,6 @@ class LaunchScreen(PaneScreen):
         await self._show_draft(draft)
 
     async def _show_draft(self, draft: Draft) -> None:
-        """Show another draft in all panes, and review it."""
         self.draft = draft
         self.devices.show_draft(draft)
         self.plan.show_draft(draft)
@@ -304,7 +307,6 @@ class LaunchScreen(PaneScreen):
     @on(FormPane.Edited)
     @on(DevicesPane.Edited)
     def edited(self) -> None:
-        """Review the draft soon, as it was changed."""
         self.draft.note_edit()
         self._adapt()
         if self._debounce is not None:
@@ -325,11 +327,9 @@ class LaunchScreen(PaneScreen):
         if self.form.ready:
             self.review_now()
 
-    @work(exit_on_error=False, group="review", exclusive=True)
+    @guarded("review", exclusive=True)
     async def review_now(self) -> None:
-        """Review the draft without waiting for more keys."""
-        with guard(self.app):
-            await self._reviewed()
+        await self._reviewed()
 
     async def _reviewed(self) -> Review | None:
         """Review the draft and show the answer. None if the devices are not known yet."""
@@ -340,8 +340,10 @@ class LaunchScreen(PaneScreen):
         if inventory is None or (not self.devices.resolved and self.draft.picks):
             self.plan.show_waiting("Looking for devices …")
             return None
-        asking = self._not_heard_of()
-        if asking:
+        known = {seen.host.name: seen.state for seen in self.source.hosts}
+        asking = [name for name in named_in(self.draft.hosts)
+                  if known.get(name, "asking") == "asking"]
+        if asking:  # for the first time
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
             return None
         data, heard = self.draft.copy(), self.draft.effective()
@@ -353,18 +355,12 @@ class LaunchScreen(PaneScreen):
 
             return review(heard, inventory, base, shot, hosts)
 
-        found = await in_thread(ask, name="panel-review")
+        found = await in_thread(ask)
         if data == self.draft.data:
             self._show_review(found)
         elif self._debounce is None:  # the draft has changed meanwhile, and no review is planned
             self.edited()
         return found
-
-    def _not_heard_of(self) -> list[str]:
-        """Hosts of the draft that are still being asked for the first time."""
-        named = named_in(self.draft.hosts)
-        known = {seen.host.name: seen.state for seen in self.source.hosts}
-        return [name for name in named if known.get(name, "asking") == "asking"]
 
     def _show_review(self, found: Review) -> None:
         self.review = found
@@ -411,37 +407,36 @@ class LaunchScreen(PaneScreen):
 
     # --- launching -----------------------------------------------------------------------------
 
-    @work(exit_on_error=False, group="launch", exclusive=True)
+    @guarded("launch", exclusive=True)
     async def action_launch(self) -> None:
         from gpu_engine.launching import launcher
 
-        with guard(self.app):
-            if not self.form.ready:
-                return
+        if not self.form.ready:
+            return
+        found = await self._reviewed()
+        if found is None:
+            self.notify("Still looking for devices", severity="warning")
+            return
+        taken = await busy_devices(self.source, self.devices.ticked)
+        if found.plan is None and not sharing_would_help(found, taken):
+            await self._go_to_problem(found)
+            return
+        # The engine uses a device beside others only if the spec allows it.
+        share = any(t.can_be_shared for t in taken.values())
+        if taken and not await self._ask_about(taken, share):
+            return
+        if share:
+            self.draft.share()
             found = await self._reviewed()
-            if found is None:
-                self.notify("Still looking for devices", severity="warning")
-                return
-            taken = await busy_devices(self.source, self.devices.ticked)
-            if found.plan is None and not sharing_would_help(found, taken):
+        prepared = await self._ask_hosts(found) if found is not None else None
+        if prepared is None:
+            if found is not None:
                 await self._go_to_problem(found)
-                return
-            # The engine uses a device beside others only if the spec allows it.
-            share = any(t.can_be_shared for t in taken.values())
-            if taken and not await self._ask_about(taken, share):
-                return
-            if share:
-                self.draft.share()
-                found = await self._reviewed()
-            prepared = await self._ask_hosts(found) if found is not None else None
-            if prepared is None:
-                if found is not None:
-                    await self._go_to_problem(found)
-                return
-            launched = self.draft
-            run = await in_thread(lambda: launcher.start(prepared), name="panel-launch")
-            launched.asked()
-            self._go_to_run(run)
+            return
+        launched = self.draft
+        run = await in_thread(lambda: launcher.start(prepared))
+        launched.asked()
+        self._go_to_run(run)
 
     def _go_to_run(self, run: Run) -> None:
         """Show a run that has just been started: in the preview, or else on its screen."""
@@ -453,7 +448,7 @@ class LaunchScreen(PaneScreen):
 
     async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:
         """Ask whether to launch on devices that are not free, or to wait for them."""
-        from gpu_panel.launch.queue.dialog import LaunchTaken
+        from gpu_panel.launch.queueing import LaunchTaken
 
         text = "\n".join(map(str, taken.values()))
         if share:
@@ -467,26 +462,25 @@ class LaunchScreen(PaneScreen):
             self.action_queue()
         return yes
 
-    @work(exit_on_error=False, group="queue", exclusive=True)
+    @guarded("queue", exclusive=True)
     async def action_queue(self, vary: bool = False) -> None:
         """Put the form's run into the queue, after a dialog. `vary`: begin with what varies."""
-        with guard(self.app):
-            inventory = self.source.inventory
-            if not self.form.ready or inventory is None:
-                self.notify("Still looking for devices", severity="warning")
-                return
-            from gpu_panel.launch.queue.dialog import ask_and_queue, problems
+        inventory = self.source.inventory
+        if not self.form.ready or inventory is None:
+            self.notify("Still looking for devices", severity="warning")
+            return
+        from gpu_panel.launch.queueing import ask_and_queue, problems
 
-            await self._reviewed()  # what was typed last is in the draft
-            if found := await problems(self.draft, inventory):
-                await self._go_to_problem(Review(found))
-                return
-            queued = self.draft
-            found = await ask_and_queue(self.app, queued, inventory, self.runs.lines or (),
-                                        vary=vary)
-            if found is not None:
-                queued.asked()
-                self.runs.go_to(found.run.id)
+        await self._reviewed()  # what was typed last is in the draft
+        if found := await problems(self.draft, inventory):
+            await self._go_to_problem(Review(found))
+            return
+        queued = self.draft
+        found = await ask_and_queue(self.app, queued, inventory, self.runs.lines or (),
+                                    vary=vary)
+        if found is not None:
+            queued.asked()
+            self.runs.go_to(found.run.id)
 
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None
@@ -498,7 +492,7 @@ class LaunchScreen(PaneScreen):
         names = ", ".join(named_in(self.draft.hosts)) or "this machine"
         self.notify(f"Asking {names} before anything starts …", markup=False)
         spec, base = self.draft.spec(), self.draft.base
-        return await in_thread(lambda: launcher.prepare(spec, base=base), name="panel-ask-hosts")
+        return await in_thread(lambda: launcher.prepare(spec, base=base))
 
     async def _go_to_problem(self, found: Review) -> None:
         """Show why the draft can't be launched, and go to the field with the problem."""
@@ -514,30 +508,27 @@ class LaunchScreen(PaneScreen):
 
     # --- torch, where there is none ------------------------------------------------------------
 
-    @work(exit_on_error=False, group="torch", exclusive=True)
+    @guarded("torch", exclusive=True)
     async def action_torch(self) -> None:
-        with guard(self.app):
-            inventory = self.source.inventory
-            going = self._torch if self._torch is not None and not self._torch.over else None
-            if going is None:
-                if inventory is None or self.review is None:
-                    self.notify("Still looking for devices", severity="warning")
-                    return
-                if self.review.no_torch is None:
-                    self.notify("Nothing to install: torch is there, or not needed")
-                    return
-            from gpu_engine.interpreters import own_torch
-            from gpu_panel.launch.torch.dialog import CHOOSE, TorchScreen
+        inventory = self.source.inventory
+        going = self._torch if self._torch is not None and not self._torch.over else None
+        if going is None:
+            if inventory is None or self.review is None:
+                self.notify("Still looking for devices", severity="warning")
+                return
+            if self.review.no_torch is None:
+                self.notify("Nothing to install: torch is there, or not needed")
+                return
+        from gpu_engine.interpreters import own_torch
+        from gpu_panel.launch.torch.dialog import CHOOSE, TorchScreen
 
-            source, cuda = (inventory.source, inventory.cuda) if inventory else ("cpu", None)
-            offer = going.offer if going is not None else await in_thread(
-                lambda: own_torch.offer(source, cuda), name="panel-torch")
-            if await self.app.push_screen_wait(
-                    TorchScreen(offer, going, self._begin_torch)) == CHOOSE:
-                await self._choose_interpreter()
-
-    async def _choose_interpreter(self) -> None:
-        from gpu_panel.launch.form.interpreters import InterpretersScreen
+        source, cuda = (inventory.source, inventory.cuda) if inventory else ("cpu", None)
+        offer = going.offer if going is not None else await in_thread(
+            lambda: own_torch.offer(source, cuda))
+        if await self.app.push_screen_wait(
+                TorchScreen(offer, going, self._begin_torch)) != CHOOSE:
+            return
+        from gpu_panel.launch.form.interpreter import InterpretersScreen
 
         chosen = await self.app.push_screen_wait(InterpretersScreen(self.draft.text("run.python")))
         if chosen is not None:
@@ -552,19 +543,18 @@ class LaunchScreen(PaneScreen):
         self._await_torch(self._torch)
         return self._torch
 
-    @work(exit_on_error=False, group="install")
+    @guarded("install")
     async def _await_torch(self, installation: Installation) -> None:
         from gpu_panel.launch.torch.dialog import TorchScreen
 
-        with guard(self.app):
-            await installation.run()
-            if installation.given_up:
-                return
-            if installation.failure is None:
-                self.notify("torch is installed: ctrl+l launches")
-                self.review_now()
-            elif not any(isinstance(s, TorchScreen) for s in self.app.screen_stack):
-                raise installation.failure  # else the dialog shows it
+        await installation.run()
+        if installation.given_up:
+            return
+        if installation.failure is None:
+            self.notify("torch is installed: ctrl+l launches")
+            self.review_now()
+        elif not any(isinstance(s, TorchScreen) for s in self.app.screen_stack):
+            raise installation.failure  # else the dialog shows it
 
     # --- the details of a device ---------------------------------------------------------------
 
@@ -639,8 +629,7 @@ class LaunchScreen(PaneScreen):
     @work(exit_on_error=False, group="fold")
     async def _keep_form(self, shown: str) -> None:
         with suppress(OSError):  # the next panel then shows it as it was kept last
-            await in_thread(lambda: themed.write(themed.read() | {"form": shown}),
-                            name="panel-fold")
+            await in_thread(lambda: themed.write(themed.read() | {"form": shown}))
 
     def action_leave(self) -> None:
         """Leave a field, so that the letter keys work again; from the table, close the details, or
@@ -654,19 +643,3 @@ class LaunchScreen(PaneScreen):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
-
-
-def _draft_of(run: Run) -> Draft:
-    """The draft of the settings of `run`. Blocks. Raises UserError if they can't be read."""
-    from gpu_engine.runs import attempts
-    from gpu_panel.launch.draft import Draft
-
-    return Draft.of_run(run.id, attempts.read_spec(run))
-
-
-def _first_draft(preset: str | None, assignments: Sequence[str], command: Sequence[str] | None,
-                 usual: str) -> tuple[Draft, UserError | None]:
-    """`first_draft`. Blocks."""
-    from gpu_panel.launch.presets.first import first_draft  # after the first frame
-
-    return first_draft(preset, assignments, command, usual)

@@ -15,9 +15,16 @@ from gpu_engine.common import procs
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import Confirm, Message
-from gpu_panel.launch.detail import end_dialog
-from gpu_panel.launch.detail.end_dialog import SignalDialog
-from gpu_panel.launch.detail.end_process import NotOurs, Target, examine, gone, is_of_another, send
+from gpu_panel.launch.detail import end_process
+from gpu_panel.launch.detail.end_process import (
+    NotOurs,
+    SignalDialog,
+    Target,
+    examine,
+    gone,
+    is_of_another,
+    send,
+)
 from gpu_panel.launch.runs.feed import RunLine, RunsFeed
 
 from ....conftest import gpus
@@ -161,7 +168,7 @@ async def test_a_question_first_then_it_ends(child):
 
 
 async def test_one_that_does_not_listen_is_killed_after_another_question(child, monkeypatch):
-    monkeypatch.setattr(end_dialog, "PATIENCE", 0.3)
+    monkeypatch.setattr(end_process, "PATIENCE", 0.3)
     process = child(STUBBORN)
     one, sampler = machine(shown_as(process.pid))
     async with panel(one, sampler=sampler) as (pilot, _):

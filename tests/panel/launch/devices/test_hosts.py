@@ -15,10 +15,10 @@ from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.remote.reach import file
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.remote_devices import HostSeen
-from gpu_panel.launch.busy_devices import busy_devices
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.lines import DeviceTable, build
 from gpu_panel.launch.plan.pane import PlanPane
+from gpu_panel.launch.reviewed import busy_devices
 
 from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen

@@ -12,7 +12,7 @@ from gpu_panel.launch.form.fields import FIELDS, NO_FIELD, rows_of
 from gpu_panel.launch.form.fieldset import More
 
 from ....conftest import gpus
-from ...panel_kit import panel, problems_below, settled, shown, type_into, until
+from ...panel_kit import open_more, panel, problems_below, settled, shown, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -66,7 +66,7 @@ async def test_launch_goes_to_a_problem_there():
 
 async def test_variables_are_typed_as_before_a_command():
     async with panel(gpus(2), sets=("run.env.NCCL_DEBUG=two words",)) as (pilot, screen):
-        await screen.query_one(More).open()
+        await open_more(screen)
         await settled(pilot, screen)
         box = screen.query_one("#f-run-env", Input)
         assert box.value == "NCCL_DEBUG='two words'"
@@ -85,7 +85,7 @@ async def test_variables_are_typed_as_before_a_command():
 async def test_what_is_typed_there_is_planned_and_a_word_stands_for_0():
     sets = ("train.hang_timeout=900", "train.restarts=0", "train.clip=1")
     async with panel(gpus(2), sets=sets) as (pilot, screen):
-        await screen.query_one(More).open()
+        await open_more(screen)
         await settled(pilot, screen)
         boxes = {k: screen.query_one(f"#f-train-{k}", Input) for k in (
             "clip", "restarts", "hang_timeout", "checkpoint_every", "eval_every")}

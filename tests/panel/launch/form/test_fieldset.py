@@ -19,7 +19,7 @@ from gpu_panel.launch.form.fieldset import More
 from gpu_panel.run.text.headline import what_is_trained
 
 from ....conftest import gpus, slots
-from ...panel_kit import panel, screen_text, settled, type_into
+from ...panel_kit import open_more, panel, screen_text, settled, type_into
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -178,6 +178,6 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_pat
 
 async def test_a_task_is_told_everything():
     async with panel(slots(1), "single") as (_, screen):
-        await screen.query_one(More).open()
+        await open_more(screen)
         assert not screen.form.query(".-untold")
         assert screen.form.query_one("#f-train-clip").display

@@ -10,13 +10,11 @@ from textual.widgets import Input, OptionList
 
 from gpu_engine.interpreters import candidates
 from gpu_engine.interpreters.candidates import Place
-from gpu_panel.launch.form.fieldset import More
-from gpu_panel.launch.form.interpreter import InterpreterLine
-from gpu_panel.launch.form.interpreters import InterpretersScreen
+from gpu_panel.launch.form.interpreter import InterpreterLine, InterpretersScreen
 
 from ....conftest import slots
 from ....interpreters.environments import environment, torch_in
-from ...panel_kit import panel, problems_below, screen_text, settled, until
+from ...panel_kit import open_more, panel, problems_below, screen_text, settled, until
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.own_torch]
 
@@ -35,7 +33,7 @@ async def test_none_has_torch_and_one_is_chosen_from_the_list(tmp_path: Path, mo
         assert screen.review.plan is None
         assert problems_below(screen) == []
         await pilot.press("2")
-        await screen.query_one(More).open()
+        await open_more(screen)
         line = screen.query_one(InterpreterLine)
         await until(pilot, lambda: "choose another" in str(line.render()))
         line.focus()

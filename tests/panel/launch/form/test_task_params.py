@@ -23,14 +23,14 @@ def use(tmp_path):
 
 def box(screen, name):
     params = screen.query_one(TaskParams)
-    return params._boxes[[f.name for f in params._fields].index(name)]
+    return next(box for box, field in params._fields.items() if field.name == name)
 
 
 @pytest.mark.parametrize("size", [(160, 60), (80, 24)])
 async def test_each_type_has_its_field(use, size):
     sets = (f"task.use={use}", "task.params.opt=SGD", "task.params.weights={a = 1}")
     async with panel(slots(1), "single", sets=sets, size=size) as (pilot, screen):
-        await until(pilot, lambda: screen.query_one(TaskParams)._boxes)
+        await until(pilot, lambda: screen.query_one(TaskParams)._fields)
         await settled(pilot, screen)
         assert {n: box(screen, n).value for n in ("size", "kind", "depth", "opt", "level", "far",
                                                   "flag")} == {
@@ -75,7 +75,7 @@ async def test_what_is_too_wide_to_stand_side_by_side_is_chosen_from_a_menu(tmp_
         f"    model: Literal[{names}] = \"model_number_3\"\n")
     sets = (f"task.use={tmp_path / 'wide.py'}:Wide", "task.params.model=model_number_77")
     async with panel(slots(1), "single", sets=sets) as (pilot, screen):
-        await until(pilot, lambda: screen.query_one(TaskParams)._boxes)
+        await until(pilot, lambda: screen.query_one(TaskParams)._fields)
         await settled(pilot, screen)
         field = box(screen, "model")
         assert isinstance(field, Choice)

@@ -9,7 +9,7 @@ from textual.widgets import Input, OptionList
 
 from gpu_engine.spec import presets
 from gpu_panel.common.dialogs import AskLine
-from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
+from gpu_panel.launch.presets import EARLIER, PresetsScreen
 
 from ....conftest import gpus
 from ...panel_kit import panel, settled, type_into, until

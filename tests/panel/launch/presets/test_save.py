@@ -8,7 +8,7 @@ from textual.widgets import Input, OptionList, Static
 
 from gpu_engine.spec import presets
 from gpu_panel.common.dialogs import AskLine, Confirm, Message
-from gpu_panel.launch.presets.dialog import PresetsScreen
+from gpu_panel.launch.presets import PresetsScreen
 
 from ....conftest import gpus, slots
 from ...panel_kit import panel, settled, type_into, until

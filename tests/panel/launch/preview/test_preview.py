@@ -16,7 +16,7 @@ from gpu_panel.charts.dots import DotsView
 from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.launch.preview.run import RunPage
 from gpu_panel.launch.preview.several import MarkedPage, SweepPage
-from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.launch.runs.line import Pointed
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
 

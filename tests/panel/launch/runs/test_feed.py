@@ -21,7 +21,6 @@ from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs import figures
 from gpu_panel.launch.runs.columns import COLUMNS, layout
 from gpu_panel.launch.runs.feed import RunsFeed
-from gpu_panel.launch.runs.line import LossHistory
 from gpu_panel.launch.runs.lines import run_row
 
 from .... import event_lines
@@ -276,14 +275,6 @@ def test_a_run_that_turned_nan_shows_where(home):
     make(losses=(3.0,) * 4 + (float("nan"),) * 4, name="nan")
     (line,), _ = RunsFeed().refresh()
     assert COLUMNS["curve"].cell(line, 10) == "▄▄▄▄▄▄××××"
-
-
-def test_a_long_history_gets_coarser():
-    history = LossHistory()
-    for i in range(10_000):
-        history.add(float(i))
-    assert len(history.points) <= 257
-    assert history.points == sorted(history.points)
 
 
 @pytest.mark.parametrize(("step", "shown"), [(300, "300"), (9_999, "9,999"), (123_456, "123k")])

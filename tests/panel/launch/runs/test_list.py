@@ -22,9 +22,9 @@ from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.runs.choose import ChooseColumns
 from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, in_order, layout
-from gpu_panel.launch.runs.filter import FilterInput
 from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.lines import head_line, run_line, run_row
+from gpu_panel.launch.runs.listing import FilterInput
 from gpu_panel.launch.runs.notes_dialog import NoteDialog, TagsDialog
 
 from .... import event_lines, powers

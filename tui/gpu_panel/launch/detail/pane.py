@@ -20,7 +20,7 @@ from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.shades import ShadedRows
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.gpu_processes.lines import gather, named_ranks
-from gpu_panel.launch.gpu_processes.table import ProcessTable, Runs, Stop
+from gpu_panel.launch.gpu_processes.screen import ProcessTable, Runs, Stop
 
 
 class DetailPane(ShadedRows, ProcessTable, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -81,14 +81,10 @@ lists the processes on all devices."""
                 device, sample, (machine.freedom or {}).get(device.id),
                 source.holders.get(leases.key(device)) if host is None else None,
                 host is None and source.freedom is not None, machine.history, self.found,
-                time.time(), host, self._hue)
+                time.time(), host, next((source.hues.get(run.id, 0) for run in self.runs()
+                                         for key, _ in run.devices if key == self._device), 0))
         self.entitle(self._title(), "i close · ← → other device")
         self.repaint()
-
-    @property
-    def _hue(self) -> int:
-        return next((self._source.hues.get(run.id, 0) for run in self.runs()
-                     for key, _ in run.devices if key == self._device), 0)
 
     def _title(self) -> str:
         device, count = self.shown.device, len(self.found)

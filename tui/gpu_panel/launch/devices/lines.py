@@ -15,7 +15,7 @@ from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch.devices import graphs, row_keys, shapes
 from gpu_panel.launch.devices.shapes import Facts
-from gpu_panel.launch.devices.source import Machine
+from gpu_panel.launch.devices.source import Machine, of_hosts
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
@@ -50,18 +50,15 @@ class Ours:
 
     @property
     def short(self) -> str:
-        """For a line with little room."""
         return f"● r{self.rank} {clean(self.name)}"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """Everything the device table shows."""
-
     inventory: Inventory | None = None
     snapshot: Snapshot | None = None
     ticked: tuple[str, ...] = ()
-    """Ids of the ticked devices, in the order of the ranks."""
+    """Keys of the ticked devices' rows, in the order of the ranks."""
     mode: str = "ddp"
     """The mode, which decides what the order of ticked devices means: see `role`."""
     first_rank: int = 0
@@ -73,7 +70,6 @@ class DeviceTable:
     """(text, style) of what stands below the devices, such as problems."""
     history: History | None = None
     order: str = "index"
-    """One of ORDERS."""
     hosts: tuple[HostSeen, ...] = ()
     """Other machines, whose devices are listed below this one's."""
     now: float = 0.0
@@ -83,18 +79,14 @@ class DeviceTable:
     looking: float = 0.0
     """Seconds for which the devices have been looked for."""
     wanted: frozenset[str] = frozenset()
-    """Keys of the rows of devices that the person waits for."""
 
 
 ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fullest first",
           "free": "free first"}
-"""How the table can be sorted → the words for it in the title."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The device table as text."""
-
     header: Line | None
     rows: list[Row]
     wanted: int
@@ -142,9 +134,7 @@ def build(table: DeviceTable, width: int, height: int | None = None) -> Built:
 
 def _machines(table: DeviceTable) -> list[Machine]:
     return [Machine(None, table.inventory, table.snapshot, table.freedom, table.history),
-            *(Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
-                      table.histories.get(s.host.name), None if s.can_run else s.reason or "")
-              for s in table.hosts)]
+            *of_hosts(table.hosts, table.histories)]
 
 
 def strip(table: DeviceTable) -> Line:
@@ -165,7 +155,6 @@ def _lines(rows: Sequence[Row]) -> int:
 
 
 def _of_own(inventory: Inventory, width: int) -> list[Row]:
-    """What there is to say of this machine's devices, below them."""
     rows: list[Row] = []
     if not inventory.devices:
         rows.append(_text("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
@@ -322,7 +311,6 @@ def _use(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -
 
 
 def short(device: Device) -> str:
-    """A device's id in the first column: "0", "0:1" for a MIG slice, "cpu:0"."""
     return clean(device.label.partition(" ")[2] if device.is_slice else device.id)
 
 

@@ -15,7 +15,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.remote.reach.records import LOCAL
 from gpu_engine.spec import modes
 from gpu_panel import keys
-from gpu_panel.common.errors import guard
+from gpu_panel.common.errors import guard, guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.devices import lines, row_keys, ticking
@@ -65,8 +65,6 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     @dataclass
     class Highlighted(Message):
-        """The cursor is on another device."""
-
         device: str | None
 
     def __init__(self, source: DeviceSource) -> None:
@@ -227,26 +225,24 @@ w notifies you when the device under the cursor is free, W when any is."""
         enough = len(self._source.recent) >= READINGS or self._waits > MOST_WAITS
         return self._draft.picks is None or inventory.is_cpu or enough
 
-    @work(exit_on_error=False, group="resolve", exclusive=True)
+    @guarded("resolve", exclusive=True)
     async def _resolve(self) -> None:
-        """Tick what the draft's preset asks for."""
-        with guard(self.app):
-            self.resolved = True
-            source, draft = self._source, self._draft
-            if draft is None:
-                return
-            inventory = source.inventory
-            slots = [i.startswith("cpu:") for i in draft.ids]
-            if slots and inventory is not None and not draft.ids_by_hand:
-                if all(slots) and not inventory.is_cpu:
-                    inventory = await source.offer("cpu")
-                elif not any(slots) and source.gpus_aside:
-                    inventory = await source.offer("gpu")
-            await source.judge()
-            if draft is self._draft and inventory is not None and not draft.ids_by_hand:
-                draft.resolve(inventory, source.recent, source.holders)
-                self.paint()
-                self.post_message(self.Resolved())
+        self.resolved = True
+        source, draft = self._source, self._draft
+        if draft is None:
+            return
+        inventory = source.inventory
+        slots = [i.startswith("cpu:") for i in draft.ids]
+        if slots and inventory is not None and not draft.ids_by_hand:
+            if all(slots) and not inventory.is_cpu:
+                inventory = await source.offer("cpu")
+            elif not any(slots) and source.gpus_aside:
+                inventory = await source.offer("gpu")
+        await source.judge()
+        if draft is self._draft and inventory is not None and not draft.ids_by_hand:
+            draft.resolve(inventory, source.recent, source.holders)
+            self.paint()
+            self.post_message(self.Resolved())
 
     # --- what the person ticks -----------------------------------------------------------------
 
@@ -280,7 +276,8 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.notify(why_not, title="View only", severity="warning", markup=False)
             return
         self._count = None  # f now ticks as many as are ticked
-        self.tick(ticking.toggled(self.ticked, key))
+        rest = [k for k in self.ticked if k != key]
+        self.tick(rest if key in self.ticked else [*rest, key])
 
     def action_tick_all(self) -> None:
         """All of the machine under the cursor that can be used and that no run holds; where these
@@ -293,24 +290,22 @@ w notifies you when the device under the cursor is free, W when any is."""
             return
         self.tick(found)
 
-    @work(exit_on_error=False, group="free", exclusive=True)
+    @guarded("free", exclusive=True)
     async def action_tick_free(self) -> None:
-        with guard(self.app):
-            await self._tick_freest(self._count or max(1, len(set(self.ticked))))
+        await self._tick_freest(self._count or max(1, len(set(self.ticked))))
 
-    @work(exit_on_error=False, group="free", exclusive=True)
+    @guarded("free", exclusive=True)
     async def action_count_free(self) -> None:
-        with guard(self.app):
-            inventory = self._source.inventory
-            if inventory is None:
-                return
-            from gpu_panel.common.dialogs import ask_count
+        inventory = self._source.inventory
+        if inventory is None:
+            return
+        from gpu_panel.common.dialogs import ask_count
 
-            count = await ask_count(
-                self.app, "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
-                "How many? f repeats it.")
-            if count is not None:
-                await self._tick_freest(count)
+        count = await ask_count(
+            self.app, "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
+            "How many? f repeats it.")
+        if count is not None:
+            await self._tick_freest(count)
 
     async def action_more(self) -> None:
         if self._draft is None:
@@ -332,7 +327,6 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.tick(self.ticked[:-1])
 
     async def _tick_freest(self, count: int) -> None:
-        """Tick the freest devices of the machine under the cursor, and no others."""
         host, _ = row_keys.split(self.key_at_cursor or "")
         chosen = await ticking.freest_of(self._source, host, count)
         if chosen is None:
@@ -349,7 +343,8 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.tick(moved)
 
     def action_sort_ranks(self) -> None:
-        order = ticking.in_order(self.ticked, self._in_order)
+        numbers = {key: i for i, key in enumerate(self._in_order)}  # those not there come last
+        order = sorted(self.ticked, key=lambda key: numbers.get(key, len(numbers)))
         if order != list(self.ticked):
             self.tick(order)
 
@@ -378,30 +373,29 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     # --- what is offered, and how it is shown --------------------------------------------------
 
-    @work(exit_on_error=False, group="free", exclusive=True)
+    @guarded("free", exclusive=True)
     async def action_other_kind(self) -> None:
-        with guard(self.app):
-            before, draft = self._source.inventory, self._draft
-            if before is None or draft is None:
-                return
-            ticked = [d for d in map(before.find, draft.ids) if d is not None]
-            # By UUID, as the GPUs may have other numbers when they are found again.
-            self._ticked_before[before.source] = [d.uuid or d.id for d in ticked]
-            found = await self._source.offer("gpu" if before.is_cpu else "cpu")
-            if found.source == before.source:
-                self.notify(found.problem or "No GPU was found on this machine",
-                            title="CPU slots", markup=False)
-                return
-            if draft.picks and not draft.ids_by_hand:
-                self._resolve_later()  # to tick as many of the freest of the other kind
-                draft.forget_ticks()
-                self.paint()
-                return
-            known = [d for d in map(found.find, self._ticked_before.get(found.source, ()))
-                     if d is not None]
-            if not known and found.is_cpu:
-                known = list(found.devices[:max(1, len(draft.ids))])
-            self.tick([d.id for d in known])
+        before, draft = self._source.inventory, self._draft
+        if before is None or draft is None:
+            return
+        ticked = [d for d in map(before.find, draft.ids) if d is not None]
+        # By UUID, as the GPUs may have other numbers when they are found again.
+        self._ticked_before[before.source] = [d.uuid or d.id for d in ticked]
+        found = await self._source.offer("gpu" if before.is_cpu else "cpu")
+        if found.source == before.source:
+            self.notify(found.problem or "No GPU was found on this machine",
+                        title="CPU slots", markup=False)
+            return
+        if draft.picks and not draft.ids_by_hand:
+            self._resolve_later()  # to tick as many of the freest of the other kind
+            draft.forget_ticks()
+            self.paint()
+            return
+        known = [d for d in map(found.find, self._ticked_before.get(found.source, ()))
+                 if d is not None]
+        if not known and found.is_cpu:
+            known = list(found.devices[:max(1, len(draft.ids))])
+        self.tick([d.id for d in known])
 
     def action_order(self) -> None:
         names = list(ORDERS)

@@ -29,12 +29,9 @@ _TIGHT, _WIDE = (10, 6, 10), (16, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is shown of a device."""
-
     key: str
     box: Part
     number: str
-    """Its id, short."""
     name: str
     sample: Sample
     history: History | None
@@ -44,7 +41,6 @@ class Facts:
     use: Part
     use_short: Part
     hue: int = 0
-    """That of the run of ours on it; 0 if there is none."""
 
     @property
     def total(self) -> int | None:
@@ -69,8 +65,6 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """How all devices are drawn."""
-
     header: Line
     device: Callable[[Facts], tuple[Line, ...]]
     room: int
@@ -132,7 +126,6 @@ def _use(f: Facts, room: int) -> Line:
 
 
 def _measured(s: Sample) -> list[Part]:
-    """Temperature and power, those that are known."""
     parts: list[Part] = []
     if s.temperature is not None:
         parts.append((f"{s.temperature:.0f}°C", load.of_heat(s.temperature) or "dim"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
@@ -34,7 +34,6 @@ class Machine:
     inventory: Inventory | None
     snapshot: Snapshot | None
     freedom: Mapping[str, Availability] | None = None
-    """Device id → whether it is free, of those that have been judged."""
     history: History | None = None
     refusal: str | None = None
     """Why no device of it can be ticked; None if they can."""
@@ -47,8 +46,12 @@ class Machine:
         return self.inventory.find(name) if self.inventory is not None else None
 
     def key(self, device: Device) -> str:
-        """The key of a device's row."""
         return row_keys.of(self.host, device.id)
+
+
+def of_hosts(hosts: Iterable[HostSeen], histories: Mapping[str, History]) -> list[Machine]:
+    return [Machine(s.host.name, s.inventory, s.snapshot, s.freedom, histories.get(s.host.name),
+                    None if s.can_run else s.reason or "") for s in hosts]
 
 
 class DeviceSource:
@@ -79,7 +82,6 @@ class DeviceSource:
 
     @property
     def hosts(self) -> tuple[HostSeen, ...]:
-        """What is known about the devices of the other machines that are watched."""
         return tuple(self._hosts.seen) if self._hosts is not None else ()
 
     async def watch_hosts(self, named: Sequence[str] = ()) -> None:
@@ -87,7 +89,7 @@ class DeviceSource:
         from gpu_engine.remote.reach import file
 
         try:
-            there = await in_thread(file.known, name="panel-hosts")
+            there = await in_thread(file.known)
             self.hosts_problem = None
         except UserError as err:
             there, self.hosts_problem = {}, str(err)
@@ -104,11 +106,10 @@ class DeviceSource:
         if self.inventory is None:
             from gpu_engine.devices.discover import discover
 
-            self.inventory = await in_thread(discover, name="panel-discover")
+            self.inventory = await in_thread(discover)
         if self._sampler is None and not self._given:
             inventory = self.inventory
-            self._sampler = await in_thread(lambda: _sampler(inventory, self._interval),
-                                            name="panel-sampler")
+            self._sampler = await in_thread(lambda: _sampler(inventory, self._interval))
         return self.inventory
 
     async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
@@ -119,15 +120,14 @@ class DeviceSource:
             from gpu_engine.devices.discover import discover as find
 
         before = self.inventory
-        found = await in_thread(find, name="panel-discover")
+        found = await in_thread(find)
         hidden = kind == "cpu" and before is not None and not before.is_cpu
         self.gpus_aside = len(before.devices) if hidden and before is not None else 0
         if before is not None and found.is_cpu and before.is_cpu:
             return found  # the same slots as before: sampling goes on
         self._let_go()
         self.inventory, self.history, self.freedom = found, History(), None
-        self._sampler = await in_thread(lambda: _sampler(found, self._interval),
-                                        name="panel-sampler")
+        self._sampler = await in_thread(lambda: _sampler(found, self._interval))
         return found
 
     @property
@@ -137,10 +137,8 @@ class DeviceSource:
 
     @property
     def machines(self) -> list[Machine]:
-        return [Machine(None, self.inventory, self.snapshot, self.freedom, self.history), *(
-            Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
-                    self.histories.get(s.host.name), None if s.can_run else s.reason or "")
-            for s in self.hosts)]
+        here = Machine(None, self.inventory, self.snapshot, self.freedom, self.history)
+        return [here, *of_hosts(self.hosts, self.histories)]
 
     def machine(self, host: str | None) -> Machine | None:
         """The one of this name; with `host` None, this one."""
@@ -181,7 +179,7 @@ class DeviceSource:
             return availability.judge_all(recent, held) if recent else {}, held
 
         inventory, recent = self.inventory, self.recent
-        freedom, holders = await in_thread(judged, name="panel-leases")
+        freedom, holders = await in_thread(judged)
         if inventory is self.inventory:  # unless other devices are offered by now
             self.freedom, self.holders = freedom, holders
         return freedom

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from gpu_panel.launch.devices.source import DeviceSource
 
 
-def toggled(ticked: Sequence[str], key: str) -> list[str]:
-    """Without `key` if it is ticked; else with it as the next rank."""
-    rest = [k for k in ticked if k != key]
-    return rest if key in ticked else [*rest, key]
-
-
 def all_or_none(source: DeviceSource, keys: Sequence[str], ticked: Sequence[str],
                 host: str | None) -> list[str]:
     """All devices of one machine that can be used and that no run holds; if these are ticked
@@ -69,12 +63,6 @@ def moved(ticked: Sequence[str], key: str, by: int) -> list[str] | None:
         return None
     order[at], order[at + by] = order[at + by], order[at]
     return order
-
-
-def in_order(ticked: Sequence[str], keys: Sequence[str]) -> list[str]:
-    """The ticked devices in the order of `keys`, those that are not there last."""
-    numbers = {key: i for i, key in enumerate(keys)}
-    return sorted(ticked, key=lambda key: numbers.get(key, len(numbers)))
 
 
 def freest(count: int, inventory: Inventory, snapshots: Sequence[Snapshot],

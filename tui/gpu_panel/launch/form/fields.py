@@ -38,7 +38,6 @@ class Field:
     zero: str = ""
     """The word that is shown, and may be typed, for 0; empty: 0 is a number like others."""
     notes: tuple[str, ...] = ()
-    """A few words about each option, for its menu."""
 
     @property
     def help(self) -> str:

@@ -1,4 +1,5 @@
-"""The form's fields as widgets: they show a draft and its problems, and report what is typed."""
+"""The form's fields as widgets: they show a draft and its problems, and what is typed goes into
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from gpu_engine.spec.catalog import TaskInfo
 from gpu_engine.spec.typed_command import one_line
 from gpu_engine.sweep.grid import varied
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.errors import guard
+from gpu_panel.common.errors import guarded
 from gpu_panel.common.flow import FlowRow, Labelled
 from gpu_panel.common.in_view import FocusInView
 from gpu_panel.common.static_text import put_lines
@@ -81,11 +82,6 @@ class More(Collapsible):
         """Called before Textual opens or closes it. Keys that are typed ahead wait for this."""
         await self.draw()
 
-    async def open(self) -> None:
-        """Open it as the person does."""
-        await self.draw()
-        self.collapsed = False
-
     def open_at(self, field: Widget) -> None:
         """Open it for a problem with `field`, once it is drawn; nothing where it is open."""
         if self.collapsed:
@@ -126,34 +122,22 @@ _BELOW_MORE = frozenset(f.key for row in MORE_ROWS for f in row.fields)
 
 
 class Fieldset(FocusInView):
-    """All fields of the form. They report the typed text; the engine decides what it means."""
+    """All fields of the form. They put the typed text into the draft; the engine decides what it
+    means."""
 
     @dataclass
-    class Typed(Message):
-        """The person has changed the field of a key."""
+    class Edited(Message):
+        task: bool = False
 
-        key: str
-        text: str
-
-    @dataclass
-    class TaskChosen(Message):
-        """The person has chosen a task from the list, or a class or command of their own."""
-
-        use: str
-        """The task that ships; empty for a class or command of the person's own."""
-        command: bool = False
-        """Whether it is a command of the person's own."""
-
-    def __init__(self, tasks: Sequence[TaskInfo]) -> None:
+    def __init__(self, tasks: Sequence[TaskInfo], draft: Draft) -> None:
         """`tasks`: those that ship with gpu-panel."""
         super().__init__(id="fields", can_focus=False)
         self._tasks = tuple(tasks)
         self._kind = self._tasks[0].use if self._tasks else OWN_CLASS
-        """The value chosen in the list of tasks."""
         self._more = More(self._make_more, self._fill_more)
         self._line = InterpreterLine()
         self._taken: Interpreter | None = None
-        self._draft: Draft | None = None
+        self.draft = draft
         self._problems: Sequence[Problem] = ()
 
     # --- building ------------------------------------------------------------------------------
@@ -196,10 +180,11 @@ class Fieldset(FocusInView):
 
     # --- showing a draft -----------------------------------------------------------------------
 
-    def fill(self, draft: Draft) -> None:
+    def fill(self) -> None:
         """Show the draft's values, without reporting that anything was typed."""
+        draft = self.draft
         with self.prevent(Input.Changed, Choice.Changed):
-            self._fill_rows(self._rows, draft)
+            self._fill_rows(self._rows)
             unit = "steps" if draft.value("train.steps") is not None else "epochs"
             self._choice(UNIT).value = unit
             self._input(LENGTH).value = draft.text(f"train.{unit}")
@@ -207,10 +192,11 @@ class Fieldset(FocusInView):
             known = [t.use for t in self._tasks]
             self._kind = OWN_COMMAND if command is not None else \
                 (use if isinstance(use, str) and use in known else OWN_CLASS)
-            self._task_choice.value = self._kind
-        self.adapt(draft)
+            self.task_choice.value = self._kind
+        self.adapt()
 
-    def _fill_rows(self, rows: Iterable[FormRow], draft: Draft) -> None:
+    def _fill_rows(self, rows: Iterable[FormRow]) -> None:
+        draft = self.draft
         for field in _fields(rows):
             key = field.key
             if key in (LENGTH, UNIT):
@@ -224,11 +210,9 @@ class Fieldset(FocusInView):
                     box.value = said
 
     def _fill_more(self) -> None:
-        """Fill the fields below "more", which were drawn after the others."""
-        if self._draft is not None:
-            with self.prevent(Input.Changed, Choice.Changed):
-                self._fill_rows(MORE_ROWS, self._draft)
-            self.adapt(self._draft)
+        with self.prevent(Input.Changed, Choice.Changed):
+            self._fill_rows(MORE_ROWS)
+        self.adapt()
         self.show_problems(self._problems)
         self.show_interpreter(self._taken)
 
@@ -242,21 +226,21 @@ class Fieldset(FocusInView):
 
     @property
     def _rows(self) -> tuple[FormRow, ...]:
-        """The rows that are drawn."""
         return (*_FIRST_ROWS, *MORE_ROWS) if self._more.drawn else _FIRST_ROWS
 
-    def adapt(self, draft: Draft) -> None:
+    def adapt(self) -> None:
         """Show only the fields that the chosen mode and task use, with defaults in empty ones."""
-        self._draft = draft
-        mode = draft.mode
+        mode = self.draft.mode
         with self.prevent(Choice.Changed):
             self._choice("parallel.mode").value = mode
         for row in self._rows:
             shown = False
             for field in row.fields:
-                here = self._has(field, mode, draft)
+                here = self._has(field, mode)
                 shown |= here
-                self._adapt_field(field, here, draft)
+                box = self.query_one("#" + widget_id(field.key))
+                box.display = here
+                box.set_class(not self._is_used(field.key), "-untold")
             line = self.query_one("#" + _row_id(row), FlowRow)
             line.display = shown
             line.adapt_labels()
@@ -274,21 +258,17 @@ class Fieldset(FocusInView):
             return clean(self._taken.path)
         return field.placeholder or field.shown(_default(field.key, mode))
 
-    def _adapt_field(self, field: Field, here: bool, draft: Draft) -> None:
-        box = self.query_one("#" + widget_id(field.key))
-        box.display = here
-        box.set_class(not self._is_used(field.key, draft), "-untold")
-
-    def _is_used(self, key: str, draft: Draft) -> bool:
+    def _is_used(self, key: str) -> bool:
         """Whether the field has an effect: an own command needs a placeholder for it."""
         if self._kind != OWN_COMMAND:
             return True
         if key in (LENGTH, UNIT):
             key = f"train.{self._choice(UNIT).value}"
-        command = draft.value("task.command")
+        command = self.draft.value("task.command")
         return own_command.is_told(command if isinstance(command, list) else None, key)
 
-    def _has(self, field: Field, mode: str, draft: Draft) -> bool:
+    def _has(self, field: Field, mode: str) -> bool:
+        draft = self.draft
         if field.key == "task.use":
             return self._kind == OWN_CLASS
         if field.key == "task.command":
@@ -302,9 +282,8 @@ class Fieldset(FocusInView):
         chosen = modes.find(mode)
         return chosen is None or chosen.applies(field.key)
 
-    async def show_task(self, task: TaskInfo | None, draft: Draft) -> None:
-        """Draw the fields of the task's own parameters; None: it has none that are known."""
-        await self.query_one(TaskParams).show(task, draft)
+    async def show_task(self, task: TaskInfo | None) -> None:
+        await self.query_one(TaskParams).show(task, self.draft)
 
     # --- problems ------------------------------------------------------------------------------
 
@@ -314,7 +293,7 @@ class Fieldset(FocusInView):
         self._problems = problems
         below_more = next((p.key for p in problems if p.key in _BELOW_MORE), None)
         if below_more is not None and not self._more.drawn:
-            self.run_worker(self._draw_more(), group="form", exit_on_error=False)
+            self._draw_more()
             return
         by_field: dict[str, list[Problem]] = defaultdict(list)
         for problem in problems:
@@ -338,10 +317,10 @@ class Fieldset(FocusInView):
         if below_more is not None:
             self._more.open_at(self.query_one("#" + widget_id(below_more)))
 
+    @guarded("form")
     async def _draw_more(self) -> None:
         """Draw the fields below "more", which then show their problems."""
-        with guard(self.app):
-            await self._more.draw()
+        await self._more.draw()
 
     async def focus_problem(self, problems: Sequence[Problem]) -> None:
         if any(p.key in _BELOW_MORE for p in problems):
@@ -362,7 +341,7 @@ class Fieldset(FocusInView):
     @on(Choice.Changed)
     def _chose(self, event: Choice.Changed) -> None:
         event.stop()
-        if event.choice is self._task_choice:
+        if event.choice is self.task_choice:
             self._pick_task(event.value)
         else:
             self._report(_key_of(event.choice.id), event.value)
@@ -376,18 +355,24 @@ class Fieldset(FocusInView):
         if key in (LENGTH, UNIT):
             key, text = f"train.{self._choice(UNIT).value}", self._input(LENGTH).value
         if key is not None:
-            self.post_message(self.Typed(key, FIELDS[key].meant(text) if key in FIELDS else text))
+            self.draft.put(key, FIELDS[key].meant(text) if key in FIELDS else text)
+            if key in ("parallel.mode", "train.lr_scale"):
+                self.fill()
+            self.post_message(self.Edited(task=key == "task.use"))
 
     def _pick_task(self, kind: str) -> None:
-        self._kind = kind
-        own = self._kind in (OWN_CLASS, OWN_COMMAND)
-        self.post_message(self.TaskChosen("" if own else self._kind, self._kind == OWN_COMMAND))
+        if kind == OWN_COMMAND:
+            self.draft.put("task.command", "")
+        else:
+            self.draft.use_task("" if kind == OWN_CLASS else kind)
+        self.fill()
+        self.post_message(self.Edited(task=True))
 
     def help_of(self, focused: Widget | None) -> str:
         """The help of the focused field; empty if `focused` is none of the fields."""
         if focused is None:
             return ""
-        if focused is self._task_choice:
+        if focused is self.task_choice:
             return "What is trained: a task that ships with gpu-panel, a class of your own, or " \
                 "your own script"
         if focused is self._line:
@@ -401,11 +386,7 @@ class Fieldset(FocusInView):
 
     @property
     def rows_wanted(self) -> int:
-        """Rows with which nothing need be scrolled."""
         return sum(part.outer_size.height for part in self.children if part.display)
-
-    def focus_first(self) -> None:
-        self._task_choice.focus()
 
     def letters(self) -> dict[Widget, str]:
         """A letter for each field that is shown, to go there."""
@@ -413,13 +394,12 @@ class Fieldset(FocusInView):
                  if all(node.display for node in row.ancestors_with_self
                         if isinstance(node, Widget) and self in node.ancestors_with_self)
                  for field in row.fields if field.widget.display]
-        keys = [TASK if w is self._task_choice else _key_of(w.id) or "" for w, _ in found]
+        keys = [TASK if w is self.task_choice else _key_of(w.id) or "" for w, _ in found]
         return dict(zip((w for w, _ in found),
                         letters(zip(keys, (label for _, label in found), strict=True)),
                         strict=True))
 
     def show_letters(self, shown: Mapping[Widget, str]) -> None:
-        """Show these letters before the fields, and no others."""
         for row in self.query(FlowRow):
             row.show_letters(shown)
 
@@ -435,7 +415,7 @@ class Fieldset(FocusInView):
     # --- the widgets ---------------------------------------------------------------------------
 
     @property
-    def _task_choice(self) -> Choice:
+    def task_choice(self) -> Choice:
         return self.query_one("#task-choice", Choice)
 
     def _input(self, key: str) -> Input:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on, work
+from textual import on
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
@@ -18,7 +18,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.errors import guard, show
+from gpu_panel.common.errors import guarded, show
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.static_text import put
 
@@ -86,18 +86,15 @@ type in a field, digits and letters go into it: esc leaves it."""
         """`source`: the devices here, by which a saved preset names them."""
         super().__init__(id=self.NAME)
         self._source = source
-        self._draft: Draft | None = None
         self._fields: Fieldset | None = None
         self._problems: tuple[Problem, ...] = ()
         self._help = HelpLine("", id="field-help")
         self._letters: dict[Widget, str] = {}
-        """Those that are shown before the fields."""
         self._last: Widget | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether the fields are there and show a draft."""
-        return self._fields is not None and self._draft is not None
+        return self._fields is not None
 
     @property
     def rows_wanted(self) -> int:
@@ -110,7 +107,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         if self._last is not None and self._last.is_attached and self._last.display:
             self._last.focus()
         elif self._fields is not None:
-            self._fields.focus_first()
+            self._fields.task_choice.focus()
 
     def enter_to_vary(self) -> None:
         """Go to the last field, or else to what is mostly changed before a run is made again."""
@@ -146,46 +143,40 @@ type in a field, digits and letters go into it: esc leaves it."""
         time until all fields are."""
         if self._fields is None:
             await self._draw(draft)
-            return
-        self._draft = draft
-        self._fill()
-        await self._show_task()
+        else:
+            self._fields.draft = draft
+            await self.show_undone()
 
     async def _draw(self, draft: Draft) -> None:
-        """Read which tasks ship with gpu-panel, and draw the fields with the first draft."""
-        tasks = await in_thread(_tasks, name="panel-tasks")
+        tasks = await in_thread(_tasks)
         from gpu_panel.launch.form.fieldset import Fieldset  # read by now
 
-        fields = Fieldset(tasks)
+        fields = Fieldset(tasks, draft)
         task = await _described(draft.value("task.use"))
         with self.app.batch_update():  # so that no half of the form is painted
             await self.mount(fields, self._help)
             self._fields = fields  # only now, as the other methods need all of its widgets
-            self._draft = draft
-            self._fill()
-            await fields.show_task(task, draft)
+            fields.fill()
+            self._entitle(draft)
+            await fields.show_task(task)
             fields.show_problems(self._problems)
 
-    def _fill(self) -> None:
-        if self._fields is not None and self._draft is not None:
-            self._fields.fill(self._draft)
-            self._entitle()
-
     def adapt(self) -> None:
-        """Update which fields are shown, and the title, after the draft was changed."""
-        if self._fields is not None and self._draft is not None:
-            self._fields.adapt(self._draft)
-            self._entitle()
+        if self._fields is not None:
+            self._fields.adapt()
+            self._entitle(self._fields.draft)
 
     async def show_undone(self) -> None:
-        self._fill()
-        await self._show_task()
+        """Show what the draft says now."""
+        if self._fields is not None:
+            self._fields.fill()
+            self._entitle(self._fields.draft)
+            await self._show_task()
 
-    def _entitle(self) -> None:
-        if self._draft is not None:
-            self.border_title = Content(f"{self.TITLE} ─ {clean(self._draft.title)}")
-            keys = ["ctrl+/ undo"] * self._draft.can_undo + ["ctrl+r redo"] * self._draft.can_redo
-            self.border_subtitle = Content(" · ".join(keys))
+    def _entitle(self, draft: Draft) -> None:
+        self.border_title = Content(f"{self.TITLE} ─ {clean(draft.title)}")
+        keys = ["ctrl+/ undo"] * draft.can_undo + ["ctrl+r redo"] * draft.can_redo
+        self.border_subtitle = Content(" · ".join(keys))
 
     def show_review(self, review: Review) -> None:
         self._problems = review.others
@@ -206,58 +197,36 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     # The handlers have their names from Textual: the fields' classes are not there at first.
 
-    def on_fieldset_typed(self, event: Fieldset.Typed) -> None:
+    def on_fieldset_edited(self, event: Fieldset.Edited) -> None:
         event.stop()
-        if self._draft is None:
-            return
-        self._draft.put(event.key, event.text)
-        if event.key in ("parallel.mode", "train.lr_scale"):
-            self._fill()
-        if event.key == "task.use":
+        if event.task:
             self._show_task_soon()
         self._edited()
 
     def on_task_params_edited(self, event: TaskParams.Edited) -> None:
         event.stop()
-        if self._draft is not None:
-            self._draft.put_param(event.field, event.text)
-            self._edited()
-
-    def on_fieldset_task_chosen(self, event: Fieldset.TaskChosen) -> None:
-        event.stop()
-        if self._draft is None:
-            return
-        if event.command:
-            self._draft.put("task.command", "")
-        else:
-            self._draft.use_task(event.use)
-        self._fill()
-        self._show_task_soon()
         self._edited()
 
     def _edited(self) -> None:
         self.adapt()
         self.post_message(self.Edited())
 
-    @work(exit_on_error=False, group="task", exclusive=True)
+    @guarded("task", exclusive=True)
     async def _show_task_soon(self) -> None:
-        with guard(self.app):
-            await self._show_task()
+        await self._show_task()
 
     async def _show_task(self) -> None:
-        """Draw the parameters of the chosen task; none if the task can't be found."""
-        draft = self._draft
-        if draft is None or self._fields is None:
+        if (fields := self._fields) is None:
             return
-        use = draft.value("task.use")
+        use = fields.draft.value("task.use")
         task = await _described(use)
-        if draft is self._draft and use == draft.value("task.use"):
-            await self._fields.show_task(task, draft)
-            self._fields.show_problems(self._problems)
+        if use == fields.draft.value("task.use"):
+            await fields.show_task(task)
+            fields.show_problems(self._problems)
 
     def on_descendant_focus(self) -> None:
-        if self._draft is not None:
-            self._draft.seal_edit()
+        if self._fields is not None:
+            self._fields.draft.seal_edit()
         if self.screen.focused is not self._help:
             self._last = self.screen.focused
         self._show_help()
@@ -287,7 +256,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._fields.scroll_relative(y=step * self._fields.size.height, animate=False)
 
     async def action_leave(self) -> None:
-        """Leave the field, as the screen does it."""
         await self.app.run_action("leave", self.screen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -296,53 +264,48 @@ type in a field, digits and letters go into it: esc leaves it."""
             return isinstance(self.screen.focused, Input)
         return super().check_action(action, parameters)
 
-    @work(exit_on_error=False, group="presets", exclusive=True)
+    @guarded("presets", exclusive=True)
     async def action_presets(self) -> None:
-        from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
+        from gpu_panel.launch.presets import EARLIER, PresetsScreen
 
-        with guard(self.app):
-            name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
-            draft = self._draft
-            if draft is None:
-                return
-            await self._forget_deleted(draft)
-            if name is None:
-                return
-            loaded, trouble = await in_thread(lambda: _read(None if name == EARLIER else name),
-                                              name="panel-preset")
-            if trouble is not None:
-                show(self.app, trouble)
-            if loaded is not None:
-                self.post_message(self.Loaded(loaded))
+        name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
+        if self._fields is None:
+            return
+        await self._forget_deleted(self._fields.draft)
+        if name is None:
+            return
+        loaded, trouble = await in_thread(lambda: _read(None if name == EARLIER else name))
+        if trouble is not None:
+            show(self.app, trouble)
+        if loaded is not None:
+            self.post_message(self.Loaded(loaded))
 
     def _renamed(self, old: str, new: str) -> None:
         """If the preset in the form was renamed, go on with its new name."""
-        draft = self._draft
-        if draft is not None and draft.preset is not None and draft.preset.name == old \
-                and not draft.preset.shipped:
-            path = draft.preset.path.with_stem(new)
-            draft.preset = replace(draft.preset, name=new, path=path)
+        draft = self._fields.draft if self._fields is not None else None
+        preset = draft.preset if draft is not None else None
+        if draft is not None and preset is not None and preset.name == old and not preset.shipped:
+            draft.preset = replace(preset, name=new, path=preset.path.with_stem(new))
             self._edited()
 
     async def _forget_deleted(self, draft: Draft) -> None:
         """If the preset in the form was deleted, stop building the shown command on it."""
         preset = draft.preset
-        if preset is not None and not await in_thread(preset.path.exists, name="panel-preset"):
+        if preset is not None and not await in_thread(preset.path.exists):
             draft.preset = None
             self._edited()
 
-    @work(exit_on_error=False, group="presets", exclusive=True)
+    @guarded("presets", exclusive=True)
     async def action_save(self) -> None:
-        from gpu_panel.launch.presets.save import ask_and_save
+        from gpu_panel.launch.presets import ask_and_save
 
-        with guard(self.app):
-            draft = self._draft
-            if draft is None:
-                return
-            saved = await ask_and_save(self.app, draft, self._source.inventory)
-            if saved is not None:
-                draft.saved(saved)
-                self._edited()
+        if self._fields is None:
+            return
+        draft = self._fields.draft
+        saved = await ask_and_save(self.app, draft, self._source.inventory)
+        if saved is not None:
+            draft.saved(saved)
+            self._edited()
 
 
 def _tasks() -> list[TaskInfo]:
@@ -372,6 +335,6 @@ async def _described(use: object) -> TaskInfo | None:
     if not isinstance(use, str):
         return None
     try:
-        return await in_thread(lambda: catalog.describe(use), name="panel-task")
+        return await in_thread(lambda: catalog.describe(use))
     except UserError:
         return None  # the review shows the problem at the field

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from textual import on
 from textual.containers import Vertical
@@ -31,36 +30,37 @@ PREFIX = "task.params."
 class TaskParams(Vertical):
     """A field for each parameter, several on a line if they fit."""
 
-    @dataclass
     class Edited(Message):
-        """The person has changed a parameter."""
-
-        field: TaskField
-        text: str
+        """The person has changed a parameter in the draft."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._fields: tuple[TaskField, ...] = ()
-        self._boxes: list[Widget] = []
-        """The widget of each field. Empty while fields are being replaced."""
+        self._fields: dict[Widget, TaskField] = {}
+        """What each widget is for. Empty while fields are being replaced."""
         self._rows: list[FlowRow] = []
-        """The row of each field."""
+        self._draft = Draft()
         self._one_at_a_time = asyncio.Lock()
 
     async def show(self, info: TaskInfo | None, draft: Draft) -> None:
         fields = info.fields if info else ()
         async with self._one_at_a_time:
-            if fields != self._fields:
-                self._fields, self._boxes, self._rows = (), [], []
-                boxes = [self._widget(i, field) for i, field in enumerate(fields)]
-                rows = _rows(fields, boxes)
+            self._draft = draft
+            if fields != tuple(self._fields.values()):
+                self._fields, self._rows = {}, []
+                boxes = {self._widget(i, field): field for i, field in enumerate(fields)}
+                rows = _rows(boxes)
                 async with self.batch():
                     await self.remove_children()
                     await self.mount_all(dict.fromkeys(rows))
-                self._fields, self._boxes, self._rows = fields, boxes, rows
+                self._fields, self._rows = boxes, rows
             with self.prevent(Input.Changed, Choice.Changed):
-                for field, box in zip(self._fields, self._boxes, strict=True):
-                    _fill(box, field, draft)
+                for box, field in self._fields.items():
+                    key = PREFIX + field.name
+                    if isinstance(box, Choice):
+                        value = draft.value(key)
+                        box.value = _chosen(field, field.default if value is None else value)
+                    elif isinstance(box, Input):
+                        box.value = draft.text(key)
 
     def _widget(self, i: int, field: TaskField) -> Widget:
         options = _options(field)
@@ -80,7 +80,7 @@ class TaskParams(Vertical):
         by_name = {p.key: p for p in problems if p.key.startswith(PREFIX)}
         left = [p for p in problems if p.key not in by_name]
         texts: dict[FlowRow, list[str]] = {row: [] for row in self._rows}
-        for field, box, row in zip(self._fields, self._boxes, self._rows, strict=True):
+        for (box, field), row in zip(self._fields.items(), self._rows, strict=True):
             problem = by_name.pop(PREFIX + field.name, None)
             mark_invalid(box, problem is not None)
             if problem is not None:
@@ -91,13 +91,8 @@ class TaskParams(Vertical):
 
     def help_of(self, widget: Widget | None) -> str:
         """The help of a parameter's field; empty if `widget` is not one."""
-        name = (widget.id or "") if widget is not None else ""
-        if not name.startswith("p-"):
+        if widget is None or (field := self._fields.get(widget)) is None:
             return ""
-        number = int(name[2:])
-        if number >= len(self._fields):
-            return ""
-        field = self._fields[number]
         kind = clean(values.describe(field.kind) if field.kind.without_none.name == "choice"
                      else field.type)
         default = "" if field.required else f", default {_default(field) or '…'}"
@@ -107,25 +102,26 @@ class TaskParams(Vertical):
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
-        self._report(event.input.id, event.value)
+        self._report(event.input, event.value)
 
     @on(Choice.Changed)
     def _chose(self, event: Choice.Changed) -> None:
         event.stop()
-        self._report(event.choice.id, event.value)
+        self._report(event.choice, event.value)
 
-    def _report(self, name: str | None, text: str) -> None:
-        if name and name.startswith("p-") and int(name[2:]) < len(self._fields):
-            self.post_message(self.Edited(self._fields[int(name[2:])], text))
+    def _report(self, box: Widget, text: str) -> None:
+        if (field := self._fields.get(box)) is not None:
+            self._draft.put_param(field, text)
+            self.post_message(self.Edited())
 
 
 def mark_invalid(widget: Widget, wrong: bool) -> None:
     widget.set_class(wrong, "-invalid")
 
 
-def _rows(fields: Sequence[TaskField], boxes: Sequence[Widget]) -> list[FlowRow]:
+def _rows(boxes: Mapping[Widget, TaskField]) -> list[FlowRow]:
     """For each field its row, which has one or two of them."""
-    narrow = [len(f.name) for f in fields if _width(f)]
+    narrow = [len(f.name) for f in boxes.values() if _width(f)]
     label = min(max(narrow, default=0), _LABEL) + 1
     rows: list[FlowRow] = []
     parts: list[Labelled] = []
@@ -135,7 +131,7 @@ def _rows(fields: Sequence[TaskField], boxes: Sequence[Widget]) -> list[FlowRow]
             rows.extend([FlowRow("", parts)] * len(parts))
             parts.clear()
 
-    for field, box in zip(fields, boxes, strict=True):
+    for box, field in boxes.items():
         alone = not _width(field)
         if alone or len(parts) == _COLUMNS:
             close()
@@ -145,14 +141,6 @@ def _rows(fields: Sequence[TaskField], boxes: Sequence[Widget]) -> list[FlowRow]
             close()
     close()
     return rows
-
-
-def _fill(widget: Widget, field: TaskField, draft: Draft) -> None:
-    value = draft.value(PREFIX + field.name)
-    if isinstance(widget, Choice):
-        widget.value = _chosen(field, field.default if value is None else value)
-    elif isinstance(widget, Input):
-        widget.value = draft.text(PREFIX + field.name)
 
 
 def _width(field: TaskField) -> int:

@@ -35,7 +35,6 @@ class GpuProcess:
 
     @property
     def key(self) -> str:
-        """The key of its row: the pid, for a host's after the host's name."""
         return row_keys.of(self.host, str(self.process.pid))
 
 
@@ -79,7 +78,6 @@ def gather(machines: Iterable[Machine], ours: Mapping[int, str], order: str) -> 
 
 
 def _joined(before: GpuProcess, device: Device, process: DeviceProcess) -> GpuProcess:
-    """With one more device of the same process."""
     old = before.process
     more = replace(old, memory=_sum(old.memory, process.memory),
                    utilization=_sum(old.utilization, process.utilization))
@@ -120,12 +118,20 @@ def build(found: Sequence[GpuProcess], notes: Sequence[str], width: int, now: fl
     rows = [Row("", (((note, "warn"),),)) for note in notes]
     if not found:
         return None, [Row("", ((("No processes on any GPU", "dim"),),)), *rows]
-    columns = _columns(found, width, now, of_one)
-    head = "".join(_cell(c.title, c, width) for c in columns) + "command"
-    return ((head, ""),), [*(_row(p, columns, width) for p in found), *rows]
+    gap = "  " if width >= _WIDE else " "
+    columns = _columns(found, width - _LEAST, len(gap), now, of_one)
+
+    def line(texts: Iterable[str]) -> str:
+        return "".join((fit(text, c.width) if c.left else f"{text:>{c.width}}") + gap
+                       for c, text in zip(columns, texts, strict=True))
+
+    head = line(c.title for c in columns) + "command"
+    return ((head, ""),), [*(_row(p, line(c.text(p) for c in columns), width) for p in found),
+                           *rows]
 
 
-def _columns(found: Sequence[GpuProcess], width: int, now: float, of_one: bool) -> list[_Column]:
+def _columns(found: Sequence[GpuProcess], width: int, gap: int, now: float, of_one: bool
+             ) -> list[_Column]:
     def wide(title: str, text: Callable[[GpuProcess], str], most: int = 20) -> _Column:
         room = max(cells(title), *(cells(text(p)) for p in found))
         return _Column(title, min(room, most), text, left=True)
@@ -141,8 +147,7 @@ def _columns(found: Sequence[GpuProcess], width: int, now: float, of_one: bool) 
     columns.append(_Column("GPU mem", 8, lambda p: units.size(p.process.memory)))
     age = _Column("age", 7, lambda p: _age(
         now - p.process.started if p.process.started is not None else None))
-    gap = len(_gap(width))
-    room = width - sum(c.width + gap for c in (*columns, age)) - _LEAST
+    room = width - sum(c.width + gap for c in (*columns, age))
     for more in (_Column("SM", 5, lambda p: units.share(p.process.utilization)),
                  _Column("CPU", 6, lambda p: units.share(p.process.cpu)),
                  _Column("host mem", 8, lambda p: units.size(p.process.host_memory))):
@@ -152,7 +157,6 @@ def _columns(found: Sequence[GpuProcess], width: int, now: float, of_one: bool) 
 
 
 def _age(seconds: float | None) -> str:
-    """A short age that rarely changes."""
     if seconds is None:
         return UNKNOWN
     for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
@@ -167,17 +171,7 @@ def _places(p: GpuProcess) -> str:
     return " ".join(names) if len(names) <= 8 else f"{' '.join(names[:6])} +{len(names) - 6}"
 
 
-def _gap(width: int) -> str:
-    return "  " if width >= _WIDE else " "
-
-
-def _cell(text: str, column: _Column, width: int) -> str:
-    shown = fit(text, column.width) if column.left else f"{text:>{column.width}}"
-    return shown + _gap(width)
-
-
-def _row(p: GpuProcess, columns: Sequence[_Column], width: int) -> Row:
-    figures = "".join(_cell(c.text(p), c, width) for c in columns)
+def _row(p: GpuProcess, figures: str, width: int) -> Row:
     command = clean(p.process.command or UNKNOWN) if p.process.visible else \
         "not visible from here (in a container?)"
     kind = "" if p.process.kind == "compute" else f"{p.process.kind} · "

@@ -81,7 +81,7 @@ first line says what is in it, and enter opens it."""
 
     def show_draft(self, draft: Draft) -> None:
         """Take what the form shows, as it is now."""
-        from gpu_panel.launch.plan.summary import summary  # after the first frame
+        from gpu_panel.launch.plan.texts import summary  # after the first frame
 
         self._draft = draft
         put(self.query_one("#plan-summary", Static), summary(draft))
@@ -178,7 +178,7 @@ first line says what is in it, and enter opens it."""
             self.notify("No processes to show: the form has problems",
                         severity="warning")
             return
-        from gpu_panel.launch.plan.processes import ProcessesScreen
+        from gpu_panel.launch.plan.texts import ProcessesScreen
 
         self.app.push_screen(ProcessesScreen(self._plan))
 

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from gpu_panel.common.reading import Followed
-from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.launch.runs.line import Pointed
 from gpu_panel.launch.stores import Stores
 
 SOON = 0.05

@@ -8,15 +8,14 @@ of them changes.
 
 from __future__ import annotations
 
-from textual import work
 from textual.containers import Container
 from textual.timer import Timer
 from textual.worker import Worker
 
-from gpu_panel.common.errors import guard
+from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.launch.preview.page import Page
-from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.launch.runs.line import Pointed
 from gpu_panel.launch.stores import Stores
 
 SETTLE = 0.05
@@ -86,15 +85,14 @@ and its best value so far, of marked runs the comparison."""
         """Nobody sees it: the tab of another pane is in front, or there is no room."""
         self.rest()
 
-    @work(exit_on_error=False, group="preview", exclusive=True)
+    @guarded("preview", exclusive=True)
     async def _read(self, at: Pointed) -> None:
-        with guard(self.app):
-            page = await self._page_of(at)
-            await page.begin(at)
-            for other in self.children:
-                other.display = other is page
-            self._page = page
-            await page.follow()
+        page = await self._page_of(at)
+        await page.begin(at)
+        for other in self.children:
+            other.display = other is page
+        self._page = page
+        await page.follow()
 
     async def _page_of(self, at: Pointed) -> Page:
         """The page for this, which is made when it is first needed."""

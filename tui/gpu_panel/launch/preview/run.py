@@ -16,7 +16,7 @@ from gpu_engine.runs.folder import Run
 from gpu_panel.common.static_text import put
 from gpu_panel.launch import room
 from gpu_panel.launch.preview.page import SOON, Page
-from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.launch.runs.line import Pointed
 from gpu_panel.run.banner import Banner
 from gpu_panel.run.chart import LossPane, MemoryPane
 from gpu_panel.run.log.pane import LogPane

@@ -14,7 +14,7 @@ from gpu_panel.compare.curves import CurvesPane
 from gpu_panel.compare.store import Compared, CompareStore
 from gpu_panel.compare.tables import DifferencesPane, FiguresPane
 from gpu_panel.launch.preview.page import Page
-from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.launch.runs.line import Pointed
 from gpu_panel.sweep.pane import SweepPane
 from gpu_panel.sweep.screen import EVERY, against, varied
 from gpu_panel.sweep.store import SweepStore
@@ -24,7 +24,6 @@ class SweepCurves(CurvesPane):
     """The curves, which the legend calls by their values."""
 
     labels: dict[str, str] = {}  # noqa: RUF012  replaced, never changed
-    """Run id → its values."""
 
     def label(self, one: Compared) -> str:
         return self.labels.get(one.id) or super().label(one)

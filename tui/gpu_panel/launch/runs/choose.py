@@ -30,7 +30,6 @@ class _Columns(Rows):
         self.chosen: dict[str, None] = dict.fromkeys(chosen)
         """Also an order: that of the columns which are none of the usual ones."""
         self.wanted = ""
-        """What is typed."""
         others = dict.fromkeys(name for name in chosen if name not in COLUMNS) \
             | {name: ", ".join(clean(one, 24) for one in values) for name, values in more.items()}
         self._about = {c.name: c.help for c in COLUMNS.values()} \
@@ -110,7 +109,6 @@ class ChooseColumns(ModalScreen[tuple[str, ...] | None]):
         self._columns.focus()
 
     def action_find(self) -> None:
-        """Type a part of the name; enter goes back to the list."""
         self.query_one(Input).focus()
 
     def action_tick(self) -> None:
@@ -126,7 +124,6 @@ class ChooseColumns(ModalScreen[tuple[str, ...] | None]):
                       *(name for name in chosen if name not in COLUMNS)))
 
     def action_cancel(self) -> None:
-        """Close, or leave the field."""
         if self._columns.has_focus:
             self.dismiss(None)
         else:

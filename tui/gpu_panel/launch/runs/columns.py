@@ -6,7 +6,7 @@ Those of `COLUMNS`, and any that `report.columns` knows: keys of the spec, and r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -37,16 +37,11 @@ Value = float | str | by_name.Order
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column."""
-
     name: str
-    """Its name in the choice of columns and in what is remembered."""
     head: str
     help: str
     cell: Callable[[RunLine, int], str]
-    """The text of a run's cell, for a width in cells."""
     order: Callable[[RunLine], Value | None] | None = None
-    """What runs are sorted by; None: they can't be sorted by it."""
     falls: bool = False
     """Whether the greatest comes first, unless the order is turned round."""
     width: int = 0
@@ -185,7 +180,6 @@ class Layout:
 
     columns: tuple[tuple[Column, int], ...]
     marks: bool
-    """Whether a column in front shows which runs are marked."""
     room: int
     """The cells that are left for how a run ended."""
 
@@ -222,19 +216,14 @@ def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT
     return Layout(found, marks, room + _END - sum(size + GAP for size in sizes.values()))
 
 
-def _longest(column: Column, lines: Sequence[RunLine]) -> int:
-    """The width of the column's longest text."""
+def _longest(column: Column, lines: Collection[RunLine]) -> int:
     if column.name == "run":
         return max((len(line.id) for line in lines), default=0)
-    if column.name not in COLUMNS:
-        return max((cells(column.cell(line, 99)) for line in lines), default=0)
-    seen: dict[object, str] = {}  # most of a thousand runs have the same few names
-    for line in lines:
-        what = (line.name, line.preset, line.task, line.tags, line.note) \
-            if column.name != "mode" else (line.mode, line.world)
-        if what not in seen:
-            seen[what] = column.cell(line, 99)
-    return max(map(cells, seen.values()), default=0)
+    # Most of a thousand runs have the same few names.
+    lines = lines if column.name not in COLUMNS else {
+        (line.name, line.preset, line.task, line.tags, line.note, line.mode, line.world): line
+        for line in lines}.values()
+    return max((cells(column.cell(line, 99)) for line in lines), default=0)
 
 
 def in_order(lines: Sequence[RunLine], by: str | None, turned: bool) -> list[RunLine]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TypeVar
 
 from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
@@ -25,16 +26,15 @@ from gpu_engine.runs import job as jobs
 from gpu_engine.runs import notes, waiting
 from gpu_engine.runs import summary as digests
 from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.summary import Digest
+from gpu_engine.runs.waiting import Entry, Reasons
+from gpu_engine.sweep.figures import FiguresOf
 from gpu_panel import readonly
 from gpu_panel.common import errors
 from gpu_panel.launch.runs.figures import LiveRun, with_end
 from gpu_panel.launch.runs.line import RunLine
 
-if TYPE_CHECKING:
-    from gpu_engine.runs.summary import Digest
-    from gpu_engine.runs.waiting import Entry, Reasons
-    from gpu_engine.sweep.figures import FiguresOf
-
+T = TypeVar("T")
 NEWEST = 50
 """The newest runs, which are checked for changes at each refresh, as the live ones are."""
 LISTING = 0.4
@@ -48,23 +48,18 @@ _AGAIN = 30.0
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What is remembered of a run that is not live."""
+class _Known:
+    """What is remembered of a run."""
 
     stamp: object
-    digest: Digest
+    """Its line holds until this is another; None: it is to be looked at anew."""
+    digest: Digest | None
+    """None: it could not be looked at for a fault of ours."""
     line: RunLine
+    reading: LiveRun | None = None
+    """Of a live run, whose stamp is None."""
     whole: bool = False
     """Whether the least and the greatest of its values are known."""
-
-
-@dataclass(slots=True)
-class _Live:
-    """What is remembered of a live run."""
-
-    reading: LiveRun
-    digest: Digest
-    line: RunLine
 
 
 class RunsFeed:
@@ -72,33 +67,27 @@ class RunsFeed:
 
     def __init__(self) -> None:
         self.first: tuple[str, ...] = ()
-        """Ids of the runs whose figures are wanted first."""
         self.values = False
         """Whether the values that runs have recorded are wanted, from all of their events."""
-        self._values: FiguresOf | None = None
         self._runs: dict[str, Run] = {}
         self._order: list[str] = []
-        """Ids of all runs listed so far, newest first."""
+        """Ids of all runs listed so far, but for those in the queue, newest first."""
         self._turn = 0
-        """The index of the older run that is checked for changes next."""
         self._folder_stamp: int | None = None
         self._listed_at = 0.0
-        self._kept: dict[str, _Kept] = {}
-        self._live: dict[str, _Live] = {}
-        self._waits: dict[str, _Kept] = {}
-        """Runs in the queue."""
+        self._known: dict[str, _Known] = {}
         self._line: dict[str, Entry] = {}
-        """The queue, as it was read last."""
         self._reasons: dict[str, Reasons] = {}
         """What the runs in it wait for, by the machine on which they wait."""
         self._ensured: float | None = None
         """When it was last seen to that somebody starts them, monotonic seconds."""
         self.news: str | None = None
         """What the person should be told once; whoever tells it sets it to None."""
-        self._bad: dict[str, RunLine] = {}
-        """Runs that could not be looked at for a fault of ours."""
-        self._recorded: set[str] = set()
-        """Ids of runs whose failure to be shown is in the log already."""
+
+    @cached_property
+    def _values(self) -> FiguresOf:
+        """Their file is read when a column first asks for them."""
+        return FiguresOf()
 
     def refresh(self) -> tuple[list[RunLine], int]:
         """Every run listed so far, live ones first, then those in the queue in its order, then the
@@ -112,11 +101,11 @@ class RunsFeed:
         unread = self._read_figures(0.0 if unlisted else SPELL)
         if self.values and not unlisted + unread:
             unread = self._read_values(SPELL)
-        found = [one.line for one in (*self._live.values(), *self._kept.values())]
-        found += self._bad.values()
+        found = [one.line for one in self._known.values() if not one.line.waits]
         found.sort(key=lambda line: (not line.live, -line.created))
         self._order = [line.id for line in found]
-        queue = [self._waits[name].line for name in self._line if name in self._waits]
+        waiting = self._waiting()
+        queue = [waiting[name].line for name in self._line if name in waiting]
         live = sum(line.live for line in found)
         return [*found[:live], *queue, *found[live:]], unlisted + unread
 
@@ -124,8 +113,12 @@ class RunsFeed:
         """List the folder again at the next refresh, and check every run for changes: a resume
         does not change the folder's time stamp."""
         self._folder_stamp = None
-        for kept in (*self._kept.values(), *self._waits.values()):
-            kept.stamp = None
+        for known in self._known.values():
+            known.stamp = None
+
+    def _waiting(self) -> dict[str, _Known]:
+        """The runs in the queue."""
+        return {name: one for name, one in self._known.items() if one.line.waits}
 
     def _list(self) -> None:
         """List the folder if it has changed, and every 30 s, as a change within one tick of the
@@ -142,10 +135,7 @@ class RunsFeed:
         if not readonly.on:
             reattach_all()
         self._runs = {run.id: run for run in runs.each_run()}
-        self._kept = {k: v for k, v in self._kept.items() if k in self._runs}
-        self._live = {k: v for k, v in self._live.items() if k in self._runs}
-        self._waits = {k: v for k, v in self._waits.items() if k in self._runs}
-        self._bad = {}
+        self._known = {k: v for k, v in self._known.items() if k in self._runs}
 
     def _read_queued(self) -> None:
         """Look at the runs that have entered, left or moved in the queue since the last time, and
@@ -154,24 +144,22 @@ class RunsFeed:
         line, before = waiting.line(folder), self._line
         if line is not before:
             self._line = line
-            for name in [n for n in self._waits if line.get(n) is not before.get(n)]:
+            for name in [n for n in self._waiting() if line.get(n) is not before.get(n)]:
                 self._read_safely(self._runs[name])
         reasons = {host: waiting.reasons(folder, host)
                    for host in {entry.host for entry in line.values()}}
         # A reason without a board depends on how long the run has waited.
         if reasons != self._reasons or any(r.board is None for r in reasons.values()):
             self._reasons = reasons
-            for name, kept in self._waits.items():
-                self._say_why(name, kept)
+            for name, known in self._waiting().items():
+                self._say_why(name, known)
         if line and not readonly.on:
             self._have_them_started(line.values())
 
-    def _say_why(self, name: str, kept: _Kept) -> None:
+    def _say_why(self, name: str, known: _Known) -> None:
         entry = self._line.get(name)
         if entry is not None and entry.host in self._reasons:
-            reason = self._reasons[entry.host].of(name, entry)
-            if reason != kept.line.reason:
-                kept.line = replace(kept.line, reason=reason)
+            known.line = replace(known.line, reason=self._reasons[entry.host].of(name, entry))
 
     def _have_them_started(self, line: Iterable[Entry]) -> None:
         """See that somebody starts the runs in the queue: after a reboot nobody does. A run that
@@ -195,66 +183,61 @@ class RunsFeed:
 
     def _read_new(self) -> int:
         """Look at runs that are not listed yet, newest first. Returns how many are left."""
-        new = [run for name, run in self._runs.items()
-               if not any(name in seen
-                          for seen in (self._kept, self._live, self._waits, self._bad))]
+        new = [run for name, run in self._runs.items() if name not in self._known]
         # The order in which they ended or began, as far as the folders tell without being read.
         new.sort(key=_changed, reverse=True)
-        end = time.monotonic() + LISTING
-        for done, run in enumerate(new):
-            if done and time.monotonic() > end:
-                return len(new) - done
-            self._read_safely(run)
-        return 0
+        if new:  # one at least, however slow the disk is
+            self._read_safely(new[0])
+        return _for_a_while(new[1:], LISTING, self._read_safely)
 
     def _due(self) -> list[str]:
         """The runs to be checked for changes now."""
-        older = [*self._order[NEWEST:], *self._waits]
+        older = [*self._order[NEWEST:], *self._waiting()]
         turn = older[self._turn:self._turn + _RECHECKED]
         self._turn = self._turn + _RECHECKED if self._turn + _RECHECKED < len(older) else 0
-        anew = [name for name, kept in (*self._kept.items(), *self._waits.items())
-                if kept.stamp is None]
-        return [name for name in dict.fromkeys((*self._live, *self._order[:NEWEST], *turn, *anew))
+        anew = [name for name, known in self._known.items() if known.stamp is None]
+        return [name for name in dict.fromkeys((*self._order[:NEWEST], *turn, *anew))
                 if name in self._runs]
+
+    def _wanted(self, whole: bool) -> list[_Known]:
+        """The runs that have ended and whose figures are not read yet, or not as a `whole`; those
+        on the screen first."""
+        found = (self._known.get(name)
+                 for name in dict.fromkeys((*self.first, *self._order, *self._known)))
+        return [one for one in found if one is not None and one.reading is None
+                and one.digest is not None and not one.line.waits
+                and not (one.whole if whole else one.line.read)]
 
     def _read_figures(self, seconds: float) -> int:
         """Read figures for the first time, for so long. Returns how many runs are left."""
-        wanted = [name for name in dict.fromkeys((*self.first, *self._order, *self._kept))
-                  if (kept := self._kept.get(name)) is not None and not kept.line.read]
-        end = time.monotonic() + seconds
-        for done, name in enumerate(wanted):
-            if time.monotonic() > end:
-                return len(wanted) - done
-            kept = self._kept[name]
+        def read(known: _Known) -> None:
+            assert known.digest is not None
             try:
-                kept.line = with_end(kept.line, kept.digest)
+                known.line = with_end(known.line, known.digest)
             except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
-                kept.line = self._broken(kept.line.run, err)
-        return 0
+                errors.record(err)
+                known.line = _broken(known.line.run, err)
+
+        return _for_a_while(self._wanted(whole=False), seconds, read)
 
     def _read_values(self, seconds: float) -> int:
         """Read what runs have recorded, for so long; what was read once is in a file. Returns how
         many runs are left."""
-        if self._values is None:
-            from gpu_engine.sweep.figures import FiguresOf  # only where a column asks for it
-
-            self._values = FiguresOf()
-        wanted = [kept for name in dict.fromkeys((*self.first, *self._order))
-                  if (kept := self._kept.get(name)) is not None and not kept.whole]
-        end = time.monotonic() + seconds
-        for done, kept in enumerate(wanted):
-            if time.monotonic() > end:
-                return len(wanted) - done
-            kept.whole = True  # also if that fails: its column stays empty
+        def read(known: _Known) -> None:
+            assert known.digest is not None
+            known.whole = True  # also if that fails: its column stays empty
             try:
-                found = self._values.read(kept.line.run, kept.digest.state)
+                found = self._values.read(known.line.run, known.digest.state)
             except Exception as err:  # noqa: BLE001  the run is listed all the same
                 errors.record(err)
             else:
-                kept.line = replace(kept.line, values=found.values)
-        if wanted and not readonly.on:
+                known.line = replace(known.line, values=found.values)
+
+        wanted = self._wanted(whole=True)
+        left = _for_a_while(wanted, seconds, read)
+        if wanted and not left and not readonly.on:
             self._values.save()
-        return 0
+        return left
 
     def _read_safely(self, run: Run) -> None:
         """Look at a run. If that fails for any reason, show it as unreadable, so that one bad run
@@ -262,15 +245,10 @@ class RunsFeed:
         try:
             self._read_run(run)
         except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
-            self._forget(run)
-            self._bad[run.id] = self._broken(run, err)
-
-    def _broken(self, run: Run, error: Exception) -> RunLine:
-        if run.id not in self._recorded:
-            self._recorded.add(run.id)
-            errors.record(error)
-        return RunLine(run, run.id, "", 1, "unreadable", False, 0.0,
-                       reason=f"can't be shown: {type(error).__name__}; see {errors.log_path()}")
+            before = self._known.get(run.id)
+            if before is None or before.digest is not None:
+                errors.record(err)
+            self._known[run.id] = _Known("unreadable", None, _broken(run, err))
 
     def _read_run(self, run: Run) -> None:
         try:
@@ -278,35 +256,32 @@ class RunsFeed:
         except OSError:
             stamp = "no state.json"
             if not run.path.is_dir():
-                self._forget(run)
+                self._known.pop(run.id, None)
                 return
-        kept, live = self._kept.get(run.id), self._live.get(run.id)
-        kept = kept or self._waits.get(run.id)
-        if kept is not None and kept.stamp == stamp:
+        before = self._known.get(run.id)
+        if before is not None and before.stamp == stamp:
             return
-        waits = self._waiting(run)
-        digest = digests.read(run, live.digest if live is not None else None, waits)
-        line = _line(digest)
-        self._forget(run)
+        waits = self._state_in_queue(run)
+        reading = before.reading if before is not None else None
+        digest = digests.read(run, before.digest if before is not None and reading else None, waits)
+        found = _Known(stamp, digest, _line(digest))
         if waits is not None:
-            found = _Kept(stamp, digest, replace(line, waits=True, read=True))
+            found.line = replace(found.line, waits=True, read=True)
             self._say_why(run.id, found)
-            self._waits[run.id] = found
-            return
-        if digest.state.live:
+        elif digest.state.live:
             # The devices and processes of a job may be another machine's.
             here = digest.state.boot in (None, procs.boot_id())
-            reading = live.reading if live is not None else LiveRun(run)
-            self._live[run.id] = _Live(reading, digest, reading.read(line, here))
-            return
-        if kept is not None and kept.digest == digest:  # only looked at anew
-            line = kept.line
-        elif (old := kept or live) is not None:  # until the new ones have been read
-            line = replace(line, step=old.line.step, total=old.line.total, loss=old.line.loss,
-                           history=old.line.history, values=old.line.values)
-        self._kept[run.id] = _Kept(stamp, digest, line)
+            found.stamp, found.reading = None, reading or LiveRun(run)
+            found.line = found.reading.read(found.line, here)
+        elif before is not None and before.digest == digest and not before.line.waits:
+            found.line = before.line  # only looked at anew
+        elif before is not None:  # until the new ones have been read
+            old = before.line
+            found.line = replace(found.line, step=old.step, total=old.total, loss=old.loss,
+                                 history=old.history, values=old.values)
+        self._known[run.id] = found
 
-    def _waiting(self, run: Run) -> State | None:
+    def _state_in_queue(self, run: Run) -> State | None:
         """The state of a run that is in the queue, without the reason; else None."""
         if run.id not in self._line:
             return None
@@ -314,9 +289,20 @@ class RunsFeed:
         return state if state is not None and state.state == "queued" and state.pid is None \
             else None
 
-    def _forget(self, run: Run) -> None:
-        for known in (self._kept, self._live, self._waits):
-            known.pop(run.id, None)
+
+def _for_a_while(wanted: Sequence[T], seconds: float, work: Callable[[T], object]) -> int:
+    """Do this work for each, for so long. Returns how many are left."""
+    end = time.monotonic() + seconds
+    for done, one in enumerate(wanted):
+        if time.monotonic() > end:
+            return len(wanted) - done
+        work(one)
+    return 0
+
+
+def _broken(run: Run, error: Exception) -> RunLine:
+    return RunLine(run, run.id, "", 1, "unreadable", False, 0.0,
+                   reason=f"can't be shown: {type(error).__name__}; see {errors.log_path()}")
 
 
 def _line(digest: Digest) -> RunLine:

@@ -10,32 +10,31 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from gpu_engine.common.series import Series
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.paths import ranks_with_files
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import sample
 from gpu_engine.events.schema import Eval, Event, Metric, Schedule, Start, Step, Training
 from gpu_engine.events.view import RunView
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
+from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
+from gpu_engine.runs.summary import Digest
 from gpu_engine.sweep import figures
 from gpu_engine.sweep.track import EVAL, LOSS, Extent
 from gpu_panel.launch.devices import row_keys
-from gpu_panel.launch.runs.line import LossHistory, RunLine
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import EventOrBatch
-    from gpu_engine.events.rank_view import RankView
-    from gpu_engine.plan.records import LaunchPlan
-    from gpu_engine.runs.folder import Run
-    from gpu_engine.runs.summary import Digest
+from gpu_panel.launch.runs.line import RunLine
 
 _MOST_RANKS = 16
 """Ranks of a finished run whose files are read."""
 _PARTS = 10
 """Pieces of the first rank's file for the curve, which is ten cells wide."""
 _MOST_VALUES = 200
+_POINTS = 256
+"""The most points of a live run's loss curve."""
 _BUDGET = 0.05
 """Seconds that one reading of a live run may take."""
 
@@ -45,7 +44,7 @@ class LiveRun:
 
     def __init__(self, run: Run) -> None:
         self._follower = Follower(run)
-        self._history = LossHistory()
+        self._history = Series(_POINTS)
         self._values: dict[str, Extent] = {}
         """Of the first rank, which has all that is recorded once."""
         self._plan: LaunchPlan | None = None
@@ -58,16 +57,19 @@ class LiveRun:
         plan, follower = self._plan, self._follower
         for rank, told in follower.poll(budget=_BUDGET):
             if rank == min(follower.ranks):
-                _add(self._history, told)
                 if isinstance(told, Eval | Metric):
                     _extend(self._values, told)
+                for step in [told] if isinstance(told, Step) else () \
+                        if isinstance(told, Event) else told.steps:
+                    if step.loss is not None:
+                        self._history.add(step.step, step.loss)
         now = follower.progress()
         node = plan.node_rank if plan is not None else 0
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
                      if view.pid is not None and view.node in (None, node)
                      and not (plan is not None and plan.on_hosts))
         line = replace(line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids,
-                       history=tuple(self._history.points), read=True, odd=self._odd,
+                       history=_means(self._history), read=True, odd=self._odd,
                        values=self._values | _losses(now.loss),
                        devices=_devices(plan) if here else ())
         if follower.behind:
@@ -124,11 +126,10 @@ def _evenly(curve: list[tuple[int, float]], points: int = 2 * _PARTS) -> tuple[f
     return tuple(out[1:])
 
 
-def _add(history: LossHistory, told: EventOrBatch) -> None:
-    steps = told.steps if not isinstance(told, Event) else [told] if isinstance(told, Step) else []
-    for event in steps:
-        if event.loss is not None:
-            history.add(event.loss)
+def _means(curve: Series) -> tuple[float, ...]:
+    """Of its buckets that have any value; NaN for one that has no finite one."""
+    return tuple(total / count if count else math.nan for total, count, bad in
+                 zip(curve.total, curve.count, curve.bad, strict=True) if count or bad)
 
 
 def _losses(last: float | None) -> dict[str, Extent]:
@@ -137,7 +138,6 @@ def _losses(last: float | None) -> dict[str, Extent]:
 
 
 def _extend(values: dict[str, Extent], event: Eval | Metric) -> None:
-    """Take in what was recorded."""
     for name, value in event.values.items():
         full = (EVAL if isinstance(event, Eval) else "") + name
         before = values.get(full)

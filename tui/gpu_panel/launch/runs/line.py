@@ -42,7 +42,6 @@ class RunLine:
     pids: tuple[tuple[int, int], ...] = ()
     """(pid, rank) of a live run's ranks on this machine."""
     still: str | None = None
-    """A sentence about ranks that stand still; None if none do."""
     waits: bool = False
     """Whether it is in this machine's queue; then its reason says what it waits for."""
     job: bool = False
@@ -50,19 +49,14 @@ class RunLine:
     debugged: bool = False
     """Whether a rank of it has a terminal: its reason says how to get there."""
     warnings: tuple[str, ...] = ()
-    """What is told of it though it goes on or has completed."""
     odd: str | None = None
-    """A sentence about what is wrong with its folder; None if nothing is."""
     preset: str = ""
-    """The name that it was started with."""
     task: str = ""
     """The task's class as module:Class, or the command."""
     tags: tuple[str, ...] = ()
     note: str = ""
     seconds: float | None = None
-    """What its attempts took."""
     sweep: Member | None = None
-    """Its place in a sweep; None: it is in none."""
     best: float | None = None
     """Of a member of a sweep that has ended: its best loss."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -87,21 +81,14 @@ class RunLine:
                         settings=self.settings)
 
 
-class LossHistory:
-    """A loss curve with a bounded number of points; its resolution halves when it gets too long."""
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """A run, a sweep, or the marked runs."""
 
-    MOST = 256
+    lines: tuple[RunLine, ...]
+    sweep: str | None = None
 
-    def __init__(self) -> None:
-        self.points: list[float] = []
-        self._every = 1
-        self._seen = 0
-
-    def add(self, value: float) -> None:
-        """Add one loss."""
-        self._seen += 1
-        if self._seen % self._every == 0:
-            self.points.append(value)
-        if len(self.points) > self.MOST:
-            self.points = self.points[1::2]
-            self._every *= 2
+    @property
+    def key(self) -> object:
+        """The same for the same runs, whatever has become of them."""
+        return self.sweep or frozenset(line.run.path for line in self.lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
@@ -22,17 +23,15 @@ class RunText:
     """A line of text that is made when it is first drawn: of a thousand runs only a screenful
     is."""
 
-    __slots__ = ("_below", "_layout", "_line", "_marked", "_parts")
-
     def __init__(self, line: RunLine, layout: Layout, marked: bool, below: bool) -> None:
-        """`below`: whether what is said of the run has a line of its own."""
-        self._line, self._layout, self._marked = line, layout, marked
-        self._below = below
-        self._parts: Line | None = None
+        """As of `run_line`."""
+        self._of = line, layout, marked, below
+
+    @cached_property
+    def _parts(self) -> Line:
+        return run_line(*self._of)
 
     def __iter__(self) -> Iterator[Part]:
-        if self._parts is None:
-            self._parts = run_line(self._line, self._layout, self._marked, self._below)
         return iter(self._parts)
 
 
@@ -40,9 +39,9 @@ def run_row(line: RunLine, layout: Layout, marked: bool = False) -> Row:
     """The row of a run: one line, and a second one if there is no room for why it failed, waits or
     stands still."""
     words = remarks(line)
-    long = bool(words) and _length(_joined([*words, *_ago(line)])) > layout.room
+    long = bool(words) and _length(joined([*words, *_ago(line)])) > layout.room
     first = RunText(line, layout, marked, long)
-    return Row(line.id, (first, ((_BELOW, "dim"), *_joined(words))) if long else (first,))
+    return Row(line.id, (first, ((_BELOW, "dim"), *joined(words))) if long else (first,))
 
 
 def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = False) -> Line:
@@ -54,7 +53,7 @@ def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = 
     words = [] if below else remarks(line)
     if line.live and not words and line.seconds_left is not None:
         words = [(f"{units.clock(line.seconds_left)} left", "")]
-    return (*parts, *_joined([*words, *_ago(line)]))
+    return (*parts, *joined([*words, *_ago(line)]))
 
 
 def head_line(layout: Layout, by: str | None, turned: bool) -> Line:
@@ -88,13 +87,12 @@ def remarks(line: RunLine) -> list[Part]:
 
 
 def _ago(line: RunLine) -> list[Part]:
-    """How long ago it ended."""
     if line.live or not line.ended:
         return []
     return [(units.ago(time.time() - line.ended), "dim")]
 
 
-def _joined(parts: Sequence[Part]) -> Line:
+def joined(parts: Sequence[Part]) -> Line:
     out: list[Part] = []
     for part in parts:
         out += [(" · ", "dim"), part] if out else [part]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import is_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from textual import work
+from textual import events, work
+from textual.binding import BindingType
 from textual.message import Message
+from textual.widgets import Input
 
 from gpu_engine.report import columns as by_name
 from gpu_engine.runs import query
-from gpu_panel import themed
-from gpu_panel.common import units
+from gpu_panel import keys, themed
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.rows import Line, Row, Rows
@@ -28,7 +27,7 @@ from gpu_panel.launch.runs.columns import (
     layout,
     these,
 )
-from gpu_panel.launch.runs.pointed import Pointed
+from gpu_panel.launch.runs.line import Pointed
 from gpu_panel.launch.runs.sweeps import SweepLine
 
 if TYPE_CHECKING:
@@ -39,14 +38,44 @@ READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
 
 
+class FilterInput(Input):
+    """The words that runs must match, in a line below the list. It is shown only while it has the
+    focus."""
+
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("filter"))
+    DEFAULT_CSS = """
+    FilterInput { border: none; height: 1; padding: 0 1; }
+    """
+
+    def __init__(self, runs: RunsList) -> None:
+        self._runs = runs
+        super().__init__(id="runs-filter", compact=True,
+                         placeholder="text, or state:failed tag:lr train.lr=0.1 name: preset: "
+                                     "task: mode: note: id: · -word leaves out")
+
+    def action_keep(self) -> None:
+        """Back to the list, which stays filtered."""
+        self._runs.focus()
+
+    def action_leave(self) -> None:
+        """Back to the list of all runs."""
+        self.value = ""
+        self._runs.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._runs.show_matches(event.value)
+
+    def on_blur(self, event: events.Blur) -> None:
+        self.display = False
+
+
 class RunsList(Rows):
     """One run a row: live ones on top, then the queue, then the newest; or sorted by a column. Some
     are marked."""
 
     @dataclass
     class Read(Message):
-        """The runs on disk have been read."""
-
         runs: tuple[RunLine, ...]
 
     @dataclass
@@ -63,7 +92,6 @@ class RunsList(Rows):
         """How many runs are live, apart from those that wait in the queue; and how many those are.
         """
         self.marked: set[str] = set()
-        """Ids of the marked runs."""
         self.wanted = query.parse("")
         self.columns: tuple[str, ...] = DEFAULT
         self.order: str | None = None
@@ -76,22 +104,15 @@ class RunsList(Rows):
         self._entries: list[RunLine | SweepLine] = []
         """The same with each sweep as one line, as they are drawn."""
         self.unfolded: set[str] = set()
-        """Ids of the sweeps whose runs are shown."""
         self._feed: RunsFeed | None = None
-        """None before the first reading."""
+        self._field: FilterInput | None = None
         self._reading = False
         self._skipped = False
         self._unread = 0
-        self._ages_until = 0.0
-        """Until when the ages that are shown hold, monotonic seconds."""
         self._layout: Layout | None = None
-        self._rows_of: dict[str, tuple[RunLine, str, bool, Row]] = {}
-        """Run id → the row shown last, and what it was made of: its line, age and mark."""
         self._footer_for: object = None
-        """What the keys in the footer follow from."""
         self._pointed: Pointed | None = None
         self._new: str | None = None
-        """The id of a run that the cursor goes to as soon as it is listed."""
         self.entitle("Runs")
 
     # --- reading -------------------------------------------------------------------------------
@@ -111,54 +132,33 @@ class RunsList(Rows):
 
     @work(exit_on_error=False, group="runs")
     async def _read(self) -> None:
+        top = round(self.scroll_y)
+        in_sight = tuple(line.id for entry in self._entries[top:top + self.size.height] for line in
+                         (entry.members if isinstance(entry, SweepLine) else (entry,)))
+        values = any(map(by_name.is_recorded, self.columns))
+
+        def refreshed() -> tuple[RunsFeed, tuple[list[RunLine], int]]:
+            from gpu_panel.launch.runs.feed import RunsFeed  # after the first frame
+
+            feed = self._feed or RunsFeed()
+            feed.first, feed.values = in_sight, values
+            return feed, feed.refresh()
+
         try:
             with guard(self.app):
-                wanted = self._in_sight()
-                values = any(map(by_name.is_recorded, self.columns))
-                found, unread = await in_thread(lambda: self._refresh(wanted, values),
-                                                name="panel-runs")
+                feed, (found, unread) = await in_thread(refreshed)
+                self._feed, news, feed.news = feed, feed.news, None
                 if self.is_mounted:
-                    self._tell_news()
+                    if news is not None:
+                        self.notify(news, markup=False)
                     self.show(found, unread)
                     if unread:
-                        self.set_timer(READ_ON, self._read_on)
+                        self.set_timer(READ_ON, lambda: self.screen.is_active and self.poll_now())
         finally:
             self._reading = False
 
-    def _refresh(self, wanted: tuple[str, ...], values: bool) -> tuple[list[RunLine], int]:
-        """Read the runs, the figures of those that are `wanted` first. `values`: also what they
-        have recorded. Blocks."""
-        if self._feed is None:
-            from gpu_panel.launch.runs.feed import RunsFeed  # after the first frame
-
-            self._feed = RunsFeed()
-        self._feed.first, self._feed.values = wanted, values
-        return self._feed.refresh()
-
-    def _tell_news(self) -> None:
-        if self._feed is not None and self._feed.news is not None:
-            self.notify(self._feed.news, markup=False)
-            self._feed.news = None
-
-    def _read_on(self) -> None:
-        if self.screen.is_active:
-            self.poll_now()
-
-    def _in_sight(self) -> tuple[str, ...]:
-        """The runs that are on the screen now."""
-        top = round(self.scroll_y)
-        return tuple(line.id for entry in self._entries[top:top + self.size.height]
-                     for line in (entry.members if isinstance(entry, SweepLine) else (entry,)))
-
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
         """Show these runs. `unread`: the number of those that are not read yet."""
-        before = self.lines
-        if before is not None and unread == self._unread and len(found) == len(before) \
-                and all(map(is_, found, before)):
-            if time.monotonic() >= self._ages_until:
-                self._arrange()
-            self.post_message(self.Read(before))
-            return
         self.lines, self._unread = tuple(found), unread
         self.waiting = sum(line.waits for line in found)
         self.live = sum(line.live for line in found) - self.waiting
@@ -170,14 +170,11 @@ class RunsList(Rows):
         self.post_message(self.Read(self.lines))
 
     def _arrange(self) -> None:
-        """Filter and sort the runs, and show them."""
         found = self.lines or ()
         if self.wanted:
             found = [line for line in found if self.wanted.matches(line.asked)]
         self._shown = in_order(found, self.order, self.turned)
         self._entries = sweeps.fold(self._shown, self.unfolded)
-        last = time.time() - max((line.ended or 0.0 for line in found), default=0.0)
-        self._ages_until = time.monotonic() + (1.0 if 0 <= last < 100 else 10.0)
         self._entitle()
         self.repaint()
         if self._new is not None:
@@ -235,47 +232,27 @@ class RunsList(Rows):
             return None, [lines.text_row("Looking for runs …")]
         if not self.lines:
             return None, [lines.text_row("No runs yet. ctrl+l launches one.")]
-        columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
-        if columns != self._layout:
-            self._layout, self._rows_of = columns, {}
-        now = time.time()
+        self._layout = columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
         rows = [sweeps.row(entry, columns, self.marked, bool(self.wanted))
-                if isinstance(entry, SweepLine) else self._row(entry, columns, now)
+                if isinstance(entry, SweepLine)
+                else lines.run_row(entry, columns, entry.id in self.marked)
                 for entry in self._entries]
-        self._rows_of = {row.key: kept for row in rows
-                         if (kept := self._rows_of.get(row.key)) is not None}
         if not rows:
             doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
             rows.append(lines.text_row(f"No run matches{doubt}. Esc shows all runs."))
         return lines.head_line(columns, self.order, self.turned), rows
 
-    def _row(self, line: RunLine, columns: Layout, now: float) -> Row:
-        """The row of a run. It is made again only if something in it has changed, which is rare
-        among a thousand runs."""
-        ago = units.ago(now - line.ended) if line.ended and not line.live else ""
-        marked = line.id in self.marked
-        kept = self._rows_of.get(line.id)
-        if kept is not None and kept[0] is line and kept[1:3] == (ago, marked):
-            return kept[3]
-        row = lines.run_row(line, columns, marked)
-        self._rows_of[line.id] = (line, ago, marked, row)
-        return row
-
     # --- filter, order, columns ----------------------------------------------------------------
 
     async def action_filter(self) -> None:
-        """Show the field for the words that runs must match."""
-        from gpu_panel.launch.runs.filter import FilterInput  # made when it is first used
+        if self._field is None:
+            self._field = FilterInput(self)
+            await self.screen.mount(self._field, after=self)
+        self._field.value = self.wanted.text
+        self._field.display = True
+        self._field.focus()
 
-        found = self.screen.query(FilterInput)
-        field = found.first() if found else FilterInput(self._filter, self.focus)
-        if not found:
-            await self.screen.mount(field, after=self)
-        field.value = self.wanted.text
-        field.display = True
-        field.focus()
-
-    def _filter(self, text: str) -> None:
+    def show_matches(self, text: str) -> None:
         if text != self.wanted.text:
             self.wanted = query.parse(text)
             self._arrange()
@@ -289,7 +266,6 @@ class RunsList(Rows):
         self._arrange()
 
     def action_order(self) -> None:
-        """Sort by the next of the columns that are shown."""
         shown = [c.name for c, _ in self._layout.columns if c.order] if self._layout else []
         known = [None, *shown]
         at = known.index(self.order) if self.order in known else -1
@@ -301,7 +277,6 @@ class RunsList(Rows):
         self._sort_by(None if self.order == best and not self.turned else best)
 
     def action_turn(self) -> None:
-        """Reverse the sort order."""
         self._sort_by(self.order, not self.turned)
 
     def header_clicked(self, x: int) -> None:
@@ -332,7 +307,6 @@ class RunsList(Rows):
             self.poll_now()  # a value that is shown now may have to be read
 
     def _read_choices(self) -> None:
-        """Columns and order as they were chosen last."""
         self._choices_read = True
         kept = themed.read().get("runs")
         if isinstance(kept, dict):
@@ -349,8 +323,7 @@ class RunsList(Rows):
     async def _keep_choices(self) -> None:
         chosen = {"columns": list(self.columns), "order": self.order, "turned": self.turned}
         try:
-            await in_thread(lambda: themed.write(themed.read() | {"runs": chosen}),
-                            name="panel-choices")
+            await in_thread(lambda: themed.write(themed.read() | {"runs": chosen}))
         except OSError as err:
             self.notify(f"The columns can't be saved: {err}", severity="warning", markup=False)
 
@@ -388,13 +361,11 @@ class RunsList(Rows):
 
     @property
     def line_at_cursor(self) -> RunLine | None:
-        """The run under the cursor; None if there is none."""
         key = self.key_at_cursor
         return next((line for line in self._shown if line.id == key), None)
 
     @property
     def sweep_at_cursor(self) -> SweepLine | None:
-        """The sweep whose line is under the cursor; None if there is none."""
         key = self.key_at_cursor
         return next((one for one in self._entries if isinstance(one, SweepLine) and one.id == key),
                     None)

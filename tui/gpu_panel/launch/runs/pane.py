@@ -13,7 +13,7 @@ from textual.message import Message
 from gpu_panel import keys, readonly
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.errors import guard
+from gpu_panel.common.errors import guard, guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.launch.runs.columns import MARK_WIDTH, in_order
 from gpu_panel.launch.runs.listing import RunsList
@@ -31,7 +31,6 @@ _ASK_SLURM = 3.0
 _DOES = {"stop": "stopped", "resume": "resumed", "remove": "removed", "again": "loaded",
          "note": "named", "tags": "tagged", "move": "moved", "open": "opened"}
 _OF_ONE = ("resume", "again", "note", "move")
-"""Actions for a single run."""
 
 
 class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -64,8 +63,6 @@ compares them. Esc clears the marks, then the filter."""
 
     @dataclass
     class Again(Message):
-        """The person wants this run's settings in the form."""
-
         run: Run
 
     def __init__(self, stores: Stores) -> None:
@@ -87,7 +84,7 @@ compares them. Esc clears the marks, then the filter."""
             self._asking = True
             try:
                 with guard(self.app):
-                    await in_thread(_ask_slurm, name="panel-slurm")
+                    await in_thread(_ask_slurm)
             finally:
                 self._asking = False
 
@@ -151,13 +148,11 @@ compares them. Esc clears the marks, then the filter."""
         self._arrange()
 
     def action_mark_all(self) -> None:
-        """Mark all runs that are shown; if they are, take their marks away."""
         shown = {line.id for line in self._shown}
         self.marked = self.marked - shown if shown <= self.marked else self.marked | shown
         self._arrange()
 
     def action_compare(self) -> None:
-        """Open the compare screen for the marked runs, in the order of the list."""
         from gpu_panel.compare.screen import CompareScreen
         from gpu_panel.compare.store import MOST
 
@@ -208,7 +203,6 @@ compares them. Esc clears the marks, then the filter."""
             self.cursor = self.keys.index(name)
 
     def open(self, run: Run) -> None:
-        """Open the run screen for a run."""
         from gpu_panel.run.screen import RunScreen
 
         self.app.push_screen(RunScreen(run, store=self._stores.run(run),
@@ -225,121 +219,99 @@ compares them. Esc clears the marks, then the filter."""
         if (line := self.line_at_cursor) is not None:
             self.post_message(self.Again(line.run))
 
-    @work(exit_on_error=False, group="export")
+    @guarded("export")
     async def action_export(self) -> None:
         """Write a report of the marked runs, or of the one under the cursor, or their figures."""
         from gpu_panel.export.exporting import export
 
-        with guard(self.app):
-            if targets := self.targets:
-                await export(self.app, [line.id for line in targets])
+        if targets := self.targets:
+            await export(self.app, [line.id for line in targets])
 
-    @work(exit_on_error=False, group="run", exclusive=True)
+    @guarded("run", exclusive=True)
     async def action_note(self) -> None:
         from gpu_engine.runs import notes
         from gpu_panel.launch.runs import several
         from gpu_panel.launch.runs.notes_dialog import NoteDialog
 
-        with guard(self.app):
-            if (line := self.line_at_cursor) is None:
-                return
-            await in_thread(lambda: notes.require_readable(line.run.path), name="panel-notes")
-            known = await in_thread(lambda: notes.read(line.run.path), name="panel-notes")
-            change = await self.app.push_screen_wait(NoteDialog(line.id, line.preset, known))
-            if change is not None:
-                await several.write_on(self.app, [line], change)
-                self._list_anew()
+        if (line := self.line_at_cursor) is None:
+            return
+        await in_thread(lambda: notes.require_readable(line.run.path))
+        known = await in_thread(lambda: notes.read(line.run.path))
+        change = await self.app.push_screen_wait(NoteDialog(line.id, line.preset, known))
+        if change is not None:
+            await several.write_on(self.app, [line], change)
+            self._list_anew()
 
-    @work(exit_on_error=False, group="run", exclusive=True)
+    @guarded("run", exclusive=True)
     async def action_tags(self) -> None:
         from gpu_panel.launch.runs import several
         from gpu_panel.launch.runs.notes_dialog import TagsDialog
 
-        with guard(self.app):
-            if not (targets := self.targets):
-                return
-            used = sorted({tag for line in self.lines or () for tag in line.tags})
-            change = await self.app.push_screen_wait(TagsDialog(
-                [line.id for line in targets], targets[0].tags if len(targets) == 1 else None,
-                used))
-            if change is not None:
-                await several.write_on(self.app, targets, change)
-                self._list_anew()
+        if not (targets := self.targets):
+            return
+        used = sorted({tag for line in self.lines or () for tag in line.tags})
+        tags = targets[0].tags if len(targets) == 1 else None
+        asking = TagsDialog([line.id for line in targets], tags, used)
+        typed = await self.app.push_screen_wait(asking)
+        if typed or (typed == "" and tags is not None):
+            await several.write_on(self.app, targets, asking.change(typed))
+            self._list_anew()
 
-    @work(exit_on_error=False, group="run", exclusive=True)
+    @guarded("run", exclusive=True)
     async def action_stop(self) -> None:
         from gpu_panel.launch.runs import several
 
-        with guard(self.app):
-            if targets := self.targets:
-                await several.ask_and_stop(self.app, targets)
-                self.poll_now()
-
-    @work(exit_on_error=False, group="move")
-    async def action_move(self, to: str) -> None:
-        """Move the run under the cursor in the queue: "up", "down", "first" or "last"."""
-        with guard(self.app):
-            if (line := self.line_at_cursor) is None:
-                return
-            if not line.waits:
-                self.notify(f"Run {line.id} does not wait in the queue: it is {line.state}",
-                            markup=False)
-                return
-            from gpu_engine.queue import change
-
-            async with self._moves:
-                await in_thread(lambda: change.move(line.run, to), name="panel-move")
-            same.done(self.app, f"Run {line.id} was moved", [["queue", "move", line.id, to]])
+        if targets := self.targets:
+            await several.ask_and_stop(self.app, targets)
             self.poll_now()
 
-    @work(exit_on_error=False, group="run", exclusive=True)
+    @guarded("move")
+    async def action_move(self, to: str) -> None:
+        """Move the run under the cursor in the queue: "up", "down", "first" or "last"."""
+        if (line := self.line_at_cursor) is None:
+            return
+        if not line.waits:
+            self.notify(f"Run {line.id} does not wait in the queue: it is {line.state}",
+                        markup=False)
+            return
+        from gpu_engine.queue import change
+
+        async with self._moves:
+            await in_thread(lambda: change.move(line.run, to))
+        same.done(self.app, f"Run {line.id} was moved", [["queue", "move", line.id, to]])
+        self.poll_now()
+
+    @guarded("run", exclusive=True)
     async def stop(self, line: RunLine, title: str) -> None:
-        """Ask the person in a dialog with this title, then stop the run."""
         from gpu_panel.launch.runs import several
 
-        with guard(self.app):
-            await several.ask_and_stop(self.app, [line], title)
+        await several.ask_and_stop(self.app, [line], title)
 
-    @work(exit_on_error=False, group="run", exclusive=True)
+    @guarded("run", exclusive=True)
     async def action_resume(self) -> None:
         from gpu_panel.run.resume_dialog import ResumeDialog
         from gpu_panel.run.resume_options import ResumeOptions
 
-        with guard(self.app):
-            if (line := self.line_at_cursor) is None:
-                return
-            options = await in_thread(lambda: ResumeOptions.read(line.run), name="panel-resume")
-            if await self.app.push_screen_wait(ResumeDialog(line.run, options)):
-                self._list_anew()
-                self.open(line.run)
+        if (line := self.line_at_cursor) is None:
+            return
+        options = await in_thread(lambda: ResumeOptions.read(line.run))
+        if await self.app.push_screen_wait(ResumeDialog(line.run, options)):
+            self._list_anew()
+            self.open(line.run)
 
-    @work(exit_on_error=False, group="run", exclusive=True)
+    @guarded("run", exclusive=True)
     async def action_remove(self) -> None:
         from gpu_panel.launch.runs import several
-        from gpu_panel.launch.runs.remove import ask_and_remove
 
-        with guard(self.app):
-            if not (targets := self.targets):
-                return
-            line = targets[0]
-            if len(targets) > 1:
-                removed = await several.ask_and_remove(self.app, targets)
-            elif line.live:
-                self.notify(f"Run {line.id} is running: s stops it", severity="warning",
-                            markup=False)
-                return
-            else:
-                removed = await ask_and_remove(self.app, line.run, line.name)
-            if removed:
-                self._list_anew()
+        if (targets := self.targets) and await several.ask_and_remove(self.app, targets):
+            self._list_anew()
 
-    @work(exit_on_error=False, group="run", exclusive=True)
+    @guarded("run", exclusive=True)
     async def action_prune(self) -> None:
-        from gpu_panel.launch.runs.remove import ask_and_prune
+        from gpu_panel.launch.runs.several import ask_and_prune
 
-        with guard(self.app):
-            if self.lines and await ask_and_prune(self.app):
-                self._list_anew()
+        if self.lines and await ask_and_prune(self.app):
+            self._list_anew()
 
     def _list_anew(self) -> None:
         if self._feed is not None:

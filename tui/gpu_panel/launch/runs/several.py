@@ -1,34 +1,37 @@
-"""What is done to several runs at once, after one question that names them."""
+"""What is done to runs after a question that names them: to one, or to several at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from textual.app import App
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.runs import notes
+from gpu_engine.runs import folder, notes
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.notes import Notes
 from gpu_panel.commands import same
+from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.runs.remove import into_bin, remove_all
+from gpu_panel.common.dialogs import Confirm, ask_count
+from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.run.questions import ask_to_cancel, ask_to_leave
 
-if TYPE_CHECKING:
-    from gpu_engine.runs.notes import Notes
-    from gpu_panel.launch.runs.line import RunLine
-
+T = TypeVar("T")
 _NAMED = 12
 """The most runs that a question names one by one."""
 
 
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def named(lines: Sequence[RunLine]) -> str:
     """ "3f2a digits, 2c11 vgg and 4 more"."""
-    names = [f"{line.id} {clean(line.name)}" for line in lines[:_NAMED]]
-    more = len(lines) - _NAMED
-    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    return _listed([f"{line.id} {clean(line.name)}" for line in lines])
 
 
 async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "") -> None:
@@ -50,8 +53,7 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
         going = [line for line in live if not line.waits]
         parts = [f"{named(going)}: their ranks finish their step, save a checkpoint and end."] \
             if going else []
-        parts += [f"{named(queue)}: waiting, and removed from the queue."] \
-            if queue else []
+        parts += [f"{named(queue)}: waiting, and removed from the queue."] if queue else []
         text = " ".join(parts)
         if waits:
             text += f" {named(waits)}: still in Slurm's queue, and cancelled there."
@@ -63,40 +65,47 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
         return
     from gpu_engine.launching.lookup import stop
 
-    await in_thread(lambda: _each(live, lambda line: stop(line.run)), name="panel-stop")
+    await in_thread(lambda: _each(live, lambda line: stop(line.run)))
     same.done(app, f"Run {live[0].id} was removed from the queue" if len(live) == len(queue) == 1
               else f"Run {live[0].id} was asked to stop" if len(live) == 1
               else f"{len(live)} runs were asked to stop", [["stop", line.id] for line in live])
 
 
 async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
-    """Ask the person, then move those of these runs that have ended into the bin. Returns
-    whether any was. Call this from a worker. Raises UserError, naming every run that could
-    not be deleted."""
+    """Ask the person, then move those of these runs that have ended into the bin. Returns whether
+    any was. Call this from a worker. Raises UserError, naming every run that could not be moved."""
     going = [line for line in lines if not line.live and line.state != "unreadable"]
     if not going:
-        app.notify("None of the marked runs has ended: s stops them", severity="warning")
+        app.notify(f"Run {lines[0].id} is running: s stops it" if len(lines) == 1
+                   else "None of the marked runs has ended: s stops them", severity="warning",
+                   markup=False)
         return False
-    sizes = await in_thread(lambda: sum(line.run.size() for line in going), name="panel-size")
-    text = f"{named(going)}: {into_bin(sizes, 'ID')}"
-    if len(going) < len(lines):
-        text += f" {len(lines) - len(going)} of the {len(lines)} marked runs stay: they still " \
-                "run or can't be read."
-    if not await app.push_screen_wait(Confirm(f"Remove {len(going)} runs", text,
-                                              yes="Remove them")):
+    size = await in_thread(lambda: sum(line.run.size() for line in going))
+    if len(lines) == 1:
+        id = going[0].id
+        question = Confirm(f"Remove run {id}", f"{going[0].name}: {_into_bin(size, id)}",
+                           yes="Remove it")
+        done = f"Run {id} is in the bin"
+    else:
+        text = f"{named(going)}: {_into_bin(size, 'ID')}"
+        if len(going) < len(lines):
+            text += f" {len(lines) - len(going)} of the {len(lines)} marked runs stay: they " \
+                    "still run or can't be read."
+        question = Confirm(f"Remove {len(going)} runs", text, yes="Remove them")
+        done = f"{len(going)} runs are in the bin"
+    if not await app.push_screen_wait(question):
         return False
-    await in_thread(lambda: remove_all(line.run for line in going), name="panel-remove")
-    same.done(app, f"{len(going)} runs are in the bin",
-              [["runs", "rm", *(line.id for line in going)]])
+    await in_thread(lambda: _remove(line.run for line in going))
+    same.done(app, done, [["runs", "rm", *(line.id for line in going)]])
     return True
 
 
-def _each(lines: Sequence[RunLine], work: Callable[[RunLine], object]) -> None:
+def _each(runs: Iterable[T], work: Callable[[T], object]) -> None:
     """Do it to each run. Raises UserError at the end with all that went wrong."""
     trouble: list[str] = []
-    for line in lines:
+    for run in runs:
         try:
-            work(line)
+            work(run)
         except (UserError, OSError) as err:
             trouble.append(str(err))
     if trouble:
@@ -113,6 +122,65 @@ async def write_on(app: App[Any], lines: Sequence[RunLine], change: Callable[[No
         before = notes.read(line.run.path)
         changed.append(same.note(line.id, before, notes.change(line.run.path, change)))
 
-    await in_thread(lambda: _each(lines, write), name="panel-notes")
+    await in_thread(lambda: _each(lines, write))
     same.done(app, f"Written on run {lines[0].id}" if len(lines) == 1
               else f"Written on {len(lines)} runs", [one for one in changed if len(one) > 2])
+
+
+KEEP = 20
+
+
+async def ask_and_prune(app: App[Any]) -> bool:
+    """Ask how many of the newest finished runs to keep, then remove the others. Returns whether any
+    was. Call this from a worker. Raises UserError, naming every run that could not be
+    removed."""
+    def finished() -> list[tuple[Run, int]]:
+        """Newest first, with their sizes in bytes."""
+        return [(run, run.size()) for run in folder.all_runs()
+                if run.state().state in folder.FINAL]
+
+    ended = await in_thread(finished)
+    if not ended:
+        app.notify("No run has ended yet", severity="warning")
+        return False
+    total = units.size(sum(size for _, size in ended))
+    keep = await ask_count(
+        app, "Keep the newest runs", min(KEEP, len(ended)), len(ended),
+        f"How many of the newest finished runs ({total} in all) do you want to keep?")
+    if keep is None:
+        return False
+    going = ended[keep:]
+    if not going:
+        app.notify("Nothing to remove: all finished runs are kept")
+        return False
+    size = sum(size for _, size in going)
+    if not await app.push_screen_wait(Confirm(
+            f"Remove {len(going)} run{'s' * (len(going) > 1)}",
+            f"{_listed([run.id for run, _ in going])}: {_into_bin(size, 'ID')}",
+            yes="Remove them")):
+        return False
+    await in_thread(lambda: _remove(run for run, _ in going))
+    same.done(app, f"{len(going)} runs are in the bin", [["runs", "prune", "--keep", str(keep)]])
+    return True
+
+
+def _into_bin(size: int, run: str) -> str:
+    """What becomes of so many bytes, and when the disk has them again. `run`: whose id brings it
+    back."""
+    room = units.size(size)
+    return f"{room} of logs and checkpoints go into the bin. Within a week, gpu-engine runs " \
+           f"restore {run} brings them back; after that the disk has its {room} again, or now " \
+           "by gpu-engine runs empty."
+
+
+def _remove(going: Iterable[Run]) -> None:
+    """Move these runs into the bin. Raises UserError at the end, naming every run that could not be
+    removed."""
+    from gpu_engine.remote.run.removal import Removal
+
+    with Removal(for_good=False) as removal:
+        def remove(run: Run) -> None:
+            if stays := removal.remove(run).stays:
+                raise UserError("\n".join(f"run {run.id} stays, as on {text}" for text in stays))
+
+        _each(going, remove)

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
 from gpu_panel.common import units
-from gpu_panel.common.rows import Line, Part, Row, fit
+from gpu_panel.common.rows import Part, Row, fit
 from gpu_panel.launch.runs.columns import GAP, Layout
-from gpu_panel.launch.runs.lines import MARK
+from gpu_panel.launch.runs.lines import MARK, joined
 
 if TYPE_CHECKING:
     from gpu_engine.runs.sweep import Member
     from gpu_panel.launch.runs.line import RunLine
 
 _LONGEST = 22
-"""Characters of a sweep's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,6 @@ class SweepLine:
     first: Member
     """One of its members' places, for what is the same in all of them."""
     members: tuple[RunLine, ...]
-    """Those of its runs that are listed, in the list's order."""
     unfolded: bool
 
     @property
@@ -72,11 +70,7 @@ def row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool
         head = fit(head, layout.columns[0][1])
     parts += [(head + " " * GAP, "accent"), (line.id + " ", "strong"),
               (clean(line.first.name, _LONGEST) + " " * GAP, "")]
-    return Row(line.id, (_progress(line, tuple(parts), matching),))
-
-
-def _progress(line: SweepLine, parts: Line, matching: bool) -> Line:
-    """How far the sweep is: "12 of 16 done · 1 failed · best 0.412 (lr=3e-4)"."""
+    # How far it is: "12 of 16 done · 1 failed · best 0.412 (lr=3e-4)".
     counts = Counter(one.state for one in line.members)
     bad = counts["failed"] + counts["lost"]
     running = sum(counts[state] for state in ("running", "starting", "stopping"))
@@ -98,7 +92,4 @@ def _progress(line: SweepLine, parts: Line, matching: bool) -> Line:
             keys = short(list(best.sweep.values))
             values = zip(keys, best.sweep.values.values(), strict=True)
             said += [(" ".join(f"{k}={clean(v, 16)}" for k, v in values), "dim")]
-    out = list(parts)
-    for number, part in enumerate(said):
-        out += [(" · ", "dim"), part] if number else [part]
-    return tuple(out)
+    return Row(line.id, ((*parts, *joined(said)),))

@@ -43,7 +43,7 @@ class Installation:
     async def run(self) -> None:
         """Install, and wait for it. What goes wrong is in `failure`."""
         try:
-            await in_thread(self._install, name="panel-install-torch")
+            await in_thread(self._install)
         except Exception as err:  # noqa: BLE001 - shown by whoever shows the installation
             self.failure = err
         self.over = True
@@ -69,11 +69,8 @@ class Installation:
 
 
 _LOOK = 0.25
-"""Seconds between two readings of the installation."""
 _WIDTH = 20
-"""Cells of the bar."""
 _LINE = 58
-"""Cells of what the installer has said last."""
 CHOOSE = "choose"
 
 

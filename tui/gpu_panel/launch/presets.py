@@ -1,35 +1,37 @@
-"""The list of presets: to load one, or to rename, copy, describe or delete one."""
+"""The list of presets, to load one, or to rename, copy, describe or delete one; and saving the
+form as one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from textual import work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.devices.records import Inventory
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.write import Difference
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import LETTERS, AskLine, Confirm
-from gpu_panel.common.errors import guard
+from gpu_panel.common.errors import guard, guarded
 from gpu_panel.launch import saved_form
+from gpu_panel.launch.draft import Draft
 
 EARLIER = " earlier"
 """What the screen returns for the unsaved changes of an earlier form. No preset is called so."""
 _EARLIER_SHOWN = Content.assemble(
-    ("unsaved changes\n", "bold"), ("  of an earlier form",
-                                    "$text-muted"))
+    ("unsaved changes\n", "bold"), ("  of an earlier form", "$text-muted"))
 _KEYS = "enter load · r rename · d copy · e describe · x delete · esc"
 
 
@@ -44,10 +46,6 @@ class _Entry:
     about: str = ""
     changes: list[Difference] | None = None
     """How it differs from the shipped one that it hides; None if it hides none."""
-
-    @property
-    def own(self) -> bool:
-        return self.preset is not None and not self.preset.shipped
 
 
 class PresetsScreen(ModalScreen[str | None]):
@@ -72,13 +70,13 @@ class PresetsScreen(ModalScreen[str | None]):
         box.border_subtitle = _KEYS
         yield box
 
-    async def on_mount(self) -> None:
+    def on_mount(self) -> None:
         self.run_worker(self._read(), exit_on_error=False)
 
     async def _read(self, go_to: str | None = None) -> None:
         """Read and list the presets, with the cursor on `go_to` if it is there."""
         with guard(self.app):
-            found = await in_thread(_read_all, name="panel-presets")
+            found = await in_thread(lambda: list(_read_all()))
             box = self.query_one("#presets", OptionList)
             at = box.highlighted or 0
             box.clear_options()
@@ -90,7 +88,7 @@ class PresetsScreen(ModalScreen[str | None]):
                 box.add_option(Option(_broken(entry), id=entry.name, disabled=True)
                                if entry.preset is None
                                else Option(_shown(entry, entry.preset, room), id=entry.name))
-            if await in_thread(saved_form.earlier_path().is_file, name="panel-presets"):
+            if await in_thread(saved_form.earlier_path().is_file):
                 box.add_option(Option(_EARLIER_SHOWN, id=EARLIER))
             names = [o.id for o in box.options]
             able = [i for i, o in enumerate(box.options) if not o.disabled]
@@ -107,56 +105,52 @@ class PresetsScreen(ModalScreen[str | None]):
         name = box.get_option_at_index(at).id if at is not None else None
         return self._entries.get(name or "")
 
-    def _is_own(self, entry: _Entry, done: str) -> bool:
-        if not entry.own:
+    def _own(self, done: str) -> _Entry | None:
+        """The preset under the cursor; None, and why it can't be `done`, if it is not their own."""
+        entry = self._at_cursor
+        if entry is not None and (entry.preset is None or entry.preset.shipped):
             self.notify(f"{entry.name} ships with gpu-panel and can't be {done}; presets of your "
                         "own can be, and d copies it as one", severity="warning", markup=False)
-        return entry.own
+            return None
+        return entry
 
     async def _change(self, do: Callable[[], object], go_to: str | None = None) -> None:
-        """Change a preset's file in a thread, and read all of them again."""
         try:
-            await in_thread(do, name="panel-preset")
+            await in_thread(do)
         finally:
             await self._read(go_to)
 
-    @work(exit_on_error=False, exclusive=True)
+    @guarded("preset", exclusive=True)
     async def action_delete(self) -> None:
-        entry = self._at_cursor
-        if entry is None or not self._is_own(entry, "deleted"):
+        if (entry := self._own("deleted")) is None:
             return
         name = entry.name
         back = f" After that, the {name} that ships with gpu-panel is used again." \
             if presets.ships(name) else ""
-        with guard(self.app):
-            if await self.app.push_screen_wait(Confirm(
-                    f"Delete preset {name}",
-                    f"Deletes {presets.own_folder() / name}.toml.{back} This can't be undone.",
-                    yes="Delete it")):
-                await self._change(lambda: presets.remove(name))
+        if await self.app.push_screen_wait(Confirm(
+                f"Delete preset {name}",
+                f"Deletes {presets.own_folder() / name}.toml.{back} This can't be undone.",
+                yes="Delete it")):
+            await self._change(lambda: presets.remove(name))
 
-    @work(exit_on_error=False, exclusive=True)
+    @guarded("preset", exclusive=True)
     async def action_rename(self) -> None:
-        entry = self._at_cursor
-        if entry is None or not self._is_own(entry, "renamed"):
+        if (entry := self._own("renamed")) is None:
             return
-        with guard(self.app):
-            new = await self._ask_name(f"Rename preset {entry.name}", entry.name,
-                                       "Its file gets the new name; nothing in it changes.")
-            if new is not None and new != entry.name:
-                await self._change(lambda: presets.rename(entry.name, new), new)
-                self._renamed(entry.name, new)
+        new = await self._ask_name(f"Rename preset {entry.name}", entry.name,
+                                   "Its file gets the new name; nothing in it changes.")
+        if new is not None and new != entry.name:
+            await self._change(lambda: presets.rename(entry.name, new), new)
+            self._renamed(entry.name, new)
 
-    @work(exit_on_error=False, exclusive=True)
+    @guarded("preset", exclusive=True)
     async def action_duplicate(self) -> None:
-        entry = self._at_cursor
-        if entry is None:
+        if (entry := self._at_cursor) is None:
             return
-        with guard(self.app):
-            new = await self._ask_name(f"Duplicate preset {entry.name}", f"{entry.name}-2",
-                                       f"The copy is your own, in {presets.own_folder()}")
-            if new is not None:
-                await self._change(lambda: presets.duplicate(entry.name, new), new)
+        new = await self._ask_name(f"Duplicate preset {entry.name}", f"{entry.name}-2",
+                                   f"The copy is your own, in {presets.own_folder()}")
+        if new is not None:
+            await self._change(lambda: presets.duplicate(entry.name, new), new)
 
     def _ask_name(self, title: str, value: str, note: str) -> Awaitable[str | None]:
         def wrong(name: str) -> str | None:
@@ -168,36 +162,34 @@ class PresetsScreen(ModalScreen[str | None]):
             title, value, note, wrong=wrong, hint=lambda name: f"{name} ships with gpu-panel; your "
             "copy will be used instead" if name != value and presets.ships(name) else ""))
 
-    @work(exit_on_error=False, exclusive=True)
+    @guarded("preset", exclusive=True)
     async def action_describe(self) -> None:
-        entry = self._at_cursor
-        if entry is None or entry.preset is None or not self._is_own(entry, "described"):
+        if (entry := self._own("described")) is None or entry.preset is None:
             return
-        with guard(self.app):
-            text = await self.app.push_screen_wait(AskLine(
-                f"Description of {entry.name}", entry.preset.description,
-                "What this preset is for. Empty: the first comment in its file says it.",
-                wrong=presets.description_problem, longest=presets.LONGEST_DESCRIPTION,
-                may_be_empty=True))
-            if text is not None:
-                await self._change(lambda: presets.describe(entry.name, text), entry.name)
+        text = await self.app.push_screen_wait(AskLine(
+            f"Description of {entry.name}", entry.preset.description,
+            "What this preset is for. Empty: the first comment in its file says it.",
+            wrong=presets.description_problem, longest=presets.LONGEST_DESCRIPTION,
+            may_be_empty=True))
+        if text is not None:
+            await self._change(lambda: presets.describe(entry.name, text), entry.name)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.dismiss(event.option_id)
 
 
-def _read_all() -> list[_Entry]:
-    return [_entry(p) if isinstance(p, Preset) else _Entry(p[0].stem, p[0], problem=p[1])
-            for p in presets.all_presets()]
-
-
-def _entry(preset: Preset) -> _Entry:
-    try:
-        changes = presets.changes(preset)
-    except UserError:  # the shipped one can't be read
-        changes = None
-    return _Entry(preset.name, preset.path, preset, about=presets.about(preset), changes=changes)
+def _read_all() -> Iterable[_Entry]:
+    for preset in presets.all_presets():
+        if not isinstance(preset, Preset):
+            yield _Entry(preset[0].stem, preset[0], problem=preset[1])
+            continue
+        try:
+            changes = presets.changes(preset)
+        except UserError:  # the shipped one can't be read
+            changes = None
+        yield _Entry(preset.name, preset.path, preset, about=presets.about(preset),
+                     changes=changes)
 
 
 def _shown(entry: _Entry, preset: Preset, room: int) -> Content:
@@ -232,3 +224,67 @@ def _broken(entry: _Entry) -> Content:
     return Content.assemble(
         (f"{clean(entry.name):<18} ", "bold"), ("✗ can't be read\n", "$text-error"),
         f"  {clean(entry.problem)}\n", (f"  {clean(str(entry.path))}", "$text-muted"))
+
+
+async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None) -> Preset | None:
+    """Save the draft, with its devices named by what identifies them in `inventory`. Returns the
+    preset, or None if the person cancels. Call this from a worker. Raises SpecError if a value is
+    wrong, OSError if the preset can't be written."""
+    spec = draft.to_save(inventory)
+    before = draft.preset
+    name: str | None = before.name if before and "/" not in before.name else spec.name
+    name = name.removesuffix(".toml")
+    description = before.description if before else ""
+    devices = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
+        ", ".join(spec.devices.hosts or spec.devices.ids or ["none"])
+    while True:
+        asking = _AskBoth("Save preset", name, f"Saved in {presets.own_folder()}\nDevices: "
+                          f"{devices}", description)
+        name = await app.push_screen_wait(asking)
+        if name is None:
+            return None
+        description = asking.description
+        question = _effect_on_others(name)
+        if not question or await app.push_screen_wait(Confirm(
+                "Save preset", question, yes="Overwrite"
+                if (presets.own_folder() / f"{name}.toml").exists() else "Save it",
+                no="Another name")):
+            break
+
+    def write() -> Preset:
+        presets.save(name, spec, description)
+        return presets.load(name)
+
+    saved = await in_thread(write)
+    app.notify(f"Saved in {saved.path}", title="Preset", markup=False)
+    return saved
+
+
+class _AskBoth(AskLine):
+    """Asks for a name and a description."""
+
+    def __init__(self, title: str, value: str, note: str, description: str) -> None:
+        super().__init__(title, value, note, wrong=presets.name_problem, hint=_effect_on_others)
+        self._described = Input(description, compact=True, id="description",
+                                placeholder="what it is for, if you like",
+                                max_length=presets.LONGEST_DESCRIPTION)
+
+    def more(self) -> Iterable[Widget]:
+        yield Static("Description", id="described")
+        yield self._described
+
+    @property
+    def description(self) -> str:
+        """What was typed as the description."""
+        return self._described.value.strip()
+
+
+def _effect_on_others(name: str) -> str:
+    """What saving under this name does to a preset of the same name; empty if there is none."""
+    own = presets.own_folder() / f"{name}.toml"
+    if own.exists():
+        return f"{own} already exists. Its comments are kept."
+    if presets.ships(name):
+        return (f"{name} ships with gpu-panel. Yours will be used instead; delete yours "
+                "(ctrl+o, x) to get the shipped one back.")
+    return ""

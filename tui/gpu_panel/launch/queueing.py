@@ -1,7 +1,9 @@
-"""The dialog that puts a run into the queue: what it waits for. Enter is enough."""
+"""Putting the form's run into the queue: the dialog for what it waits for, in which enter is
+enough, and what is said then."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,19 +23,136 @@ from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.command_line import arguments
 from gpu_engine.queue import submit
 from gpu_engine.queue.order import Wants
+from gpu_engine.queue.submit import When
+from gpu_engine.queue.words import moment
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import submit as sweep
-from gpu_engine.sweep.grid import Member
+from gpu_engine.sweep import values
+from gpu_engine.sweep.grid import Member, members, varied
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Confirm, harmless
 from gpu_panel.common.submit import SubmitDialog
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.queue import wish
-from gpu_panel.launch.queue.wish import Wish, Wrong, to_vary
 from gpu_panel.launch.runs.line import RunLine
+
+DEVICES, COUNT, FREE, AFTER, BEGIN, PRIORITY, FREE_FOR, VARY, REPEAT = FIELDS = (
+    "devices", "count", "free", "after", "begin", "priority", "free-for", "vary", "repeat")
+
+
+class Wrong(Exception):
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(why)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The texts of the dialog's fields."""
+
+    any: bool = False
+    count: str = "1"
+    free: str = ""
+    """GiB that must be free on each of any devices; empty: not asked."""
+    after: str = ""
+    begin: str = ""
+    priority: str = ""
+    free_for: str = ""
+    vary: str = ""
+    """A sweep over these values: "train.lr=1e-3,3e-4 batch.size=64,128"; empty: one run."""
+    repeat: str = ""
+
+    def spec(self, spec: RunSpec) -> RunSpec:
+        """`spec` on the devices that the person wants. Raises Wrong."""
+        if not self.any:
+            return replace(spec, devices=replace(spec.devices, pick=None, free_gib=None))
+        pick = _whole(COUNT, self.count, "1")
+        if pick < 1:
+            raise Wrong(COUNT, f"{pick}: give 1 or more")
+        free = _number(FREE, self.free, "") if self.free.strip() else None
+        if free is not None and free <= 0:
+            raise Wrong(FREE, f"{self.free.strip()}: give more than 0 GiB, or nothing")
+        return replace(spec, devices=replace(spec.devices, ids=None, pick=pick, free_gib=free))
+
+    def when(self, now: float) -> When:
+        """When it may start. `now`: Unix seconds. Raises Wrong."""
+        begin = None
+        if self.begin.strip():
+            try:
+                begin = moment(self.begin, now)
+            except UserError as err:
+                raise Wrong(BEGIN, str(err).removeprefix("--begin ")) from None
+        return When(self.after or None, begin, _whole(PRIORITY, self.priority, "0"),
+                    _number(FREE_FOR, self.free_for, "0"))
+
+    def words(self) -> list[str]:
+        """The options of `gpu-engine run` that ask for the same, apart from the devices."""
+        given = (("--after", self.after), ("--begin", self.begin), ("--priority", self.priority),
+                 ("--free-for", self.free_for), ("--repeat", self.repeat),
+                 *(("--grid", text) for text in self.vary.split()))
+        return ["--queue", *(word for name, text in given if text.strip()
+                             for word in (name, text.strip()))]
+
+    def members(self, spec: RunSpec) -> list[Member]:
+        """The runs of the sweep; none if there is just one run. Raises Wrong."""
+        repeat = _whole(REPEAT, self.repeat, "1")
+        if repeat < 1:
+            raise Wrong(REPEAT, f"{repeat}: give 1 or more")
+        if not self.vary.strip() and repeat == 1:
+            return []
+        try:
+            axes = [values.parse(text) for text in self.vary.split()]
+            return members(spec, axes, repeat)
+        except SpecError as err:
+            raise Wrong(VARY, str(err.problems[0])) from None
+        except UserError as err:
+            raise Wrong(VARY, str(err)) from None
+
+
+def to_vary(spec: RunSpec) -> str:
+    """What is mostly varied, to type values behind it: "train.lr=", or "lr=" for an option."""
+    command = spec.task.command
+    if command is None or "{lr}" in command:
+        return "train.lr="
+    name = varied(command)
+    return f"{name}=" if name else ""
+
+
+def field_of(error: UserError) -> tuple[str | None, str]:
+    """The field that an error of the engine is about, if it is about one; and what it says."""
+    if isinstance(error, SpecError):
+        first = error.problems[0]
+        return _field_of_key(first), str(first.message if _field_of_key(first) else first)
+    text = str(error)
+    for field in (AFTER, FREE_FOR):
+        if text.startswith(f"--{field} "):
+            return field, text.removeprefix(f"--{field} ")
+    return None, text
+
+
+def _field_of_key(problem: Problem) -> str | None:
+    return {"devices.pick": COUNT, "devices.free_gib": FREE}.get(
+        problem.key, DEVICES if problem.key.startswith("devices.") else None)
+
+
+def _whole(field: str, text: str, otherwise: str) -> int:
+    try:
+        return int(text.strip() or otherwise)
+    except ValueError:
+        raise Wrong(field, f"{text.strip()}: give a whole number") from None
+
+
+def _number(field: str, text: str, otherwise: str) -> float:
+    try:
+        found = float(text.strip() or otherwise)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise Wrong(field, f"{text.strip()}: give a number")
+    return found
+
 
 _THESE, _ANY, _NONE = "these", "any", ""
 _MOST_RUNS = 100
@@ -41,17 +160,14 @@ _MOST_RUNS = 100
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A run that was put into the queue."""
+    """A run that was put into the queue; of a sweep the first."""
 
     run: Run
-    devices: str
-    """What it waits for, "GPU 0, GPU 1"."""
-    sweep: str | None
-    """"sweep s0ec2 of 4 runs", of which `run` is the first; None: it is a single run."""
+    said: str
+    """What it waits for: "Run 3f2a waits in the queue for GPU 0, GPU 1"."""
     doubt: str | None
     """Why its code is not kept as it is; None: it is kept, or there is none to keep."""
     words: list[str]
-    """The words of gpu-engine that do the same."""
 
 
 class QueueDialog(SubmitDialog):
@@ -89,35 +205,39 @@ class QueueDialog(SubmitDialog):
     # --- what is shown -------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        first = self._first
+        first, spec = self._first, self._spec
+        note = "It shares its devices with others, as its preset says, and waits only for memory." \
+            if spec.devices.share else "It starts by itself, also when the panel is closed."
+        varied = "nothing; or train.lr=1e-3,3e-4 batch.size=64,128" \
+            if spec.task.command is None else "nothing; or lr=1e-3,3e-4 for its --lr 1e-3"
         with Vertical(classes="dialog") as box:
-            box.border_title = harmless(f"Put {self._spec.name} into the queue")
+            box.border_title = harmless(f"Put {spec.name} into the queue")
             box.border_subtitle = "enter queue it · esc cancel"
             with VerticalScroll(id="fields", can_focus=False):
-                yield from self._row(wish.DEVICES, "waits for", self._devices())
+                yield from self._row(DEVICES, "waits for", self._devices())
                 yield from self._row(
-                    wish.COUNT, "how many", Input(first.count, compact=True, id="q-count",
+                    COUNT, "how many", Input(first.count, compact=True, id="q-count",
                                                   type="integer", max_length=4),
                     Static("each with", classes="unit"),
                     Input(first.free, compact=True, id="q-free", max_length=8,
                           placeholder="any memory"), Static("GiB free", classes="unit"))
-                yield from self._row(wish.AFTER, "after run", self._runs())
-                yield from self._row(wish.BEGIN, "not before", Input(
+                yield from self._row(AFTER, "after run", self._runs())
+                yield from self._row(BEGIN, "not before", Input(
                     first.begin, compact=True, id="q-begin", max_length=40,
                     placeholder="now; or 22:00, tomorrow 6:30, +90m"))
-                yield from self._row(wish.PRIORITY, "priority", Input(
+                yield from self._row(PRIORITY, "priority", Input(
                     first.priority, compact=True, id="q-priority", max_length=8,
                     placeholder="0; a higher one goes first"))
-                yield from self._row(wish.FREE_FOR, "free for", Input(
+                yield from self._row(FREE_FOR, "free for", Input(
                     first.free_for, compact=True, id="q-free-for", max_length=8,
                     placeholder="0; so many seconds before it starts"))
-                yield from self._row(wish.VARY, "vary", Input(
+                yield from self._row(VARY, "vary", Input(
                     first.vary, compact=True, id="q-vary", max_length=400,
-                    select_on_focus=False, placeholder=self._varied()))
-                yield from self._row(wish.REPEAT, "repeat", Input(
+                    select_on_focus=False, placeholder=varied))
+                yield from self._row(REPEAT, "repeat", Input(
                     first.repeat, compact=True, id="q-repeat", max_length=4,
                     placeholder="1; more times with other seeds"))
-                yield Static(self._note(), id="note")
+                yield Static(note, id="note")
                 yield Static("", id="trouble", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="no", compact=True, action="screen.cancel")
@@ -146,31 +266,17 @@ class QueueDialog(SubmitDialog):
         return Choice([(_NONE, "none"), *named], id="q-after", closed=True,
                       notes=["", *("waits" if one.waits else one.state for one in self._others)])
 
-    def _note(self) -> str:
-        return "It shares its devices with others, as its preset says, and waits only for " \
-            "memory." if self._spec.devices.share else \
-            "It starts by itself, also when the panel is closed."
-
-    def _varied(self) -> str:
-        return "nothing; or train.lr=1e-3,3e-4 batch.size=64,128" \
-            if self._spec.task.command is None else "nothing; or lr=1e-3,3e-4 for its --lr 1e-3"
-
     def on_mount(self) -> None:
-        self._show_count()
+        self.query_one(f"#row-{COUNT}").display = self._any
         self.query_one("#q-vary" if self._vary else "#yes").focus()
-
-    def _show_count(self) -> None:
-        self.query_one(f"#row-{wish.COUNT}").display = self._any
 
     @property
     def _any(self) -> bool:
         return self.query_one("#q-devices", Choice).value == _ANY
 
-    # --- keys ----------------------------------------------------------------------------------
-
     @on(Choice.Changed, "#q-devices")
     def _chosen(self) -> None:
-        self._show_count()
+        self.query_one(f"#row-{COUNT}").display = self._any
         self._clear()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -188,28 +294,27 @@ class QueueDialog(SubmitDialog):
             self._blame(err.field, str(err))
             return
         self.show("keeping the code as it is now …", "-plain")
-        self.dismiss(await in_thread(lambda: self._put(spec, when, asked, members),
-                                     name="panel-queue"))
+        self.dismiss(await in_thread(lambda: self._put(spec, when, asked, members)))
 
     def blame(self, error: UserError) -> None:
-        self._blame(*wish.field_of(error))
+        self._blame(*field_of(error))
 
     def _put(self, spec: RunSpec, when: submit.When, asked: Wish, members: Sequence[Member]
              ) -> Queued:
         """Blocks. Raises UserError."""
-        name = None
         if members:
             found = sweep.submit(members, when, spec.name, self._base)
             run, doubt = found.runs[0], found.doubt
-            name = f"sweep {found.id} of {len(found.runs)} runs"
+            name = f"Sweep {found.id} of {len(found.runs)} runs"
         else:
             prepared = submit.prepare(spec, self._inventory)
             run, doubt = submit.submit(spec, when, prepared, base=self._base), prepared.kept.doubt
+            name = f"Run {run.id}"
         chosen, free = spec.devices, spec.devices.free_gib
         devices = self._ticked if not asked.any else Wants(
             count=chosen.pick or 1, free=None if free is None else int(free * GIB),
             cpu=self._inventory.is_cpu).text
-        return Queued(run, devices, name, doubt,
+        return Queued(run, f"{name} waits in the queue for {devices}", doubt,
                       ["run", *arguments(spec, self._base), *asked.words()])
 
     def _wish(self) -> Wish:
@@ -221,14 +326,13 @@ class QueueDialog(SubmitDialog):
                     text("free-for"), text("vary"), text("repeat"))
 
     def _blame(self, field: str | None, why: str) -> None:
-        """Say at the field what does not fit, and go there."""
         self.show("")
-        if field in (wish.COUNT, wish.FREE) and not self._any:
-            field = wish.DEVICES
+        if field in (COUNT, FREE) and not self._any:
+            field = DEVICES
         if field is None:
             self.show(why)
             return
-        row = wish.COUNT if field == wish.FREE else field
+        row = COUNT if field == FREE else field
         place = self.query_one(f"#wrong-{row}", Static)
         place.update(harmless(why))
         place.display = True
@@ -264,22 +368,21 @@ async def problems(draft: Draft, inventory: Inventory) -> tuple[Problem, ...]:
             return tuple(p for p in err.problems if p.key not in _CURED)
         return ()
 
-    return await in_thread(check, name="panel-queue")
+    return await in_thread(check)
 
 
 async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory,
                         runs: tuple[RunLine, ...], *, vary: bool) -> Queued | None:
     """Show the dialog; None if the person leaves it. `vary`: begin with the values that are to
     vary. Call this from a worker. Raises SpecError."""
-    live, spec, first = [line for line in runs if line.live], draft.spec_to_wait(), \
-        first_wish(draft)
+    live = [line for line in runs if line.live]
+    spec, first = draft.spec_to_wait(), first_wish(draft)
     if vary:
         first = replace(first, vary=to_vary(spec))
     found: Queued | None = await app.push_screen_wait(QueueDialog(
         spec, inventory, draft.base, first, live, vary=vary))
     if found is not None:
-        whose = found.sweep[0].upper() + found.sweep[1:] if found.sweep else f"Run {found.run.id}"
-        same.done(app, f"{whose} waits in the queue for {found.devices}", [found.words])
+        same.done(app, found.said, [found.words])
         if found.doubt is not None:
             app.notify(found.doubt, title=f"Run {found.run.id}", severity="warning", markup=False,
                        timeout=12)

@@ -1,1 +1,0 @@
-"""Presets: opening the first one, loading another, saving the form as one."""
