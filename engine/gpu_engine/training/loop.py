@@ -118,7 +118,7 @@ class Loop:
 
     def _one_epoch(self) -> None:
         start, began = self.at.offset, self.at.step
-        batches = self.data.epoch(self.at.epoch, start)
+        batches = self._batches()
         while self.steps_per_epoch is None or self.at.offset < self.steps_per_epoch:
             skips = any(self.at.step + 1 in steps for steps in self.skip_steps)
             if not (self._leave_out(batches) if skips else self._step(batches)):
@@ -131,6 +131,17 @@ class Loop:
             self._due = self._next_due()
         if self.at.step == began and start == 0:
             raise UserError("the training data is not enough for one global batch")
+
+    def _batches(self) -> Iterator[Any]:
+        """The epoch's batches. Before the first collective the ranks wait for each other, however
+        long one takes to start workers, to read an index, or to skip what a resumed stream has
+        read before."""
+        batches = self.data.epoch(self.at.epoch, self.at.offset)
+        first = next(batches, None)
+        self.group.barrier()
+        if first is not None:
+            yield first
+            yield from batches
 
     def _step(self, batches: Iterator[Any]) -> bool:
         """Do one optimizer step on the next `accumulate` batches. Returns False if there are no

@@ -25,7 +25,6 @@ from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.strategies.choose import strategy_of
 from gpu_engine.training.stream import StreamData
 from gpu_engine.training.task import Task, has_default_collate
-from gpu_engine.training.waiting_data import WaitingData
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.last_gradient import LastGradient
@@ -77,8 +76,7 @@ class Session:
         if found:
             self._from, self._own, self.saver.step = found.path, found.own, found.state["step"]
         self.at = Position(state["step"], state["epoch"], state["offset"]) if state else Position()
-        self.data = WaitingData(group)
-        self.data.source, self.sampler = self._data(data)
+        self.data, self.sampler = self._data(data)
         if state:
             self._move_to_new_batch_size(state)
         total, epochs = self._length()
@@ -220,7 +218,8 @@ class Session:
                 known, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed,
-                start_all_reduce_min=self.data.start_all_reduce_min, copies=self._copies), None
+                meet=self.group.barrier, start_all_reduce_min=self.group.start_all_reduce_min,
+                copies=self._copies), None
         if not hasattr(data, "__len__"):
             raise UserError(f"{type(self.task).__name__}.train_data returned a "
                             f"{type(data).__name__}: a dataset has len() and [index], or is a "
