@@ -22,7 +22,7 @@ from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
-from gpu_engine.training.strategies.choose import strategy_of
+from gpu_engine.training.strategies.base import strategy_of
 from gpu_engine.training.stream import StreamData
 from gpu_engine.training.task import Task, has_default_collate
 from gpu_engine.worker.rank.failures import PeerLost
@@ -69,9 +69,7 @@ class Session:
         self.optimizer = _optimizer(self.task, raw, job)
         # Made after the optimizer: Adam makes its state beside the weights when it steps.
         self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
-        requested = resuming.RequestedCheckpoint(job.resume_from, job.attempt) \
-            if job.resume_from else None
-        found = resuming.find(self.folder, group, recorder, requested)
+        found = resuming.find(self.folder, group, recorder, job.resume_from, job.attempt)
         state = found.state if found else None
         if found:
             self._from, self._own, self.saver.step = found.path, found.own, found.state["step"]

@@ -22,7 +22,6 @@ from gpu_engine.worker.rank.patient_barrier import PatientBarrier
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.store import Store, another
 
-_TEXT = 8192
 _PIECE = 64 << 20  # bytes; gloo sends a message as a whole, however large
 
 
@@ -146,14 +145,8 @@ class Group:
         return answer
 
     def broadcast(self, text: str) -> str:
-        """Rank 0's text (at most 8 KiB of UTF-8), on every rank."""
-        if self._control is None:
-            return text
-        cell = torch.zeros(_TEXT, dtype=torch.uint8)
-        if self.rank == 0:
-            cell[:len(text.encode())] = _bytes(text.encode())
-        dist.broadcast(cell, 0, group=self._control)
-        return bytes(cell.tolist()).rstrip(b"\0").decode()
+        """Rank 0's text, on every rank."""
+        return self.broadcast_bytes(text.encode()).decode()
 
     def broadcast_bytes(self, data: bytes) -> bytes:
         """Rank 0's bytes, on every rank."""
