@@ -18,7 +18,6 @@ from typing import Any
 from ..events import schema
 from ..events.writer import encode
 from ..worker.rank.record_writer import RecordWriter
-from ..worker.rank.values import ReservedNames
 from . import notes
 from .findings import Findings
 from .lifeline import Lifeline
@@ -57,7 +56,6 @@ class ScriptRecorder:
         self._claim = Claim(path)
         self._lifeline = Lifeline.of_supervisor()
         self._events = StepEvents()
-        self._reserved = ReservedNames()
         self._pid = os.getpid()
         self._thread: WriterThread | None = None
         self._given_up = False
@@ -152,9 +150,7 @@ class ScriptRecorder:
     def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step, from `gpu_engine.log`."""
         self.queue.append(Values({name: self._read(v) for name, v in values.items()}))
-        text = self._reserved.warning(values)
-        if text is not None:
-            self.write(schema.Warning(text))
+        self._writer.warn_of_names(values, self.write)
 
     def logged(self, values: dict[str, Any]) -> None:
         """Record named values that the script passes to a logger. As that may happen at each step,

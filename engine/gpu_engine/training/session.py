@@ -27,11 +27,10 @@ from gpu_engine.training.stream import StreamData
 from gpu_engine.training.task import Task, has_default_collate
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.job import Job
-from gpu_engine.worker.rank.last_gradient import LastGradient
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
-from gpu_engine.worker.rank.step_parts import READY
+from gpu_engine.worker.rank.step_parts import READY, LastGradient
 
 
 class Session:

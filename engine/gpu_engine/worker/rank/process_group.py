@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 
 from gpu_engine.worker.rank.failures import Failures
-from gpu_engine.worker.rank.heartbeat import Heartbeat
 from gpu_engine.worker.rank.identity import Identity
 from gpu_engine.worker.rank.last_step import LastStep
-from gpu_engine.worker.rank.patient_barrier import PatientBarrier
+from gpu_engine.worker.rank.patient_barrier import Heartbeat, PatientBarrier
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.store import Store, another
 
