@@ -30,7 +30,7 @@ from .identity import Identity
 from .loss import Losses, PendingLoss
 from .optimizers import Optimizers
 from .recorder import ScriptRecorder
-from .step_events import Step
+from .trainings import Step
 
 RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
 """The phases of a script's rank."""

@@ -24,7 +24,8 @@ from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
 from .parts import ScriptParts
 from .rank_lock import Claim
-from .step_events import LateEvent, Logged, Step, StepEvents, Values
+from .step_events import StepEvents, Values
+from .trainings import Step
 from .writer_thread import WriterThread
 
 _PATIENCE = 5.0
@@ -120,7 +121,7 @@ class ScriptRecorder:
     def write(self, event: schema.Event) -> None:
         """Write an event at once. If another write hangs, the event waits in the queue."""
         if not self._given_up and not self._writer.write(event, timeout=_PATIENCE):
-            self.queue.append(LateEvent(event))
+            self.queue.append(event)
 
     def write_failure(self, err: BaseException) -> None:
         """Write where a rank that `err` ends was, if it is one of a group."""
@@ -155,7 +156,7 @@ class ScriptRecorder:
     def logged(self, values: dict[str, Any]) -> None:
         """Record named values that the script passes to a logger. As that may happen at each step,
         only the latest values are written, once a second."""
-        self.queue.append(Logged({name: self._read(v) for name, v in values.items()}))
+        self.queue.append(Values({name: self._read(v) for name, v in values.items()}, latest=True))
 
     def settled_step(self) -> int:
         """The number of steps so far, including those in the queue; while a write hangs, the number
