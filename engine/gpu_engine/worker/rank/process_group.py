@@ -156,7 +156,7 @@ class Group:
         cell = torch.empty(int(size), dtype=torch.uint8)
         if self.rank == 0:
             cell.copy_(_bytes(data))
-        for piece in cell.split(_PIECE):
+        for piece in cell.split(_PIECE) if len(cell) else ():
             dist.broadcast(piece, 0, group=self._control)
         return ctypes.string_at(cell.data_ptr(), cell.numel())  # numpy may not be there
 
