@@ -24,7 +24,6 @@ MAY = {
     "engine/gpu_engine/cli/output.py": "the one place",
     "engine/gpu_engine/cli/watch.py": "rich draws the table; each text in it is cleaned",
     "engine/gpu_engine/worker/start.py": "a rank: its output goes to its log",
-    "engine/gpu_engine/worker/rank/progress_line.py": "a rank: numbers",
     "engine/gpu_engine/worker/rank/recorder.py": "a rank",
     "engine/gpu_engine/worker/rank/debugger.py": "a rank, into its own terminal",
     "engine/gpu_engine/worker/without_supervisor.py": "a rank",

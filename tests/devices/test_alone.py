@@ -131,7 +131,7 @@ def test_what_a_rank_asks_torch(monkeypatch):
     """Memory, generators, and whether torch can use the device at all."""
     import torch
 
-    from gpu_engine.training import accumulation_dtype, rng
+    from gpu_engine.training import precision, rng
     from gpu_engine.training.data import move
     from gpu_engine.worker import with_torch
     from gpu_engine.worker.rank import memory
@@ -165,9 +165,9 @@ def test_what_a_rank_asks_torch(monkeypatch):
     rng.restore(saved, [mps, xpu])
     assert (int(kept["mps"]), int(kept["xpu"])) == (1, 2)
     rng.restore(rng.capture([]), [mps])  # of a checkpoint from another kind of device
-    assert accumulation_dtype.widest(mps) == accumulation_dtype.widest(xpu) == torch.float32
-    assert accumulation_dtype.widest(torch.device("cpu")) == torch.float64
-    assert accumulation_dtype.wide(torch.zeros(2)).dtype == torch.float64
+    assert precision.widest(mps) == precision.widest(xpu) == torch.float32
+    assert precision.widest(torch.device("cpu")) == torch.float64
+    assert precision.wide(torch.zeros(2)).dtype == torch.float64
     waits = []
     batch = SimpleNamespace(to=lambda device, non_blocking: waits.append(not non_blocking))
     move(batch, mps)

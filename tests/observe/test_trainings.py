@@ -6,7 +6,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.observe.trainings import OptimizerStep, Trainings
+from gpu_engine.observe.trainings import Step, Trainings
+
+
+def stepped(index, at, alive=None):
+    return Step(index, "", None, None, None, alive, at)
 
 
 def told(order, *, fresh=None, seconds=0.0):
@@ -14,7 +18,7 @@ def told(order, *, fresh=None, seconds=0.0):
     one for the curve, with "|" before each training, and one for the steps beside it."""
     trainings, curve, beside, out = Trainings(), "", "", []
     for at, index in enumerate(order):
-        out += trainings.add(OptimizerStep(index, at, (fresh or {}).get(at)), at * seconds)
+        out += trainings.add(stepped(index, at, (fresh or {}).get(at)), at * seconds)
         out += trainings.wait(at * seconds)
     out += trainings.end(len(order) * seconds)
     for one in out:
@@ -23,7 +27,7 @@ def told(order, *, fresh=None, seconds=0.0):
             curve += ("|" if one.begins_training else "") + letter
         else:
             beside += letter
-    assert sorted(one.step.values for one in out) == list(range(len(order)))
+    assert sorted(one.step.number for one in out) == list(range(len(order)))
     return curve, beside
 
 
@@ -43,8 +47,8 @@ def test_layer_by_layer_each_layer_is_a_training():
 def test_slow_trainings_are_told_apart_before_fifty_steps():
     trainings = Trainings()
     for at in range(4):
-        list(trainings.add(OptimizerStep(0, at), at * 6.0))
-    out = [one for at in range(4, 8) for one in trainings.add(OptimizerStep(1, at), at * 6.0)]
+        list(trainings.add(stepped(0, at), at * 6.0))
+    out = [one for at in range(4, 8) for one in trainings.add(stepped(1, at), at * 6.0)]
     assert not out
     assert [one.begins_training for one in trainings.wait(7 * 6.0)] == [True, False, False, False]
 
@@ -85,15 +89,15 @@ def test_no_step_is_lost_or_given_twice_and_their_order_stays(turns, news, secon
     trainings, out = Trainings(), []
     for at, index in enumerate(order):
         alive = frozenset(order[:at]) - {index} if at in news else None
-        out += trainings.add(OptimizerStep(index, at, alive), at * seconds)
+        out += trainings.add(stepped(index, at, alive), at * seconds)
         out += trainings.wait(at * seconds)
         assert len(trainings.kept) < 800
     out += trainings.end(len(order) * seconds)
-    assert sorted(one.step.values for one in out) == list(range(len(order)))
+    assert sorted(one.step.number for one in out) == list(range(len(order)))
     for index in set(order):
-        mine = [one.step.values for one in out if one.step.optimizer == index]
+        mine = [one.step.number for one in out if one.step.optimizer == index]
         assert mine == sorted(mine)
-    curve = [one.step.values for one in out if one.on_curve]
+    curve = [one.step.number for one in out if one.on_curve]
     assert curve == sorted(curve)
     if order:
         assert sum(one.begins_training for one in out) == trainings.number >= 1

@@ -253,7 +253,7 @@ def read(make, rank: int, world: int, workers: int) -> list:
 
     known = known_division(make(), None, rank=rank, ranks=world, workers=workers)
     stream = StreamData(known, micro=MICRO, accumulate=1, rank=rank, ranks=world, workers=workers,
-                        device=torch.device("cpu"), collate=collate, seed=7,
+                        device=torch.device("cpu"), collate=collate, seed=7, meet=dist.barrier,
                         start_all_reduce_min=start_all_reduce_min)
     outside = torch.get_rng_state(), random.getstate()
     epochs = [list(stream.epoch(epoch)) for epoch in range(2)]

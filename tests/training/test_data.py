@@ -103,19 +103,6 @@ def test_starting_within_an_epoch_gives_its_rest(sampler: EpochSampler, seed: in
     assert dealt(sampler, seed, 3, 0, 1, start) == whole[start * sampler.accumulate:]
 
 
-@given(shapes, st.integers(0, 1000), st.integers(1, 200), st.data())
-def test_indices_alone_are_the_same(sampler: EpochSampler, epoch: int, at_once: int, data) -> None:
-    start, first = data.draw(st.integers(0, sampler.steps)), data.draw(
-        st.integers(0, sampler.replicas - 1))
-    part = RankSampler(sampler, 7, first, 1)
-    part.set_epoch(epoch, start)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpu_engine.training.data._AT_ONCE", at_once)
-        alone = list(part.indices())
-    assert all(indices.dtype is torch.int64 for indices in alone)
-    assert [i.tolist() for i in alone] == [i for _, i in dealt(sampler, 7, epoch, first, 1, start)]
-
-
 @given(st.integers(0, 2**62), st.integers(0, 10**6))
 def test_orders_differ_between_epochs_and_repeat(seed: int, epoch: int) -> None:
     order = permutation(seed, epoch, 50)

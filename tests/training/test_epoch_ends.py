@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from gpu_engine import Task
 from gpu_engine.training.data import EpochSampler, MapData
-from gpu_engine.training.division import KnownDivision
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.schedule import Schedule
-from gpu_engine.training.stream import StreamData
-from gpu_engine.training.waiting_data import WaitingData
 from gpu_engine.worker.rank.identity import Identity
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
@@ -30,12 +26,10 @@ CPU = torch.device("cpu")
 
 
 class Watched(Group):
-    """A group of one that notes what is asked of the ranks, and knows of one that is slow or
-    not."""
+    """A group of one that notes what is asked of the ranks."""
 
-    def __init__(self, slow: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(Identity())
-        self._slow = slow
         self.asked: list[str] = []
 
     def barrier(self) -> None:
@@ -43,63 +37,7 @@ class Watched(Group):
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
         self.asked.append("all_reduce_max")
-        return [max(value, float(self._slow)) for value in values]
-
-
-def map_data(data: object = DATA, workers: int = 0, collate: Callable = default_collate) -> MapData:
-    return MapData(data, EpochSampler(12, 4, 1, 1), seed=0, first=0, count=1, workers=workers,
-                   device=CPU, collate=collate, default_collate=collate is default_collate)
-
-
-def met(data: MapData, *, slow: bool) -> list[list[str]]:
-    """What is asked of the ranks in each of three epochs, of which the first is a resumed one."""
-    group = Watched(slow)
-    waiting = WaitingData(group)
-    waiting.source = data
-    each = []
-    for epoch, start in ((0, 1), (1, 0), (2, 0)):
-        seen = [batch[0].flatten().tolist() for batch in waiting.epoch(epoch, start)]
-        assert seen == [batch[0].flatten().tolist() for batch in data.epoch(epoch, start)]
-        each.append(list(group.asked))
-        group.asked.clear()
-    return each
-
-
-def test_ranks_whose_data_begins_at_once_meet_in_the_first_epoch_only() -> None:
-    assert met(map_data(), slow=False) == [["barrier", "all_reduce_max"], [], []]
-
-
-def test_one_rank_whose_data_takes_long_makes_all_meet() -> None:
-    always = [["barrier", "all_reduce_max"], ["barrier"], ["barrier"]]
-    assert met(map_data(), slow=True) == always
-    assert met(map_data(Subset(DATA, range(12))), slow=False) == always
-
-
-class Epochs(TensorDataset):
-    """Does something of its own at the beginning of an epoch."""
-
-    def set_epoch(self, epoch: int) -> None:
-        pass
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(())
-
-
-def test_only_indexing_tensors_here_begins_at_once() -> None:
-    def own(examples: list) -> list:
-        return examples
-
-    assert map_data().begins_at_once
-    assert not map_data(workers=1).begins_at_once
-    assert not map_data(Epochs(*DATA.tensors)).begins_at_once
-    assert not map_data(Subset(DATA, range(12))).begins_at_once
-    assert not map_data(collate=own).begins_at_once
-    stream = StreamData(KnownDivision(Stream(), frozenset()), micro=1, accumulate=1, rank=0,
-                        ranks=1, workers=0, device=CPU, collate=default_collate, seed=0,
-                        start_all_reduce_min=lambda v: lambda: v)
-    assert not stream.begins_at_once
+        return values
 
 
 class Mean(Task):
@@ -128,9 +66,9 @@ def test_an_epochs_end_is_waited_for_if_there_is_an_evaluation(
     """With none, the losses are waited for at the end of the run only."""
     evaluations, model = [], nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    group = Watched(slow=False)
-    data = WaitingData(group)
-    data.source = map_data()
+    group = Watched()
+    data = MapData(DATA, EpochSampler(12, 4, 1, 1), seed=0, first=0, count=1, workers=0,
+                   device=CPU, collate=default_collate, default_collate=True)
     recorder = Recorder(tmp_path / "events")
     at = Position()
 
@@ -151,7 +89,8 @@ def test_an_epochs_end_is_waited_for_if_there_is_an_evaluation(
     recorder.close()
     assert (at.step, at.epoch) == (9, 2)
     assert evaluations == ([3, 6] if evaluates else [])
-    assert group.asked == ["barrier", *["all_reduce_max"] * (1 + settled)]
+    assert group.asked.count("barrier") == 3
+    assert group.asked.count("all_reduce_max") == settled
 
 
 @pytest.mark.parametrize("held_out", [0, 4])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
-from gpu_engine.training.eval_chunks import HeldOut
+from gpu_engine.training.evaluate import HeldOut
 
 from . import ranks
 from .conftest import recorded

@@ -118,7 +118,7 @@ def one_rank(kind, rank: int, ranks: int, workers: int, start: int = 0) -> list[
     known = known_division(kind(), None, rank=rank, ranks=ranks, workers=workers)
     data = StreamData(known, micro=streams.MICRO, accumulate=1, rank=rank, ranks=ranks,
                       workers=workers, device=torch.device("cpu"), collate=streams.collate, seed=7,
-                      start_all_reduce_min=lambda value: lambda: value)
+                      meet=lambda: None, start_all_reduce_min=lambda value: lambda: value)
     return [list(data.epoch(0)), list(data.epoch(1, start))]
 
 
@@ -163,7 +163,7 @@ def test_examples_left_over_in_workers_make_batches_together() -> None:
     known = known_division(Uneven(), None, rank=0, ranks=1, workers=3)
     data = StreamData(known, micro=5, accumulate=1, rank=0, ranks=1, workers=3,
                       device=torch.device("cpu"), collate=streams.collate, seed=7,
-                      start_all_reduce_min=lambda value: lambda: value)
+                      meet=lambda: None, start_all_reduce_min=lambda value: lambda: value)
     assert sorted(n for b in data.epoch(0) for n in b[0]) == list(range(70))
 
 

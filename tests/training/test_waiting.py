@@ -12,8 +12,7 @@ import torch.distributed as dist
 from gpu_engine.training import checkpoint
 from gpu_engine.worker.rank import patient_barrier
 from gpu_engine.worker.rank.failures import PeerLost
-from gpu_engine.worker.rank.heartbeat import Heartbeat
-from gpu_engine.worker.rank.patient_barrier import PatientBarrier
+from gpu_engine.worker.rank.patient_barrier import Heartbeat, PatientBarrier
 
 from . import ranks
 from .test_saving import names, phase, step

@@ -20,9 +20,9 @@ from ..events import schema
 from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import current
-from ..worker.rank.error_event import error_event
-from ..worker.rank.last_gradient import LastGradient
+from ..worker.rank.memory import error_event
 from ..worker.rank.sniff import Sniffer
+from ..worker.rank.step_parts import LastGradient
 from . import frames, identity, notes, parts, torch_private
 from .by_hand import ByHand
 from .findings import Findings
@@ -30,7 +30,7 @@ from .identity import Identity
 from .loss import Losses, PendingLoss
 from .optimizers import Optimizers
 from .recorder import ScriptRecorder
-from .step_events import Step
+from .trainings import Step
 
 RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
 """The phases of a script's rank."""

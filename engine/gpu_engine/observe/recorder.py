@@ -18,14 +18,14 @@ from typing import Any
 from ..events import schema
 from ..events.writer import encode
 from ..worker.rank.record_writer import RecordWriter
-from ..worker.rank.values import ReservedNames
 from . import notes
 from .findings import Findings
 from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
 from .parts import ScriptParts
 from .rank_lock import Claim
-from .step_events import LateEvent, Logged, Step, StepEvents, Values
+from .step_events import StepEvents, Values
+from .trainings import Step
 from .writer_thread import WriterThread
 
 _PATIENCE = 5.0
@@ -57,7 +57,6 @@ class ScriptRecorder:
         self._claim = Claim(path)
         self._lifeline = Lifeline.of_supervisor()
         self._events = StepEvents()
-        self._reserved = ReservedNames()
         self._pid = os.getpid()
         self._thread: WriterThread | None = None
         self._given_up = False
@@ -122,7 +121,7 @@ class ScriptRecorder:
     def write(self, event: schema.Event) -> None:
         """Write an event at once. If another write hangs, the event waits in the queue."""
         if not self._given_up and not self._writer.write(event, timeout=_PATIENCE):
-            self.queue.append(LateEvent(event))
+            self.queue.append(event)
 
     def write_failure(self, err: BaseException) -> None:
         """Write where a rank that `err` ends was, if it is one of a group."""
@@ -152,14 +151,12 @@ class ScriptRecorder:
     def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step, from `gpu_engine.log`."""
         self.queue.append(Values({name: self._read(v) for name, v in values.items()}))
-        text = self._reserved.warning(values)
-        if text is not None:
-            self.write(schema.Warning(text))
+        self._writer.warn_of_names(values, self.write)
 
     def logged(self, values: dict[str, Any]) -> None:
         """Record named values that the script passes to a logger. As that may happen at each step,
         only the latest values are written, once a second."""
-        self.queue.append(Logged({name: self._read(v) for name, v in values.items()}))
+        self.queue.append(Values({name: self._read(v) for name, v in values.items()}, latest=True))
 
     def settled_step(self) -> int:
         """The number of steps so far, including those in the queue; while a write hangs, the number

@@ -1,7 +1,7 @@
 """Turns a script's steps and logged values into lines of the rank's record.
 
-The script's thread appends items to a queue, each of one of the classes below, and the thread that
-writes takes them out.
+The script's thread appends items to a queue, and the thread that writes takes them out: a `Step`,
+`Values`, or an event that could not be written at once.
 """
 
 from __future__ import annotations
@@ -9,79 +9,26 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..events import schema
 from ..events.writer import encode
 from ..worker.rank.values import loss_fields, number, short
-from .loss import PendingLoss, has_arrived, value_of
-from .trainings import OptimizerStep, PlacedStep, Trainings
+from .loss import has_arrived, value_of
+from .trainings import PlacedStep, Step, Trainings
 
 _EACH_LOSS_UP_TO = 40  # losses a tick, 200 a second, as in the engine's own recorder
 _LOGGED_EVERY = 1.0  # seconds
 _OTHERS = 8  # the most optimizers beside the curve's whose losses are recorded
 
 
-class Step(NamedTuple):
-    """One step of an optimizer."""
-
-    optimizer: int
-    """Its number."""
-    name: str
-    """Its class."""
-    loss: float | PendingLoss | None
-    """None: unknown."""
-    lr: float | None
-    norm: float | PendingLoss | None = None
-    """The norm of its gradients, if the run records it."""
-    others_alive: frozenset[int] | None = None
-    """See `trainings.OptimizerStep`."""
-
-    @property
-    def arrived(self) -> bool:
-        """Whether its numbers have come from the GPU."""
-        return has_arrived(self.loss) and has_arrived(self.norm)
-
-
 class Values(NamedTuple):
     """Named values of the current step. A value under "" only has to arrive; it is not recorded."""
 
     values: dict[str, Any]
-
-    @property
-    def arrived(self) -> bool:
-        """Whether its numbers have come from the GPU."""
-        return all(map(has_arrived, self.values.values()))
-
-
-class Logged(NamedTuple):
-    """Named values that went to a logger. The latest ones are recorded once a second."""
-
-    values: dict[str, Any]
-
-    @property
-    def arrived(self) -> bool:
-        """Whether its numbers have come from the GPU."""
-        return all(map(has_arrived, self.values.values()))
-
-
-class LateEvent(NamedTuple):
-    """An event that could not be written at once."""
-
-    event: schema.Event
-    arrived = True
-
-
-class _StepValues(NamedTuple):
-    """The values that are recorded for one step."""
-
-    name: str
-    """The class of its optimizer."""
-    number: int
-    """Its number among the steps of its optimizer, from 1."""
-    loss: float | None
-    lr: float | None
-    norm: float | None
+    latest: bool = False
+    """Whether they went to a logger: of these only the latest ones are recorded, once a second."""
 
 
 class _Span:
@@ -99,14 +46,14 @@ class _Span:
         self.losses: list[float] = []
         self.norm: float | None = None
 
-    def add(self, values: _StepValues) -> None:
+    def add(self, step: Step) -> None:
         """Add one more step."""
         self.n += 1
-        self.name, self.lr = values.name, values.lr
-        if values.loss is not None:
-            self.losses.append(values.loss)
-        if values.norm is not None:
-            self.norm = values.norm
+        self.name, self.lr = step.name, step.lr
+        if step.loss is not None:
+            self.losses.append(step.loss)
+        if step.norm is not None:
+            self.norm = step.norm
 
 
 class StepEvents:
@@ -139,7 +86,7 @@ class StepEvents:
         trainings, now = self._trainings, time.monotonic()
         while queue:
             item = queue[0]
-            if not item.arrived:
+            if not all(map(has_arrived, _numbers_of(item))):
                 break
             queue.popleft()
             if type(item) is not Step:
@@ -172,35 +119,32 @@ class StepEvents:
         lines.append(encode(schema.Metric(self._logged_at, self._logged)))
         self._logged = {}
 
-    def _step_of(self, item: Step) -> OptimizerStep[_StepValues]:
+    def _step_of(self, item: Step) -> Step:
         index = item.optimizer
-        self._steps[index] = self._steps.get(index, 0) + 1
-        return OptimizerStep(index, _StepValues(
-            item.name, self._steps[index], value_of(item.loss), item.lr, value_of(item.norm)),
-            item.others_alive)
+        number = self._steps[index] = self._steps.get(index, 0) + 1
+        return item._replace(number=number, loss=value_of(item.loss), norm=value_of(item.norm))
 
-    def _add_step(self, one: PlacedStep[_StepValues], skipped: int, lines: list[bytes]) -> None:
-        index, values = one.step.optimizer, one.step.values
+    def _add_step(self, one: PlacedStep, skipped: int, lines: list[bytes]) -> None:
+        step = one.step
         if not one.on_curve:
-            span = self._beside.setdefault(index, _Span())
-            span.step = values.number
-            span.add(values)
+            span = self._beside.setdefault(step.optimizer, _Span())
+            span.step = step.number
+            span.add(step)
             return
         if one.begins_training and self._trainings.number > 1:
             self._end_span(skipped, lines)
             lines.append(encode(schema.Training(
-                self._trainings.number, self._curve.step, values.name, index)))
+                self._trainings.number, self._curve.step, step.name, step.optimizer)))
         self._curve.step += 1
-        self._curve.add(values)
+        self._curve.add(step)
 
-    def _add_item(self, item: Values | Logged | LateEvent, skipped: int,
-                  lines: list[bytes]) -> None:
-        if isinstance(item, LateEvent):
+    def _add_item(self, item: Values | schema.Event, skipped: int, lines: list[bytes]) -> None:
+        if not isinstance(item, Values):
             self._end_span(skipped, lines)
-            lines.append(encode(item.event))
+            lines.append(encode(item))
             return
         values = {name: number(value_of(v)) for name, v in item.values.items()}
-        if isinstance(item, Logged):
+        if item.latest:
             self._logged |= {name: v for name, v in values.items() if v is not None}
             self._logged_at = self._curve.step
         elif "" not in values:
@@ -243,3 +187,10 @@ class StepEvents:
                                                 **loss_fields(losses, _EACH_LOSS_UP_TO))))
         curve.losses = curve.losses[at + 1:]
         curve.n = len(curve.losses)
+
+
+def _numbers_of(item: Any) -> Iterable[Any]:
+    """The numbers of an item of the queue that may still be on their way from the GPU."""
+    if isinstance(item, Step):
+        return item.loss, item.norm
+    return item.values.values() if isinstance(item, Values) else ()

@@ -19,10 +19,7 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-V = TypeVar("V")
+from typing import Any, NamedTuple
 
 ENOUGH = 50
 """So many steps of another optimizer in a row make a training of their own."""
@@ -30,29 +27,34 @@ _FEW, _SECONDS = 3, 10.0
 """So few steps are enough after so many seconds, if the curve's optimizer had made as many."""
 
 
-@dataclass(eq=False)
-class OptimizerStep(Generic[V]):
-    """One step of one optimizer."""
+class Step(NamedTuple):
+    """One step of an optimizer."""
 
     optimizer: int
     """Its number."""
-    values: V
-    """What the caller keeps of the step."""
+    name: str
+    """Its class."""
+    loss: Any
+    """A float, or a `PendingLoss` until that has arrived; None: unknown."""
+    lr: float | None
+    norm: Any = None
+    """The norm of its gradients, of the same types, if the run records it."""
     others_alive: frozenset[int] | None = None
     """If the optimizer has its number since this step, the numbers of all others that still exist;
     else None."""
+    number: int = 0
+    """Its number among the steps of its optimizer, from 1, once it is known."""
 
 
-@dataclass(eq=False)
-class PlacedStep(Generic[V]):
+class PlacedStep(NamedTuple):
     """A step for which it is decided whether it is on the curve or beside it."""
 
     on_curve: bool
     begins_training: bool
-    step: OptimizerStep[V]
+    step: Step
 
 
-class Trainings(Generic[V]):
+class Trainings:
     """What is known so far about one rank's optimizers."""
 
     def __init__(self) -> None:
@@ -60,7 +62,7 @@ class Trainings(Generic[V]):
         """The optimizer whose steps are the curve; None if nothing has stepped."""
         self.number = 0
         """The number of the current training, from 1."""
-        self.kept: list[OptimizerStep[V]] = []
+        self.kept: list[Step] = []
         """Steps since the curve's last one that are not decided yet."""
         self._since = 0.0
         """When the first of the kept steps came."""
@@ -75,7 +77,7 @@ class Trainings(Generic[V]):
         self._inner: set[int] = set()
         """Optimizers of inner loops."""
 
-    def add(self, step: OptimizerStep[V], now: float) -> Iterator[PlacedStep[V]]:
+    def add(self, step: Step, now: float) -> Iterator[PlacedStep]:
         """Take one more step, at the time `now` in seconds. Gives, in order, the steps that are
         decided by it."""
         if self.curve is None or (step.optimizer == self.curve and self._takes_over(step)):
@@ -88,7 +90,7 @@ class Trainings(Generic[V]):
         else:
             yield from self._other(step, now)
 
-    def wait(self, now: float) -> Iterator[PlacedStep[V]]:
+    def wait(self, now: float) -> Iterator[PlacedStep]:
         """Note that no step has come by the time `now`. Gives the steps that are decided by it."""
         for index, count in self._others.items():
             if index not in self._turns and min(count, self._row) >= _FEW \
@@ -96,7 +98,7 @@ class Trainings(Generic[V]):
                 yield from self._continue_with(index, now)
                 return
 
-    def end(self, now: float) -> Iterator[PlacedStep[V]]:
+    def end(self, now: float) -> Iterator[PlacedStep]:
         """Note that no further step will come. Gives all steps that are left."""
         while self.kept:
             new = [i for i, count in self._others.items() if i not in self._turns and count > 1]
@@ -105,7 +107,7 @@ class Trainings(Generic[V]):
             yield from self._continue_with(new[0], now)
         yield from self._end_turns()
 
-    def _other(self, step: OptimizerStep[V], now: float) -> Iterator[PlacedStep[V]]:
+    def _other(self, step: Step, now: float) -> Iterator[PlacedStep]:
         index = step.optimizer
         count = self._others[index] = self._others.get(index, 0) + 1
         if index in self._turns:
@@ -123,7 +125,7 @@ class Trainings(Generic[V]):
         if index in self._before or count >= ENOUGH:
             yield from self._continue_with(index, now)
 
-    def _takes_over(self, step: OptimizerStep[V]) -> bool:
+    def _takes_over(self, step: Step) -> bool:
         """Whether this step, under the curve's number, is by a new optimizer that begins a
         training."""
         if step.others_alive is None:
@@ -132,7 +134,7 @@ class Trainings(Generic[V]):
             self._inner.add(step.optimizer)
         return step.optimizer not in self._inner
 
-    def _continue_with(self, index: int, now: float) -> Iterator[PlacedStep[V]]:
+    def _continue_with(self, index: int, now: float) -> Iterator[PlacedStep]:
         """Continue the curve with another optimizer, from the first of its kept steps on."""
         kept, self.kept = self.kept, []
         at = next(i for i, step in enumerate(kept) if step.optimizer == index)
@@ -145,7 +147,7 @@ class Trainings(Generic[V]):
         for step in kept[at + 1:]:
             yield from self.add(step, now)
 
-    def _begin(self, step: OptimizerStep[V]) -> PlacedStep[V]:
+    def _begin(self, step: Step) -> PlacedStep:
         if self.curve is not None:
             self._before.add(self.curve)
         self._before.discard(step.optimizer)
@@ -154,7 +156,7 @@ class Trainings(Generic[V]):
         self.number += 1
         return PlacedStep(True, True, step)
 
-    def _end_turns(self) -> Iterator[PlacedStep[V]]:
+    def _end_turns(self) -> Iterator[PlacedStep]:
         """The curve's optimizer steps once more, so the steps in between were turns of others."""
         for index, count in self._others.items():
             self._turns[index] = max(count, self._turns.get(index, 0))

@@ -151,7 +151,7 @@ _DDP = "gpu_engine.training.strategies.distributed:Distributed"
 
 register(Mode(
     name="single", label="single", short="single", help="one device",
-    strategy="gpu_engine.training.strategies.single:Single",
+    strategy="gpu_engine.training.strategies.base:Strategy",
     process_a_device=False, replica_a_device=False, most_devices=1))
 register(Mode(
     name="dp", label="DataParallel", short="DP", help="one process, several GPUs",

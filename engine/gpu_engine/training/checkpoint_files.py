@@ -79,27 +79,20 @@ class _Hashing:
             if self._gate is not None:
                 self._gate.pause()
             piece = view[start:start + _PIECE]
-            try:
-                self._file.write(piece)
-            except OSError as err:
-                self.error = err
-                raise
             self.hash.update(piece)
             self.size += len(piece)
-            if self.size - self._synced >= _SYNC:
-                self._sync()
-            self._progress.done += len(piece)
-        return len(view)
-
-    def _sync(self) -> None:
-        with self._gate.aside() if self._gate is not None else contextlib.nullcontext():
             try:
-                self._file.flush()
-                os.fdatasync(self._file.fileno())
+                self._file.write(piece)
+                if self.size - self._synced >= _SYNC:
+                    with self._gate.aside() if self._gate is not None else contextlib.nullcontext():
+                        self._file.flush()
+                        os.fdatasync(self._file.fileno())
+                    self._synced = self.size
             except OSError as err:
                 self.error = err
                 raise
-        self._synced = self.size
+            self._progress.done += len(piece)
+        return len(view)
 
     def flush(self) -> None:
         self._file.flush()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.accumulation_dtype import wide
+from gpu_engine.training.precision import wide
 
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device)
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Gate:
@@ -66,54 +67,26 @@ class Writer:
     """Runs one write at a time in a thread."""
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._busy = False
-        self._after: list[Callable[[], None]] = []
-        self._result = ""
-        self._error: BaseException | None = None
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._jobs: list[Future[str]] = []
 
     def start(self, write: Callable[[], str]) -> None:
-        """Start `write` in a thread. It returns what went wrong, or "". The previous write must
+        """Start `write` in the thread. It returns what went wrong, or "". The previous write must
         have been waited for."""
-        self._result, self._error, self._busy = "", None, True
-        self._thread = threading.Thread(target=self._run, args=(write,), name="checkpoint")
-        self._thread.start()
+        self._jobs = [self._thread.submit(_inside, write)]
 
     def after(self, act: Callable[[], None]) -> None:
-        """Call `act` if the write succeeded: now, or as soon as it is done."""
-        with self._lock:
-            if self._busy:
-                self._after.append(act)
-                return
-        if self._error is None and not self._result:
-            act()
+        """Call `act`, in the thread, once the write is done, if it succeeded."""
+        written = self._jobs[0]
+        self._jobs.append(self._thread.submit(_inside, lambda: written.result() or act() or ""))
 
     def wait(self) -> str:
         """Wait for the write and return what it returned. Raises what it raised, once."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        return self._result
+        jobs, self._jobs = self._jobs, []
+        said = [job.result() for job in jobs]
+        return said[0] if said else ""
 
-    def _run(self, write: Callable[[], str]) -> None:
-        try:
-            with gate.inside():
-                self._result = write()
-                while act := self._next():
-                    if not self._result:
-                        act()
-        except BaseException as err:  # noqa: BLE001 - raised in `wait`
-            self._error = err
-        finally:
-            self._busy = False
 
-    def _next(self) -> Callable[[], None] | None:
-        with self._lock:
-            if self._after:
-                return self._after.pop(0)
-            self._busy = False
-            return None
+def _inside(work: Callable[[], str]) -> str:
+    with gate.inside():
+        return work()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -31,9 +30,6 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.training.rng import OwnRandomness, mix, seed_host
 from gpu_engine.worker.rank import loader_sockets
 from gpu_engine.worker.rank.signals import in_loader_worker
-
-_AT_ONCE = 1 << 14
-"""Examples whose numbers are converted at once, so that a conversion is no long pause."""
 
 
 @dataclass(frozen=True)
@@ -101,29 +97,9 @@ class RankSampler:
         epoch = self._epoch
         order = permutation(self._seed, epoch, self._whole.examples)
         for step in range(self._start, self._whole.steps):
-            for part in self._parts(step):
+            for micro in range(self._whole.accumulate):
+                part = self._whole.part(step, micro, self._first, self._count)
                 yield mix(self._seed, epoch, part.start), order[part].to(torch.int64, copy=True)
-
-    def indices(self) -> Iterator[Tensor]:
-        """The same without the seeds, for reading that draws nothing. The tensors share memory:
-        many steps are converted and divided at once, as one by one takes much longer."""
-        return chain.from_iterable(self._many_at_once())
-
-    def _many_at_once(self) -> Iterator[Iterable[Tensor]]:
-        size = self._whole.global_size
-        order = permutation(self._seed, self._epoch, self._whole.examples)
-        at_once = max(_AT_ONCE // size, 1)
-        parts = [(part.start, part.stop) for part in self._parts(0)]
-        for begin in range(self._start, self._whole.steps, at_once):
-            end = min(begin + at_once, self._whole.steps)
-            block = order[begin * size:end * size].to(torch.int64).view(-1, size)
-            passes = [block[:, start:stop].unbind() for start, stop in parts]
-            yield chain.from_iterable(zip(*passes))
-
-    def _parts(self, step: int) -> Iterator[slice]:
-        """The positions, in the epoch's order, of this rank's examples in the passes of a step."""
-        for micro in range(self._whole.accumulate):
-            yield self._whole.part(step, micro, self._first, self._count)
 
     def requests(self) -> Iterator[Request]:
         """The same as requests to loader workers."""
@@ -264,32 +240,20 @@ class MapData:
         self._loader = map_loader(
             self._reader, self._sampler.requests, workers=workers, seed=mix(seed, first),
             device=device) if workers else None
-        self.begins_at_once = self._loader is None and self._reader.only_indexes_tensors
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The epoch's batches on the device, one for each backward pass, from step `start` on."""
-        return chain.from_iterable(self._epoch(epoch, start))
-
-    def _epoch(self, epoch: int, start: int) -> Iterator[Iterable[Any]]:
-        """All batches, as one piece, so that no generator has to pass on each of them."""
         self._sampler.set_epoch(epoch, start)
         self._reader.set_epoch(epoch)
-        reader, device, moved = self._reader, self._device, self._moved
-        many = len(reader)
+        many = len(self._reader)
         if many != self._examples:
             self._warn(f"the training data has {many:,} examples in epoch {epoch + 1}, and had "
                        f"{self._examples:,} when training began: the first {self._examples:,} are "
                        "used. Data whose length changes can be an IterableDataset")
         if self._loader is not None:
-            yield map(moved, self._loader)
-        elif not reader.only_indexes_tensors:
-            yield (moved(pin(reader.read_here(seed, indices), device))
-                   for seed, indices in self._sampler)
-        elif device.type == "cpu":
-            yield map(reader.read, self._sampler.indices())
-        else:
-            yield (moved(pin(reader.read(indices), device))
-                   for indices in self._sampler.indices())
+            return map(self._moved, self._loader)
+        return (self._moved(pin(self._reader.read_here(seed, indices), self._device))
+                for seed, indices in self._sampler)
 
 
 def mover(device: torch.device, copies: Callable[[], None]) -> Callable[[Any], Any]:

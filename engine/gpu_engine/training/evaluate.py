@@ -1,29 +1,33 @@
 """Evaluation: uses each example once, with the same result to the last bit at any world size.
 
-The data is cut into chunks whose size does not depend on the number of ranks (see `held_out`). The
-sums of each chunk are kept apart until those of all ranks are together. Then they are added in
-the order of the chunks, in float64, so it does not matter which rank computed which chunk.
+The data is cut into chunks whose size does not depend on the number of ranks: with W ranks, rank
+i mod W reads chunk i. If an iterable dataset divides itself, each of its readers has chunks of its
+own instead. The sums of each chunk are kept apart until those of all ranks are together. Then they
+are added in the order of the chunks, in float64, so it does not matter which rank computed which.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import rng
-from gpu_engine.training.accumulation_dtype import wide
-from gpu_engine.training.data import move
-from gpu_engine.training.division import known_division
-from gpu_engine.training.eval_chunks import SEED, HeldOut
-from gpu_engine.training.precision import Precision
+from gpu_engine.training.data import Reader, Request, map_loader, move, pin, tensor_bytes
+from gpu_engine.training.division import KnownDivision, known_division
+from gpu_engine.training.precision import Precision, wide
+from gpu_engine.training.rng import mix
+from gpu_engine.training.stream import StreamReader, stream_loader
 from gpu_engine.training.task import Task, has_default_collate
 from gpu_engine.worker.rank.process_group import Group
+
+SEED = 0xE7A1
+"""The seed of every evaluation, whatever the run's, so that all draw the same random numbers."""
 
 
 class EvaluationFailed(Exception):
@@ -70,7 +74,7 @@ class Evaluation:
         try:
             with torch.no_grad(), rng.untouched(self._devices):
                 for number, batch in self._chunks:
-                    rng.seed_here(rng.mix(SEED, number, 1), self._devices)
+                    rng.seed_here(mix(SEED, number, 1), self._devices)
                     with precision.autocast():  # the data is read outside, as in training
                         sums = self._task.metrics(model, move(batch, self._device))
                     mine[number] = {k: self._sum(k, v) for k, v in sums.items()}
@@ -130,3 +134,57 @@ def _restore_modes(before: list[tuple[nn.Module, bool]]) -> None:
             module.train(training)
     for module, training in before:
         module.training = training
+
+
+class HeldOut:
+    """One rank's chunks of a dataset, which can be read any number of times."""
+
+    def __init__(self, data: Any, chunk: int, *, rank: int, ranks: int, workers: int,
+                 device: torch.device, collate: Callable, default_collate: bool) -> None:
+        """`data`: a map-style dataset, or an iterable one's `KnownDivision`. `chunk`: examples in a
+        chunk; the last may be smaller. `workers`: how many loader workers; they start at the first
+        reading and are kept."""
+        self._device = device
+        self._loader: DataLoader | None = None
+        self._stream: StreamReader | None = None
+        if isinstance(data, KnownDivision):
+            self._stream = StreamReader(
+                data, rank=rank, ranks=ranks, size=chunk, collate=collate, seed=SEED,
+                partial=True)
+            self._loader = stream_loader(self._stream, workers, mix(SEED, rank), device)
+            return
+        self._reader = Reader(data, collate, default_collate)
+        self._examples, self._chunk = len(data), chunk
+        self._numbers = range(rank, -(-self._examples // chunk), ranks)
+        workers = min(workers, len(self._numbers))
+        if workers and not self._reader.only_indexes_tensors:
+            self._loader = map_loader(self._reader, self._requests, workers=workers,
+                                      seed=mix(SEED, rank), device=device)
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """(number, batch) of each chunk of this rank. Batches are on the host, in pinned memory if
+        the device is a GPU."""
+        if self._stream is not None:
+            yield from self._streamed(self._stream)
+        elif self._loader is not None:
+            # The loader first, so that it comes to its own end.
+            for batch, number in zip(self._loader, self._numbers):
+                yield number, batch
+        else:
+            for number in self._numbers:
+                yield number, pin(self._reader.read_here(mix(SEED, number), self._range(number)),
+                                  self._device)
+
+    def _streamed(self, stream: StreamReader) -> Iterator[tuple[int, Any]]:
+        here = self._loader is None
+        for item in stream if self._loader is None else self._loader:
+            if item.rest is None:
+                yield item.number, pin(item.batch, self._device) if here else item.batch
+
+    def _requests(self) -> Iterator[Request]:
+        return (Request(mix(SEED, number), None, tensor_bytes(self._range(number)))
+                for number in self._numbers)
+
+    def _range(self, number: int) -> torch.Tensor:
+        start = number * self._chunk
+        return torch.arange(start, min(start + self._chunk, self._examples))

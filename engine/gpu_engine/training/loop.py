@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -92,7 +91,6 @@ class Loop:
         self._stop = self._checked = False
         self._buffers: dict[str, Tensor] = {}
         """The model's buffers before the step, if a step may be skipped for its loss."""
-        self._due = 0.0
 
     def run(self) -> str:
         """Train to the end. Returns "completed", or "stopped" if that was asked for.
@@ -118,19 +116,27 @@ class Loop:
 
     def _one_epoch(self) -> None:
         start, began = self.at.offset, self.at.step
-        batches = self.data.epoch(self.at.epoch, start)
+        batches = self._batches()
         while self.steps_per_epoch is None or self.at.offset < self.steps_per_epoch:
             skips = any(self.at.step + 1 in steps for steps in self.skip_steps)
             if not (self._leave_out(batches) if skips else self._step(batches)):
                 break
-            if self._nothing_due():
-                continue
             self._between_steps()
             if self._stop or self._finished():
                 return
-            self._due = self._next_due()
         if self.at.step == began and start == 0:
             raise UserError("the training data is not enough for one global batch")
+
+    def _batches(self) -> Iterator[Any]:
+        """The epoch's batches. Before the first collective the ranks wait for each other, however
+        long one takes to start workers, to read an index, or to skip what a resumed stream has
+        read before."""
+        batches = self.data.epoch(self.at.epoch, self.at.offset)
+        first = next(batches, None)
+        self.group.barrier()
+        if first is not None:
+            yield first
+            yield from batches
 
     def _step(self, batches: Iterator[Any]) -> bool:
         """Do one optimizer step on the next `accumulate` batches. Returns False if there are no
@@ -195,22 +201,6 @@ class Loop:
         self.precision.backward(loss)
 
     # --- between two steps ------------------------------------------------------------------
-
-    def _nothing_due(self) -> bool:
-        """Whether training just goes on after a step, as it does after most. Kept short, as it runs
-        after each."""
-        step, last = self.at.step, self._last
-        return step < self._due and not self.signals.stop_requested \
-            and self.recorder.nonfinite is None and (last is None or step < last.bound)
-
-    def _next_due(self) -> float:
-        """The next step after which there is something to check, save or evaluate, or the last
-        one."""
-        if not self._checked:
-            return 0
-        step, last = self.at.step, math.inf if self.total_steps is None else self.total_steps
-        return min([last, *(step - step % every + every
-                            for every in (self.save_every, self.eval_every) if every)])
 
     def _put_back_handlers(self) -> None:
         replaced = self.signals.put_back()

@@ -113,14 +113,6 @@ def describe(cls: type[Task]) -> list[dict[str, Any]]:
     return out
 
 
-def convert(value: Any, hint: Any) -> Any:
-    """`value`, as read from TOML, converted for a field of type `hint`.
-
-    Raises ValueError, which says what was expected. An unknown type takes any value.
-    """
-    return value_types.convert(value, value_types.kind_of(hint))
-
-
 def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
     if not dataclasses.is_dataclass(cls):
         return ()

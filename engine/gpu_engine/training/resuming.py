@@ -28,19 +28,6 @@ from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Progress, Recorder
 
 
-@dataclass(frozen=True)
-class RequestedCheckpoint:
-    """The checkpoint that a person has chosen to go on from."""
-
-    name: str
-    attempt: int
-    """The attempt that goes on from it."""
-
-
-class _CannotGoOnFrom(Exception):
-    """Says why the checkpoint that a person chose can't be used."""
-
-
 @dataclass
 class Found:
     """A checkpoint to go on from."""
@@ -53,15 +40,15 @@ class Found:
     """This rank's random generators; None if the number of ranks was another one."""
 
 
-def find(folder: Path, group: Group, rec: Recorder, requested: RequestedCheckpoint | None = None
-         ) -> Found | None:
-    """The checkpoint to go on from: the `requested` one, or else the newest in rank 0's folder
-    that passes `verify`. None if there are no checkpoints.
+def find(folder: Path, group: Group, rec: Recorder, requested: str | None = None,
+         attempt: int = 1) -> Found | None:
+    """The checkpoint to go on from: the one that a person has `requested` for this `attempt`, or
+    else the newest in rank 0's folder that passes `verify`. None if there are no checkpoints.
 
     All ranks call it together. Raises UserError if there are checkpoints and none can be loaded,
     or if the requested one can't be loaded.
     """
-    chosen, ranks = _choose(folder, rec, requested) if group.rank == 0 else ({}, [])
+    chosen, ranks = _choose(folder, rec, requested, attempt) if group.rank == 0 else ({}, [])
     chosen = json.loads(group.broadcast_patiently(json.dumps(chosen)))
     if "problem" in chosen:
         raise UserError(("rank 0: " if group.rank else "") + chosen["problem"])
@@ -77,7 +64,8 @@ def find(folder: Path, group: Group, rec: Recorder, requested: RequestedCheckpoi
     received = None
     if group.all_reduce_max([float(file is None)])[0]:
         received = _send(path / checkpoint.STATE, chosen, group, rec, wanted=file is None)
-    own = _unpacked(group.broadcast_bytes(_packed(ranks)))
+    # As JSON: before torch 2.5, `torch.load` took no bytes.
+    own = json.loads(group.broadcast_bytes(json.dumps([data.hex() for data in ranks]).encode()))
     try:
         if file is None and received is not None:
             file = Path(f"/proc/self/fd/{received.fileno()}")
@@ -87,8 +75,8 @@ def find(folder: Path, group: Group, rec: Recorder, requested: RequestedCheckpoi
     finally:
         if received is not None:
             received.close()
-    mine = checkpoint.from_bytes(own[group.rank]) if len(own) == group.size else None
-    return Found(path, state, mine)
+    mine = bytes.fromhex(own[group.rank]) if len(own) == group.size else None
+    return Found(path, state, None if mine is None else checkpoint.from_bytes(mine))
 
 
 def misfit(saved: Mapping[str, Any], model: nn.Module) -> str:
@@ -146,21 +134,7 @@ def take_copies(optimizer: Optimizer) -> None:
                 held[key] = value.clone()
 
 
-def _packed(parts: Sequence[bytes]) -> bytes:
-    """Several texts of bytes as one: before torch 2.5, `torch.load` took no bytes."""
-    return json.dumps([len(part) for part in parts]).encode() + b"\n" + b"".join(parts)
-
-
-def _unpacked(data: bytes) -> list[bytes]:
-    head, _, rest = data.partition(b"\n")
-    found = []
-    for size in json.loads(head):
-        found.append(rest[:size])
-        rest = rest[size:]
-    return found
-
-
-def _choose(folder: Path, rec: Recorder, requested: RequestedCheckpoint | None,
+def _choose(folder: Path, rec: Recorder, requested: str | None, attempt: int,
             ) -> tuple[dict[str, Any], list[bytes]]:
     """On rank 0: a description of the chosen checkpoint, for all ranks, and the contents of the
     ranks' own files."""
@@ -171,7 +145,7 @@ def _choose(folder: Path, rec: Recorder, requested: RequestedCheckpoint | None,
         if requested is None:
             path = checkpoint.newest(folder, rec.warn, progress)
         else:
-            path = _verified(folder, requested, rec, progress)
+            path = _verified(folder, requested, attempt, rec, progress)
         if path is None:
             if checkpoint.listed(folder):
                 return {"problem": f"none of the checkpoints in {folder} can be loaded; remove "
@@ -181,29 +155,29 @@ def _choose(folder: Path, rec: Recorder, requested: RequestedCheckpoint | None,
         return {"name": path.name, "folder": _identity(folder), "size": entry["size"],
                 "sha256": entry["sha256"], "identity": _identity(path / checkpoint.STATE),
                 }, checkpoint.load_ranks(path)
-    except _CannotGoOnFrom as err:
+    except UserError as err:
         return {"problem": str(err)}, []
     finally:
         rec.detail = ""
 
 
-def _verified(folder: Path, requested: RequestedCheckpoint, rec: Recorder, progress: Progress
+def _verified(folder: Path, requested: str, attempt: int, rec: Recorder, progress: Progress
               ) -> Path:
     """Verify the requested checkpoint and set later ones aside. If those stayed, a restart would go
-    on from them, and pruning would delete new checkpoints before them. Raises _CannotGoOnFrom."""
-    path = folder / requested.name
+    on from them, and pruning would delete new checkpoints before them. Raises UserError."""
+    path = folder / requested
     try:
         checkpoint.verify(path, progress)
     except checkpoint.Damaged as err:
-        raise _CannotGoOnFrom(f"checkpoint {err}; choose another to go on from") from None
-    aside = f"before-attempt-{requested.attempt}"
+        raise UserError(f"checkpoint {err}; choose another to go on from") from None
+    aside = f"before-attempt-{attempt}"
     try:
-        moved = checkpoints.set_aside(folder, requested.name, aside)
+        moved = checkpoints.set_aside(folder, requested, aside)
     except OSError as err:
-        raise _CannotGoOnFrom(f"{err.filename}: {err.strerror}; the checkpoints after "
-                              f"{requested.name} can't be set aside") from None
+        raise UserError(f"{err.filename}: {err.strerror}; the checkpoints after {requested} can't "
+                        "be set aside") from None
     if moved:
-        rec.warn(f"going on from {requested.name} as asked; moved to {folder / aside}: "
+        rec.warn(f"going on from {requested} as asked; moved to {folder / aside}: "
                  f"{', '.join(moved)}")
     return path
 

@@ -81,17 +81,16 @@ class Schedule:
         """Bring the schedule to where it is after `taken` optimizer steps. The optimizer must be
         loaded already.
 
-        `state` is what `state_dict` returned. In old checkpoints it lacks "outset".
+        `state` is what `state_dict` returned.
         """
-        self._values = list(state.get("values", ()))
-        outset = state.get("outset")
-        if outset is not None and outset["digest"] == self._outset["digest"]:
+        self._values = list(state["values"])
+        outset = state["outset"]
+        if outset["digest"] == self._outset["digest"]:
             if self._inner is not None and state["schedule"] is not None:
                 self._inner.load_state_dict(state["schedule"])
             return
         loaded = _options(self._optimizer)
-        before = outset["groups"] if outset is not None else self._fresh
-        changed = self._steered | _differing(before, self._fresh)
+        changed = self._steered | _differing(outset["groups"], self._fresh)
         _set(self._optimizer, self._fresh)
         self._replay(taken)
         changed |= _differing(self._fresh, _options(self._optimizer))

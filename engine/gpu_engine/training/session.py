@@ -22,17 +22,15 @@ from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
-from gpu_engine.training.strategies.choose import strategy_of
+from gpu_engine.training.strategies.base import strategy_of
 from gpu_engine.training.stream import StreamData
 from gpu_engine.training.task import Task, has_default_collate
-from gpu_engine.training.waiting_data import WaitingData
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.job import Job
-from gpu_engine.worker.rank.last_gradient import LastGradient
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
-from gpu_engine.worker.rank.step_parts import READY
+from gpu_engine.worker.rank.step_parts import READY, LastGradient
 
 
 class Session:
@@ -70,15 +68,12 @@ class Session:
         self.optimizer = _optimizer(self.task, raw, job)
         # Made after the optimizer: Adam makes its state beside the weights when it steps.
         self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
-        requested = resuming.RequestedCheckpoint(job.resume_from, job.attempt) \
-            if job.resume_from else None
-        found = resuming.find(self.folder, group, recorder, requested)
+        found = resuming.find(self.folder, group, recorder, job.resume_from, job.attempt)
         state = found.state if found else None
         if found:
             self._from, self._own, self.saver.step = found.path, found.own, found.state["step"]
         self.at = Position(state["step"], state["epoch"], state["offset"]) if state else Position()
-        self.data = WaitingData(group)
-        self.data.source, self.sampler = self._data(data)
+        self.data, self.sampler = self._data(data)
         if state:
             self._move_to_new_batch_size(state)
         total, epochs = self._length()
@@ -220,7 +215,8 @@ class Session:
                 known, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed,
-                start_all_reduce_min=self.data.start_all_reduce_min, copies=self._copies), None
+                meet=self.group.barrier, start_all_reduce_min=self.group.start_all_reduce_min,
+                copies=self._copies), None
         if not hasattr(data, "__len__"):
             raise UserError(f"{type(self.task).__name__}.train_data returned a "
                             f"{type(data).__name__}: a dataset has len() and [index], or is a "

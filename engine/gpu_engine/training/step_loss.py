@@ -28,8 +28,7 @@ from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import torch_private
-from gpu_engine.training.accumulation_dtype import widest
-from gpu_engine.training.parameters_of import trained
+from gpu_engine.training.precision import trained, widest
 from gpu_engine.worker.rank.process_group import Group
 
 

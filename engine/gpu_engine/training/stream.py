@@ -148,19 +148,17 @@ class StreamData:
     so that this reduction runs while the step before computes.
     """
 
-    begins_at_once = False
-    """Readers begin anew with each epoch, and skip what a resumed run has had."""
-
     def __init__(self, known: KnownDivision, *, micro: int, accumulate: int, rank: int,
                  ranks: int, workers: int, device: torch.device, collate: Callable, seed: int,
+                 meet: Callable[[], None],
                  start_all_reduce_min: Callable[[int], Callable[[], int]],
                  copies: Callable[[], None] = lambda: None) -> None:
-        """`micro`: examples in one backward pass of this rank; `copies`: as for `MapData`."""
+        """`micro`: examples in one backward pass of this rank; `meet` waits until all ranks have
+        come, however long one takes; `copies`: as for `MapData`."""
         self._micro, self._accumulate, self._collate = micro, accumulate, collate
         self._rank, self._seed, self._device = rank, seed, device
-        self._start_all_reduce_min = start_all_reduce_min
+        self._meet, self._start_all_reduce_min = meet, start_all_reduce_min
         self._moved = mover(device, copies)
-        self._answer: Callable[[], int] | None = None
         self._reader = StreamReader(known, rank=rank, ranks=ranks, size=micro, collate=collate,
                                     seed=seed)
         self._loader = stream_loader(self._reader, workers, mix(seed, rank), device)
@@ -174,14 +172,14 @@ class StreamData:
             if next(source, None) is None:
                 break
         step = self._whole_step(source)
-        self._answer = self._start_all_reduce_min(int(step is not None))
-        while self._answer():
+        self._meet()
+        answer = self._start_all_reduce_min(int(step is not None))
+        while answer():
             ahead = self._whole_step(source)
-            self._answer = self._start_all_reduce_min(int(ahead is not None))
+            answer = self._start_all_reduce_min(int(ahead is not None))
             for batch in step or ():
                 yield self._moved(batch)
             step = ahead
-        self._answer = None
 
     def _whole_step(self, source: Iterator[Any]) -> list[Any] | None:
         batches = list(islice(source, self._accumulate))

@@ -19,9 +19,9 @@ from gpu_engine.common.files import open_inside
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, inside, log_path
 from gpu_engine.worker.rank import current, debugger
-from gpu_engine.worker.rank.error_event import error_event
 from gpu_engine.worker.rank.job import Job, read
 from gpu_engine.worker.rank.leaving import exit_at_once
+from gpu_engine.worker.rank.memory import error_event
 from gpu_engine.worker.rank.output import forgive_full_disk
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals, die_with_parent

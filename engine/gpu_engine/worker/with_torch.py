@@ -13,7 +13,7 @@ from gpu_engine.events import schema
 from gpu_engine.training.session import Session
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
-from gpu_engine.worker.rank import gpu_memory, heartbeat
+from gpu_engine.worker.rank import gpu_memory, patient_barrier
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.joining import join
 from gpu_engine.worker.rank.leaving import exit_at_once
@@ -100,8 +100,8 @@ class _Peers:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + heartbeat.INTERVAL
-        others.beat(heartbeat.activity(self._rec))
+        self._due = now + patient_barrier.INTERVAL
+        others.beat(patient_barrier.activity(self._rec))
         word = others.failure()
         if word is None or self._rec.writing is not None:  # a checkpoint is finished first
             return

@@ -13,7 +13,7 @@ from gpu_engine.events import schema
 from gpu_engine.events.decode import number
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import EventWriter
-from gpu_engine.worker.rank import current, events_file
+from gpu_engine.worker.rank import current, record_writer
 from gpu_engine.worker.rank.recorder import Recorder
 
 from ... import event_lines
@@ -150,7 +150,7 @@ def test_heartbeat_once_a_second(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_pauses_the_record_with_a_warning(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(events_file, "RETRY", 0.0)
+    monkeypatch.setattr(record_writer, "_RETRY", 0.0)
     rec = Recorder(tmp_path / "r.jsonl")
     write = EventWriter.write
 

@@ -12,8 +12,7 @@ from gpu_engine.events import schema
 from gpu_engine.observe import parts as script
 from gpu_engine.observe.parts import ScriptParts
 from gpu_engine.worker.rank import step_parts
-from gpu_engine.worker.rank.last_gradient import LastGradient
-from gpu_engine.worker.rank.step_parts import READY, STEP, StepParts
+from gpu_engine.worker.rank.step_parts import READY, STEP, LastGradient, StepParts
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""How torch trains in each mode. Each class is one way of training; `choose` finds a mode's."""
+"""How torch trains in each mode. Each class is one way of training."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import importlib
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gpu_engine.spec import modes
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.task import Task
 from gpu_engine.worker.rank.job import Job
@@ -20,12 +21,26 @@ COMPILED = "_orig_mod."
 the names without it, so that it also fits the model that is not compiled."""
 
 
-class Strategy(ABC):
+def strategy_of(mode: str) -> type[Strategy]:
+    """The class that the record of `mode` in `spec/modes.py` names.
+
+    Raises SpecError if there is no such mode, and TypeError if the named class is no strategy.
+    """
+    where = modes.get(mode).strategy
+    module, _, name = where.partition(":")
+    found = getattr(importlib.import_module(module), name, None)
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise TypeError(f"mode {mode!r} names {where} as its strategy, which is no subclass of "
+                        "gpu_engine.training.strategies.base.Strategy")
+    return found
+
+
+class Strategy:
     """A model, placed on this rank's devices and wrapped for its mode.
 
     Each rank has its own strategy; the methods say which of them all ranks call together. The
-    methods here are right for a model that lies whole on this rank; a subclass overrides the
-    others.
+    methods here are those of mode "single", right for a model that lies whole on this rank; a
+    subclass overrides the others.
     """
 
     raw: nn.Module
@@ -46,13 +61,13 @@ class Strategy(ABC):
         """Move `raw` to this rank's first device."""
         self.raw.to(self.devices[0])
 
-    @abstractmethod
     def wrap(self, task: Task) -> nn.Module:
         """The model that `Task.loss` gets in training.
 
         After the backward pass of a step, each parameter of `raw` has the gradient of the mean
         over all replicas, the same on every rank.
         """
+        return self.raw
 
     def local_gradients(self) -> AbstractContextManager[object]:
         """A context for a forward and backward pass whose gradients stay on this rank and add up.

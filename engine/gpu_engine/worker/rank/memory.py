@@ -1,10 +1,13 @@
-"""How much memory this process uses, and the figures of an out-of-memory error."""
+"""How much memory this process uses, and the event for the error that ends a rank, with the figures
+of an out-of-memory error."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -58,7 +61,7 @@ class ErrorMemory(TypedDict, total=False):
     requested: int | None
 
 
-def of_error(err: BaseException) -> ErrorMemory:
+def _of_error(err: BaseException) -> ErrorMemory:
     """allocated, reserved and requested (bytes) for an out-of-memory error; {} for any other.
 
     The size of the request is found only in the message (c10/cuda/CUDACachingAllocator.cpp).
@@ -86,6 +89,19 @@ def is_gpu_out_of_memory(err: BaseException) -> bool:
     if kind is None:  # before torch 2.5
         kind = getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)
     return kind is not None and isinstance(err, kind)
+
+
+def error_event(err: BaseException, phase: str, step: int, *, held_by: tuple[str, ...] = (),
+                traced: bool = True) -> schema.Error:
+    """The event for an error that ends the rank in `phase`, after `step` steps. `held_by`: the
+    lines that held most memory. `traced`: include the traceback, which a person's own mistake does
+    not need."""
+    held: ErrorMemory = {}
+    with contextlib.suppress(Exception):  # reading memory fails if the driver is lost
+        held = _of_error(err)
+    text = "".join(traceback.format_exception(type(err), err, err.__traceback__)) if traced else ""
+    return schema.Error(type(err).__name__, str(err) or type(err).__name__, text, phase, step,
+                        held_by=held_by, **held)
 
 
 def _rss() -> int | None:

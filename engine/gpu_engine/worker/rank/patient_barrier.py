@@ -10,13 +10,20 @@ rank is doing; a rank that waits shows that as its own `detail`.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 
-from gpu_engine.worker.rank import heartbeat
+from gpu_engine.common import units
 from gpu_engine.worker.rank.failures import PeerLost
+from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.store import Store
 
+INTERVAL = 1.0
+"""Seconds between two heartbeats."""
+_ACTIVITY = {"init": "getting ready", "data": "reading its data", "forward": "in a step",
+             "backward": "in a step", "optimizer": "in a step", "eval": "evaluating",
+             "checkpoint": "saving", "done": "ended"}
 _LOOK = 0.5
 _PARTING = 10.0
 _PAUSES = (0.0002, 0.1)
@@ -117,16 +124,14 @@ class PatientBarrier:
             raise PeerLost(f"{word} (this rank could not go on without it)")
         late = [rank for rank, key in keys.items() if not self._store.check([key])]
         for rank in late:
-            beat = heartbeat.last(rank, self._store)
+            beat = _last(rank, self._store)
             before, since = seen.get(rank, ("", now))
             seen[rank] = (beat, since if beat == before and rank in seen else now)
             if now - seen[rank][1] > self._timeout:
                 raise PeerLost(f"rank {rank} has shown no sign of life for {self._timeout:g} s "
-                               f"(parallel.timeout); it was last "
-                               f"{heartbeat.activity_in(beat)}")
+                               f"(parallel.timeout); it was last {_activity_in(beat)}")
         if late:
-            self.report_wait(f"waiting for {_named(late)}: "
-                     f"{heartbeat.activity_in(seen[late[0]][0])}")
+            self.report_wait(f"waiting for {_named(late)}: {_activity_in(seen[late[0]][0])}")
 
     @contextlib.contextmanager
     def peer_lost(self) -> Iterator[None]:
@@ -145,3 +150,45 @@ def _here(number: int, rank: int) -> str:
 def _named(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if ranks[4:] else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+class Heartbeat:
+    """Sends a rank's heartbeats, from a thread beside the one that trains."""
+
+    def __init__(self, rank: int, store: Store) -> None:
+        """`store` must be a connection that no other thread uses."""
+        self._rank, self._store = rank, store
+        self._count = 0
+
+    def __call__(self, activity: str) -> None:
+        """Send one heartbeat. `activity` says in words what the rank is doing."""
+        self._count += 1
+        with contextlib.suppress(RuntimeError):  # rank 0 may be gone
+            self._store.set(_beat(self._rank), json.dumps([self._count, activity[:500]]))
+
+
+def activity(rec: Recorder) -> str:
+    """What the rank of `rec` is doing now, in words, for the ranks that wait for it."""
+    writing = rec.writing
+    if rec.phase == "checkpoint" and writing is not None:
+        return f"writing a checkpoint: {units.size(writing.done)} of {units.size(writing.total)}"
+    return rec.details() or _ACTIVITY.get(rec.phase, rec.phase)
+
+
+def _last(rank: int, store: Store) -> str:
+    """The last heartbeat of a rank, a text that differs from that of any other; "" if there is
+    none. Raises RuntimeError if the store is gone."""
+    key = _beat(rank)
+    return store.get(key).decode() if store.check([key]) else ""
+
+
+def _activity_in(heartbeat: str) -> str:
+    # Anybody who reaches the port could have written this: treat it as text only.
+    try:
+        return str(json.loads(heartbeat)[1])[:500]
+    except (ValueError, IndexError, TypeError, KeyError):
+        return "no heartbeat yet"
+
+
+def _beat(rank: int) -> str:
+    return f"gpu-panel/beat/{rank}"

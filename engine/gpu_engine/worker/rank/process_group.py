@@ -15,14 +15,12 @@ import torch
 import torch.distributed as dist
 
 from gpu_engine.worker.rank.failures import Failures
-from gpu_engine.worker.rank.heartbeat import Heartbeat
 from gpu_engine.worker.rank.identity import Identity
 from gpu_engine.worker.rank.last_step import LastStep
-from gpu_engine.worker.rank.patient_barrier import PatientBarrier
+from gpu_engine.worker.rank.patient_barrier import Heartbeat, PatientBarrier
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.store import Store, another
 
-_TEXT = 8192
 _PIECE = 64 << 20  # bytes; gloo sends a message as a whole, however large
 
 
@@ -146,14 +144,8 @@ class Group:
         return answer
 
     def broadcast(self, text: str) -> str:
-        """Rank 0's text (at most 8 KiB of UTF-8), on every rank."""
-        if self._control is None:
-            return text
-        cell = torch.zeros(_TEXT, dtype=torch.uint8)
-        if self.rank == 0:
-            cell[:len(text.encode())] = _bytes(text.encode())
-        dist.broadcast(cell, 0, group=self._control)
-        return bytes(cell.tolist()).rstrip(b"\0").decode()
+        """Rank 0's text, on every rank."""
+        return self.broadcast_bytes(text.encode()).decode()
 
     def broadcast_bytes(self, data: bytes) -> bytes:
         """Rank 0's bytes, on every rank."""
@@ -164,7 +156,7 @@ class Group:
         cell = torch.empty(int(size), dtype=torch.uint8)
         if self.rank == 0:
             cell.copy_(_bytes(data))
-        for piece in cell.split(_PIECE):
+        for piece in cell.split(_PIECE) if len(cell) else ():
             dist.broadcast(piece, 0, group=self._control)
         return ctypes.string_at(cell.data_ptr(), cell.numel())  # numpy may not be there
 

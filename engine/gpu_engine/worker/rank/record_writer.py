@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from ...events import schema
-from ...events.writer import encode
+from ...events import notices, schema
+from ...events.writer import EventWriter, encode
 from . import captures, memory
-from .events_file import EventsFile
 from .standing import StandingStill
 from .tracer import Tracer
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT = 1.0
 """Seconds between two heartbeats."""
+_RETRY = 5.0
+"""Seconds between two tries to write to a full disk."""
 
 
 class Source(Protocol):
@@ -62,11 +63,12 @@ class RecordWriter:
         problem. Raises OSError."""
         self._source = source
         self._complain = complain
-        self._file = EventsFile(path, complain)
+        self._file = _EventsFile(path, complain)
         self._lock = threading.RLock()  # a signal handler may write while a write is under way
         self._phase_since = (source.phase, time.time())
         self._heartbeat_due = 0.0
         self._last_fault = ""
+        self._told_names: set[str] = set()
         self._still = StandingStill()
         self.tracer = Tracer(path)
         """Traces steps on request."""
@@ -103,6 +105,15 @@ class RecordWriter:
                 self.write(stands, timeout=timeout)
 
         self.guard(write)
+
+    def warn_of_names(self, names: Iterable[str],
+                      write: Callable[[schema.Event], object]) -> None:
+        """`write` a warning, once, about logged names that clash with an event's own fields and are
+        recorded under another name."""
+        text = schema.reserved_warning(names)
+        if text is not None and text not in self._told_names:
+            self._told_names.add(text)
+            write(schema.Warning(text))
 
     def tick(self) -> None:
         """Write the source's new events, and once a second the heartbeat and the memory. The
@@ -153,3 +164,37 @@ class RecordWriter:
         stands = self._still.event(self._source.step_now, phase)
         if stands is not None:
             self._file.write(encode(stands))
+
+
+class _EventsFile:
+    """Appends events. On a full disk it pauses and counts the events that are lost; when there is
+    room again, it records a warning with their number."""
+
+    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
+        """Open `path` for appending. `complain` is called with a sentence when the first write
+        fails. Raises OSError."""
+        self._out = EventWriter(path)
+        self._complain = complain
+        self._paused_at: float | None = None
+        self._retry_at = 0.0
+        self._lost = 0
+
+    def write(self, *lines: bytes, urgent: bool = False) -> None:
+        """Append whole lines. `urgent`: try even if the last try has just failed."""
+        now = time.monotonic()
+        if self._paused_at is not None and now < self._retry_at and not urgent:
+            self._lost += len(lines)
+            return
+        try:
+            if self._paused_at is not None:
+                # The write that failed may have left half a line: close it first.
+                self._out.write(b"\n", encode(notices.not_recorded(
+                    now - self._paused_at, self._lost)))
+                self._paused_at, self._lost = None, 0
+            self._out.write(*lines)
+        except OSError as err:
+            if self._paused_at is None:
+                self._paused_at = now
+                self._complain(f"events can't be written: {err}")
+            self._retry_at = now + _RETRY
+            self._lost += len(lines)

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from ...events import schema
 from ...events.writer import encode
 from . import values as numbers
-from .progress_line import ProgressLine
 from .record_writer import RecordWriter
 from .step_parts import STEP, StepParts
 
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     """
 
 _TICK = 0.2
+_LINE_EVERY = 2.0
+"""Seconds between two lines of progress."""
 _EACH_LOSS_UP_TO = 40  # losses a tick, 200 a second; of more, only the smallest and the largest
 
 
@@ -53,21 +54,6 @@ class Progress:
     """Bytes so far."""
     total: int | None = None
     """Bytes in all, roughly; None if unknown."""
-
-
-@dataclass(frozen=True)
-class _Mark:
-    """The moment at which training goes on after something else, such as an evaluation."""
-
-    at: float
-
-
-@dataclass(frozen=True)
-class _Values:
-    """Named values of a step."""
-
-    step: int
-    values: dict[str, Any]
 
 
 class Recorder:
@@ -91,12 +77,13 @@ class Recorder:
         """The progress of a checkpoint, while one is being written."""
         self.detail: str | Callable[[], str] = ""
         """What this rank is doing or waiting for, if the phase alone says too little."""
-        self._queue: deque[_Step | _Mark | _Values] = deque()
+        self._queue: deque[_Step | float | schema.Metric] = deque()
+        """Steps, named values that may be tensors, and the moments at which training goes on after
+        something else, such as an evaluation."""
         self._losses: PinnedLosses | None = None
         self._gpus: list[torch.device] = []
         self._rate_from = time.monotonic()
-        self._progress_line = ProgressLine() if echo else None
-        self._reserved = numbers.ReservedNames()
+        self._progress_line = _ProgressLine() if echo else None
         self._writer = RecordWriter(path, self, _complain)
         self._tracer = self._writer.tracer
         self._device: torch.device | None = None
@@ -160,19 +147,20 @@ class Recorder:
     def mark(self) -> None:
         """Note that training goes on now, so that the time since the last step is not counted in
         the rates."""
-        self._queue.append(_Mark(time.monotonic()))
+        self._queue.append(time.monotonic())
         if self.training:
             self.parts.mark("")
 
     def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step. Tensors are read later, in the other thread."""
-        self._queue.append(_Values(self.step_now, {k: _copy(v) for k, v in values.items()}))
-        self._warn_of_names(values)
+        copies: Any = {k: _copy(v) for k, v in values.items()}
+        self._queue.append(schema.Metric(self.step_now, copies))
+        self._writer.warn_of_names(values, self.write)
 
     def evaluated(self, step: int, values: dict[str, float]) -> None:
         """Record the values that an evaluation at this step gave."""
         self._writer.write(schema.Eval(step, dict(values)))
-        self._warn_of_names(values)
+        self._writer.warn_of_names(values, self.write)
 
     def write(self, event: schema.Event) -> None:
         """Write an event at once, after everything that came before it."""
@@ -209,11 +197,6 @@ class Recorder:
         if self.nonfinite is None:
             self.nonfinite = (step, loss)
 
-    def _warn_of_names(self, values: Iterable[str]) -> None:
-        text = self._reserved.warning(values)
-        if text is not None:
-            self.warn(text)
-
     # --- the recorder's thread ----------------------------------------------------------------
 
     def _run(self) -> None:
@@ -246,8 +229,8 @@ class Recorder:
                 if steps:  # in the order in which they happened
                     lines.append(self._line_of(steps))
                     steps = []
-                if isinstance(item, _Mark):
-                    self._rate_from = item.at
+                if isinstance(item, (float, int)):
+                    self._rate_from = item
                 else:
                     read = {name: numbers.number(v) for name, v in item.values.items()}
                     lines.append(encode(schema.Metric(item.step, read)))
@@ -297,6 +280,37 @@ class Recorder:
         """The text of `detail` as it is now."""
         detail = self.detail
         return detail() if callable(detail) else detail
+
+
+class _ProgressLine:
+    """A line of progress in the rank's log, at most every two seconds and only if it is new, for
+    people who read it without a panel."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._line: str | None = None
+
+    def stepped(self, step: int, total: int | None, epoch: int, loss: float | None,
+                lr: float | None, examples_per_s: float) -> None:
+        """Note that step `step` of `total` (None: unknown) is done; `epoch` counts from 0."""
+        of = f"/{total}" if total else ""
+        shown = "?" if loss is None else f"{loss:.4f}"
+        rate = "?" if lr is None else f"{lr:.3g}"
+        self._line = (f"step {step}{of} epoch {epoch + 1} loss {shown} lr {rate} "
+                      f"{_short(examples_per_s)} examples/s\n")
+
+    def print_due(self) -> None:
+        """Print a line, if the last one is two seconds old and a step was done since."""
+        if self._line is None or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _LINE_EVERY
+        line, self._line = self._line, None
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+
+def _short(rate: float) -> str:
+    return f"{rate / 1000:.1f}k" if rate >= 1000 else f"{rate:.0f}"
 
 
 def _complain(text: str) -> None:

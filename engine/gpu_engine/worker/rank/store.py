@@ -1,4 +1,5 @@
-"""The key-value store on which ranks meet. Rank 0 holds it, the others connect over TCP."""
+"""The key-value store on which ranks meet. Rank 0 holds it, the others connect over TCP. A call
+raises RuntimeError if the process that holds it is gone."""
 
 from __future__ import annotations
 
@@ -8,53 +9,17 @@ import socket
 import stat
 import sys
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from gpu_engine.common.floors import torch_since
 
-
-class Store(Protocol):
-    """The methods of torch.distributed's stores that ranks use. A call raises RuntimeError if the
-    process that holds the store is gone."""
-
-    def set(self, key: str, value: str, /) -> None:
-        """Set a key, in place of any old value."""
-        ...
-
-    def get(self, key: str, /) -> bytes:
-        """The value of a key. Waits until it is set."""
-        ...
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """The values of several keys. Waits until all are set."""
-        ...
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter, which begins at 0. Returns its new value."""
-        ...
-
-    def check(self, keys: list[str], /) -> bool:
-        """Whether all of these keys are set."""
-        ...
-
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """Set `desired` if the value is `expected` ("": not set). Returns the value afterwards."""
-        ...
-
-    def delete_key(self, key: str, /) -> bool:
-        """Delete a key. Returns whether it was set."""
-        ...
-
-    def set_timeout(self, timeout: timedelta, /) -> None:
-        """Set how long a call waits for a key."""
-        ...
-
-    def clone(self) -> Store:
-        """The same store over a new connection, for another thread."""
-        ...
+if TYPE_CHECKING:
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+else:
+    Store = Any
 
 
 def tcp(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelta) -> Store:
@@ -69,9 +34,8 @@ def tcp(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelt
         # Before torch 2.8 its faster server could not be given a socket.
         more = {"master_listen_fd": listener.detach(),
                 "use_libuv": torch_since(torch.__version__, 2, 8)}
-    made = kind(host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False,
-                **more)
-    store = cast(Store, made)
+    store = kind(host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False,
+                 **more)
     _limit_silence(store)
     return store
 
@@ -102,14 +66,13 @@ def of_agent(rank: int, world_size: int, *, timeout: timedelta) -> Store:
         return prefixed(f"/worker/attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", whole)
     from torch.distributed.rendezvous import rendezvous
 
-    made, _, _ = next(iter(rendezvous("env://", rank, world_size)))
-    store = cast(Store, made)
+    store, _, _ = next(iter(rendezvous("env://", rank, world_size)))
     store.set_timeout(timeout)
     _limit_silence(store)
     return store
 
 
-def another(store: Store) -> Store:
+def another(store: Any) -> Store:
     """The same store over a connection of its own, for another thread."""
     own = store.clone()
     _limit_silence(own)
@@ -136,11 +99,10 @@ def _limit_silence(store: Store) -> None:
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
 
-def prefixed(prefix: str, store: Store) -> Any:
-    """The part of `store` whose keys begin with `prefix`. Its keys are used without the prefix. It
-    is a Store, and also a store that torch accepts."""
+def prefixed(prefix: str, store: Store) -> Store:
+    """The part of `store` whose keys begin with `prefix`. Its keys are used without the prefix."""
     kind = _OldPrefix if _OLD else dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
-    return kind(prefix, cast(Any, store))
+    return kind(prefix, store)
 
 
 _OLD = dist.is_available() and not (

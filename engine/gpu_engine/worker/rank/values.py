@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, TypedDict
-
-from ...events import schema
 
 
 class LossFields(TypedDict, total=False):
@@ -49,22 +46,3 @@ def number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         return None
-
-
-class ReservedNames:
-    """Warns about logged names that clash with an event's own fields, once for each set of
-    names."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def warning(self, values: Iterable[str]) -> str | None:
-        """A sentence about those names in `values` that are recorded under another name; None if
-        there are none, or the sentence has been returned before."""
-        if schema.RESERVED_NAMES.isdisjoint(values):
-            return None
-        text = schema.reserved_warning(values)
-        if text is None or text in self._told:
-            return None
-        self._told.add(text)
-        return text
