@@ -137,7 +137,8 @@ def test_a_linked_log_is_not_printed(run: runs.Run, outside: Path) -> None:
     assert logs.tail(run.log(0)) == ""
     shown = JoinedLog(run.log(0), "log")
     shown.update()
-    assert (len(shown), shown.trouble) == (0, "it is a link, and none is followed in a run folder")
+    assert (len(shown), shown.trouble) == (
+        0, "00000.log can't be read: it is a link, and none is followed in a run folder")
     shown.close()
     logs.note(run.log(0), "a note")
     assert not logs.bound(run.log(0), 3)
