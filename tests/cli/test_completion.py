@@ -84,6 +84,7 @@ def test_what_can_be_typed(runs: Path, tmp_path: Path, monkeypatch: pytest.Monke
             "gpu-engine run --grid amp.dtype=off,b": ["amp.dtype=off,bf16"],
             "gpu-engine run --mode d": ["dp", "ddp"], "gpu-engine run --after 0": ["0ab1"],
             "gpu-engine runs --filter sta": ["state:"],
+            "gpu-engine runs --columns id,train.we": ["id,train.weight_decay"],
             "gpu-engine runs --filter 'tag:lr -state:lo": ["tag:lr -state:lost"],
             "gpu-engine runs --filter tag:": ["tag:lr"], "gpu-engine note 77aa --tag l": ["lr"],
             "gpu-engine export 77aa --to c": ["csv"],

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
+import struct
+import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from gpu_engine import __version__
-from gpu_engine.remote.reach import checkup, file
+from gpu_engine.remote.reach import checkup, file, protocol, shell, ssh
+from gpu_engine.remote.reach.channel import open_channel
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.watcher import Watcher
 
@@ -92,3 +100,40 @@ def test_devices_are_watched_through_a_cut_and_a_reboot(rig: Rig, home, monkeypa
         wait_for(lambda: all(s.state == "seen" and s.heard > now for s in watching.seen))
     finally:
         watching.close()
+
+
+def test_a_shared_connection_that_ends_as_it_is_asked_for_is_not_shared(rig: Rig, home):
+    """Over the system's ssh, which gives up then. What it shares is a connection that exists no
+    more: a socket that answers as OpenSSH's master does (PROTOCOL.mux) and ends at once."""
+    host = Host("gpu2", python=sys.executable)
+    told = subprocess.run([str(rig.bin / "ssh"), "-G", *ssh.shell(host)[1:-1]], check=True,
+                          capture_output=True, text=True).stdout
+    path = next(line.split()[1] for line in told.splitlines() if line.startswith("controlpath "))
+    asked = []
+
+    def master(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listening.accept()
+                with client:
+                    hello = struct.pack(">III", 8, 0x1, 4)  # its length, MUX_MSG_HELLO, version
+                    asked.append(client.recv(len(hello)))
+                    client.sendall(hello)
+                    # its length, MUX_C_ALIVE_CHECK, the request's number
+                    _, _, number = struct.unpack(">III", client.recv(12))
+                    client.shutdown(socket.SHUT_RD)  # so that no more can be asked
+                    client.sendall(struct.pack(">IIII", 12, 0x80000005, number, os.getpid()))
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        threading.Thread(target=master, args=(listening,), daemon=True).start()
+        with open_channel(host) as way:
+            welcome = way.ask(protocol.Hello(()))
+        assert isinstance(welcome, protocol.Welcome)
+        assert welcome.hostname == "gpu2"
+        ran = shell.run(host, b"echo once; echo twice >&2\n", 60)
+        assert (ran.out, ran.code) == ("once\ntwice\n", 0)
+        listening.shutdown(socket.SHUT_RDWR)
+    Path(path).unlink()
+    assert len(asked) == 2

@@ -170,6 +170,16 @@ def test_no_schedule_takes_the_new_rate(tmp_path: Path) -> None:
     assert [[g["lr"] for g in groups] for groups in run.attempt(steps=4, lr=0.04)] == [[0.04, 0.01]]
 
 
+def test_a_checkpoint_from_before_there_was_an_outset(tmp_path: Path) -> None:
+    run = Run(tmp_path, which="SequentialLR")
+    run.attempt(steps=10)
+    path = checkpoint.listed(tmp_path / "checkpoints")[-1]
+    state, own = checkpoint.load(path), checkpoint.load_ranks(path)
+    del state["outset"], state["values"]
+    checkpoint.save(path.parent, state, own, {"metrics": {}})
+    assert run.attempt(steps=16) == plain("SequentialLR", "AdamW", 16, 0.01, 16)[10:]
+
+
 @pytest.mark.parametrize(("first", "then", "words"), [
     ({"steps": 6}, {"steps": 5}, "train.steps = 5: the checkpoint to go on from is already at "
                                  "step 6"),

@@ -379,9 +379,9 @@ def a_folder(name: str, path: Path, world: World) -> None:
 
 
 def sparse(name: str, path: Path, world: World) -> None:
-    """A file that seems to have a GiB, and takes none; less, where files may be long."""
+    """A file that seems to have 16 GiB, and takes none; less, where files may be long."""
     long = name.endswith((".log", ".log.1", ".jsonl"))
-    size = 1 << 22 if long else 1 << 26 if name.endswith(".digest") else 1 << 30
+    size = 1 << 22 if long else 1 << 34
     os.truncate(_there(prepared(name, path)), size)
 
 

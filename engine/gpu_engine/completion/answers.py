@@ -29,7 +29,7 @@ SOURCES: dict[str, Source] = {
     "sweep": sources.sweeps, "sets": sources.assignments,
     "grid": partial(sources.assignments, several=True),
     "mode": sources.modes, "devices": sources.device_ids, "wanted": sources.filters,
-    "runs.columns": sources.columns, "runs.order": partial(sources.columns, sorting=True),
+    "runs.names": sources.columns, "runs.order": partial(sources.columns, sorting=True),
     "tags": sources.tags, "added": sources.tags, "removed": sources.tags,
     **dict.fromkeys(("start", "which"), sources.of(
         Answer("best", "the checkpoint with the best evaluation"))),

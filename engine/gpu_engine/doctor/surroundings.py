@@ -78,8 +78,10 @@ def _size() -> os.terminal_size | None:
 
 def _described(term: str) -> bool:
     """Whether the terminal database knows this one."""
-    import curses
-
+    try:
+        import curses
+    except ImportError:  # a Python may be built without
+        return True
     try:
         curses.setupterm(term, 2)
     except curses.error:

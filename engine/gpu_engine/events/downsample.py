@@ -87,10 +87,11 @@ class Block(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=F
 
 
 def blocks(events: Path) -> Iterator[Block]:
-    """The blocks of the digest of an events file, in order; damaged ones are left out."""
+    """The blocks of the digest of an events file, in order; damaged ones are left out, and all
+    behind a line that is too long."""
     try:
         with file_inside(*inside(digest_path(events))) as file:
-            while line := file.readline(_LONGEST_BLOCK):
+            while (line := file.readline(_LONGEST_BLOCK)).endswith(b"\n"):
                 if (block := _block(line)) is not None:
                     yield block
     except OSError:

@@ -120,7 +120,7 @@ class DigestedTail(Tail):
             one.steps if not isinstance(one, Event) else [one] if isinstance(one, Step) else [])]
         if not steps:
             return
-        first, last = min(e.step - e.n + 1 for e in steps), max(e.step for e in steps)
+        first, last = min(e.step - max(e.n, 1) + 1 for e in steps), max(e.step for e in steps)
         before = self._pieces[-1] if self._pieces else None
         if before is not None and end - before.begin <= _PIECE:
             self._pieces[-1] = Piece(before.begin, end, min(first, before.first),

@@ -210,7 +210,8 @@ def _command(words: tuple[str, ...], message: Message) -> Result:
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End a command with everything in its group. Its leader is reaped last, so that the group's
     number can't be another's."""
-    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGTERM)
     time.sleep(_GRACE)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)

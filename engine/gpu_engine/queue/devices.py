@@ -44,7 +44,7 @@ class Devices:
 
     def id_of(self, name: str) -> str:
         """The id of the device with this UUID or id; `name` itself if there is none now."""
-        device = self._devices((name,)).find(name)
+        device = self._devices(()).find(name)
         return name if device is None else device.id
 
     def now(self, starting: Mapping[str, str], wanted: Collection[str] | None,

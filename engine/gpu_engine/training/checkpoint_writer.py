@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 
 class Gate:
@@ -82,6 +82,7 @@ class Writer:
 
     def wait(self) -> str:
         """Wait for the write and return what it returned. Raises what it raised, once."""
+        wait(self._jobs)
         jobs, self._jobs = self._jobs, []
         said = [job.result() for job in jobs]
         return said[0] if said else ""

@@ -89,6 +89,7 @@ class Loop:
         self._warned_at = 0.0
         self._last = self.group.last_step
         self._stop = self._checked = False
+        self._replaced = ""
         self._buffers: dict[str, Tensor] = {}
         """The model's buffers before the step, if a step may be skipped for its loss."""
 
@@ -204,7 +205,8 @@ class Loop:
 
     def _put_back_handlers(self) -> None:
         replaced = self.signals.put_back()
-        if replaced:
+        if replaced and replaced != self._replaced:  # a task may set them in each step
+            self._replaced = replaced
             self.recorder.warn(replaced)
 
     def _between_steps(self) -> None:

@@ -83,14 +83,15 @@ class Schedule:
 
         `state` is what `state_dict` returned.
         """
-        self._values = list(state["values"])
-        outset = state["outset"]
-        if outset["digest"] == self._outset["digest"]:
+        self._values = list(state.get("values", ()))
+        outset = state.get("outset")  # checkpoints of the first versions lack it
+        if outset is not None and outset["digest"] == self._outset["digest"]:
             if self._inner is not None and state["schedule"] is not None:
                 self._inner.load_state_dict(state["schedule"])
             return
         loaded = _options(self._optimizer)
-        changed = self._steered | _differing(outset["groups"], self._fresh)
+        before = outset["groups"] if outset is not None else self._fresh
+        changed = self._steered | _differing(before, self._fresh)
         _set(self._optimizer, self._fresh)
         self._replay(taken)
         changed |= _differing(self._fresh, _options(self._optimizer))

@@ -123,7 +123,7 @@ class Stream:
 class Channel:
     """The way to `host`. Use `open_channel`."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, *, shared: bool = True) -> None:
         self.host = host
         self.ended: str | None = None
         """Why it has ended; None while it is open."""
@@ -135,7 +135,7 @@ class Channel:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._said = b""
-        self._process = self._start()
+        self._process = self._start(shared)
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -209,12 +209,12 @@ class Channel:
 
     # --- lines ---------------------------------------------------------------------------------
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, shared: bool) -> subprocess.Popen[bytes]:
         if self.host.is_local:
             argv = own_program("gpu_engine", "agent", self._word)
         else:
             try:
-                argv = ssh.shell(self.host)
+                argv = ssh.shell(self.host, shared=shared)
             except BadName as err:
                 raise Unreachable(self.host.name, str(err)) from None
         try:
@@ -343,15 +343,25 @@ class Channel:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(0.5)
         time.sleep(0.05)
-        return reasons.why(self.host, self._said.decode(errors="replace"), code,
-                           greeted=greeted)
+        return reasons.why(self.host, self._stderr(), code, greeted=greeted)
 
+    def _share_ended(self) -> bool:
+        return reasons.share_ended(self._stderr(), self._process.poll())
 
+    def _stderr(self) -> str:
+        return self._said.decode(errors="replace")
 
 def open_channel(host: Host, seconds: float = OPEN) -> Channel:
     """A channel to `host` whose agent has answered. Raises Unreachable."""
+    end = time.monotonic() + seconds
     channel = Channel(host)
-    channel._open(seconds)
+    try:
+        channel._open(seconds)
+    except Unreachable:
+        if not channel._share_ended():
+            raise
+        channel = Channel(host, shared=False)
+        channel._open(end - time.monotonic())
     return channel
 
 

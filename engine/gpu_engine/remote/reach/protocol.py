@@ -27,7 +27,7 @@ from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.interpreters.build import Build
 from gpu_engine.runs.state import State
 
-VERSION = 1
+VERSION = 2
 """Raised where an older agent or an older program here would misunderstand."""
 SILENCE = 90.0
 """Seconds without a word from here after which an agent ends: a connection can be cut without

@@ -39,6 +39,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
 
 _SHARING = re.compile(r"mux_client|mm_send_fd")
 """How the lines begin that ssh prints of a connection which it can't share with others."""
+_SSH_FAILED = 255
 
 
 def why(host: Host, stderr: str, code: int | None, *, greeted: bool) -> str:
@@ -70,6 +71,14 @@ def _known_as(host: Host, stderr: str) -> str:
 def _by_hand(host: Host) -> str:
     """What a person types to reach the host."""
     return shlex.join((*host.via, "true")) if host.via else f"ssh {host.destination}"
+
+
+def share_ended(stderr: str, code: int | None) -> bool:
+    """Whether ssh ended, before anything ran there, because the connection that it was to share
+    ended in the moment in which it asked for it. A moment earlier or later ssh opens one of its
+    own; then it does not (OpenSSH, mux.c: mux_client_request_session)."""
+    last = (stderr.strip().splitlines() or [""])[-1]
+    return code == _SSH_FAILED and _SHARING.match(last) is not None
 
 
 def not_there(host: Host) -> str:

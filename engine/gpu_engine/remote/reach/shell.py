@@ -31,10 +31,18 @@ def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20,
     """Have `script` run by `sh` there, within `seconds`, with at most `most` bytes of output.
     `on_line` gets each line as it comes. Raises OSError, BadName."""
     end = time.monotonic() + seconds
+    ran = _run(ssh.shell(host), script, end, most, on_line)
+    if reasons.share_ended(ran.out, ran.code):
+        ran = _run(ssh.shell(host, shared=False), script, end, most, on_line)
+    return ran
+
+
+def _run(argv: list[str], script: bytes, end: float, most: int,
+         on_line: Callable[[str], None] | None) -> Ran:
     with tempfile.TemporaryFile() as told:
         told.write(script)
         told.seek(0)
-        process = subprocess.Popen(ssh.shell(host), stdin=told, stdout=subprocess.PIPE,
+        process = subprocess.Popen(argv, stdin=told, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, bufsize=0, env=ssh.environment(),
                                    start_new_session=True)
     try:
@@ -72,8 +80,9 @@ def _read(process: subprocess.Popen[bytes], end: float, most: int,
     with process.stdout:
         fd = process.stdout.fileno()
         while (left := end - time.monotonic()) > 0 and len(out) <= most:
+            ended = process.poll() is not None  # before reading, so that all it wrote is read
             got = os.read(fd, 1 << 16) if readable(fd, min(left, 0.5)) else None
-            if not got and (got is not None or process.poll() is not None):
+            if not got and (got is not None or ended):
                 return bytes(out), True  # or a connection that ssh keeps holds the pipe
             out += got or b""
             while on_line is not None and (at := out.find(b"\n", told)) >= 0:

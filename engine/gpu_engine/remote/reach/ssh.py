@@ -29,15 +29,17 @@ _LONGEST_SOCKET = 107 - 58
 while it connects "." and 16 more."""
 
 
-def shell(host: Host) -> list[str]:
+def shell(host: Host, *, shared: bool = True) -> list[str]:
     """The argument list of a POSIX shell there that reads its commands from standard input. Raises
-    BadName."""
+    BadName. `shared`: over a connection that is open already, where there is one."""
     if host.via:
         return [*host.via, "sh", "-s"]
     options = {"BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": 5,
                "ServerAliveCountMax": 3, "ForwardAgent": "no", "ForwardX11": "no",
                "ClearAllForwardings": "yes", "PermitLocalCommand": "no", "RemoteCommand": "none"}
-    if (sockets := _sockets()) is not None:
+    if not shared:  # nor over one that ~/.ssh/config names
+        options |= {"ControlMaster": "no", "ControlPath": "none"}
+    elif (sockets := _sockets()) is not None:
         options |= {"ControlMaster": "auto", "ControlPath": f"{sockets}/%C", "ControlPersist": 30}
     said = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     return ["ssh", "-T", *said, "--", check_name(host.destination), "exec sh -s"]

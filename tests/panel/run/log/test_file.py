@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.clean import clean_bytes
 from gpu_panel.run.log import file as log_file
+from gpu_panel.run.log import matches as log_matches
 from gpu_panel.run.log.file import Lines, LogFile, TextLines
-from gpu_panel.run.log.matches import Matches
+from gpu_panel.run.log.matches import Matches, last_before
 
 
 def whole(log: LogFile) -> list[str]:
@@ -86,6 +87,9 @@ def test_search_finds_what_a_plain_look_finds(
                 (min(after or hits), not after) if hits else None)
             assert matches.beside(start, -1) == (
                 (max(before or hits), not before) if hits else None)
+            for at_once in (1, 3, 2048):
+                patch.setattr(log_matches, "_BACK", at_once)
+                assert last_before(log, needle, start, stop) == max(before, default=None)
     finally:
         log.close()
         patch.undo()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from gpu_panel.run.log.file import LogFile, TextLines
+from gpu_panel.run.log.file import Lines, LogFile, TextLines
+from gpu_panel.run.log.matches import Matches
 from gpu_panel.run.log.view import LogView
 from gpu_panel.themed import ThemedApp
 
@@ -127,6 +130,31 @@ async def test_search_is_smart_about_case_and_goes_round(tmp_path: Path) -> None
         assert view.current() == "WARNING two"
         marked = [s.text for s in view.render_line(2) if s.text == "WARNING"]
         assert marked == ["WARNING"]
+
+
+async def test_a_search_upward_does_not_wait_until_all_is_counted(
+        log: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, extend = threading.Event(), Matches.extend
+
+    def waits(self: Matches, lines: Lines, stop: threading.Event) -> bool:
+        return counts.wait(60) and extend(self, lines, stop)
+
+    monkeypatch.setattr(Matches, "extend", waits)
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, log)
+        last = view.line
+        view.search("line 4", -1)
+        try:
+            async with asyncio.timeout(50):
+                while not view.current().startswith("line 4"):
+                    await asyncio.sleep(0.01)
+            found = view.line
+            assert not counts.is_set()
+        finally:
+            counts.set()
+        await idle(pilot)
+        assert found == max(n for n in range(last + 1) if f"line {n}".startswith("line 4"))
+        assert view.line == found, "nor is it gone to again as the count ends"
 
 
 async def test_a_file_that_shrinks_or_goes_hurts_nobody(log: LogFile) -> None:

@@ -180,6 +180,10 @@ class Fieldset(FocusInView):
 
     # --- showing a draft -----------------------------------------------------------------------
 
+    def edit(self, draft: Draft) -> None:
+        """From now on what is typed goes into this one."""
+        self.draft = self.query_one(TaskParams).draft = draft
+
     def fill(self) -> None:
         """Show the draft's values, without reporting that anything was typed."""
         draft = self.draft

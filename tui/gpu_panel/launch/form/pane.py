@@ -144,7 +144,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         if self._fields is None:
             await self._draw(draft)
         else:
-            self._fields.draft = draft
+            self._fields.edit(draft)
             await self.show_undone()
 
     async def _draw(self, draft: Draft) -> None:

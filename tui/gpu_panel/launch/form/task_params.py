@@ -38,13 +38,14 @@ class TaskParams(Vertical):
         self._fields: dict[Widget, TaskField] = {}
         """What each widget is for. Empty while fields are being replaced."""
         self._rows: list[FlowRow] = []
-        self._draft = Draft()
+        self.draft = Draft()
+        """What is typed goes there."""
         self._one_at_a_time = asyncio.Lock()
 
     async def show(self, info: TaskInfo | None, draft: Draft) -> None:
         fields = info.fields if info else ()
         async with self._one_at_a_time:
-            self._draft = draft
+            self.draft = draft
             if fields != tuple(self._fields.values()):
                 self._fields, self._rows = {}, []
                 boxes = {self._widget(i, field): field for i, field in enumerate(fields)}
@@ -111,7 +112,7 @@ class TaskParams(Vertical):
 
     def _report(self, box: Widget, text: str) -> None:
         if (field := self._fields.get(box)) is not None:
-            self._draft.put_param(field, text)
+            self.draft.put_param(field, text)
             self.post_message(self.Edited())
 
 

@@ -74,7 +74,8 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
 async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
     """Ask the person, then move those of these runs that have ended into the bin. Returns whether
     any was. Call this from a worker. Raises UserError, naming every run that could not be moved."""
-    going = [line for line in lines if not line.live and line.state != "unreadable"]
+    going = [line for line in lines if not line.live
+             and (line.state != "unreadable" or len(lines) == 1)]
     if not going:
         app.notify(f"Run {lines[0].id} is running: s stops it" if len(lines) == 1
                    else "None of the marked runs has ended: s stops them", severity="warning",

@@ -8,8 +8,10 @@ from bisect import bisect_left, bisect_right
 
 from gpu_panel.run.log.file import Lines
 
-MOST = 1_000_000
-"""Matching lines that are counted: 8 MB of numbers."""
+MOST = 4_000_000
+"""Matching lines that are counted: 32 MB of numbers."""
+_BACK = 2048
+"""Lines that are looked at together, backwards."""
 
 
 class Matches:
@@ -71,3 +73,20 @@ class Matches:
                 step < 0 and not around and self._upto > line)):
             return None
         return (self.numbers[0 if step > 0 else -1] if around else self.numbers[at]), around
+
+
+def last_before(lines: Lines, needle: str, line: int, stop: threading.Event) -> int | None:
+    """The last line with `needle` up to `line`, looked for from there backwards; None: none has
+    it, or it was stopped."""
+    end = line + 1
+    while end > 0 and not stop.is_set():
+        at = begin = max(end - _BACK, 0)
+        last = None
+        while at < end and not stop.is_set():
+            found, after = lines.matching(needle, at, stop)
+            last = next((n for n in reversed(found) if n < end), last)
+            at = max(after, at + 1)
+        if last is not None:
+            return last
+        end = begin
+    return None

@@ -22,7 +22,7 @@ from textual.widget import Widget
 from gpu_panel import keys
 from gpu_panel.run.log import times
 from gpu_panel.run.log.file import Lines, TextLines
-from gpu_panel.run.log.matches import Matches
+from gpu_panel.run.log.matches import Matches, last_before
 
 SHORT = 60
 """Entries of a log whose rows are counted."""
@@ -366,8 +366,9 @@ class LogView(ScrollView, can_focus=True):
             self._seek(self.cursor + step, step)
 
     def _seek(self, line: int, step: int) -> None:
-        """Go to the next match from a line on; later, if it is not counted yet."""
-        self._sought = line, step
+        """Go to the next match from a line on; later, if it is not counted yet. Backwards, where
+        the count may have far to go, the lines before it are looked at, too."""
+        again, self._sought = self._sought == (line, step), (line, step)
         if (matches := self._matches) is None:
             return
         found = matches.beside(line, step)
@@ -377,6 +378,19 @@ class LogView(ScrollView, can_focus=True):
         elif matches.complete or matches.full:
             self._sought = None
             self.post_message(self.Searched(f"Not found: {self.needle}"))
+        elif step < 0 and not again and self.lines is not None:
+            self._look_back(self.lines, matches, line, self._counting)
+
+    @work(thread=True, group="log-search", exit_on_error=False)
+    def _look_back(self, lines: Lines, matches: Matches, line: int, stop: threading.Event) -> None:
+        found = last_before(lines, matches.needle, line, stop)
+        if found is not None:
+            self.call_later(self._found_back, matches, line, found)
+
+    def _found_back(self, matches: Matches, line: int, found: int) -> None:
+        if self.is_mounted and matches is self._matches and self._sought == (line, -1):
+            self.post_message(self.Searched(""))
+            self._show_found(found)
 
     def _show_found(self, line: int) -> None:
         self.to_line(line)
@@ -460,14 +474,23 @@ class LogView(ScrollView, can_focus=True):
                 return
             self.to_line(int(number) - 1)
         elif (wanted := times.typed(where)) is not None:
-            found = times.find(self.lines, wanted)
-            if isinstance(found, str):
-                self.post_message(self.Searched(f"Not found: {found}"))
-            else:
-                self._show_found(found)
+            self._sought = None
+            self._go_to_time(self.lines, wanted)
         elif number:
             self.post_message(self.Searched(
                 f"Neither a line nor a time: {where}. Type 1234, 14:05 or 2026-11-22 14:05:10"))
+
+    @work(thread=True, group="log-search", exclusive=True, exit_on_error=False)
+    def _go_to_time(self, lines: Lines, wanted: times.Stamp) -> None:
+        self.call_later(self._found_time, lines, times.find(lines, wanted))
+
+    def _found_time(self, lines: Lines, found: int | str) -> None:
+        if lines is not self.lines:
+            return
+        if isinstance(found, str):
+            self.post_message(self.Searched(f"Not found: {found}"))
+        else:
+            self._show_found(found)
 
     # --- drawing --------------------------------------------------------------------------------
 
