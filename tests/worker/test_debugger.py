@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bdb
 import pdb
+import select
 import sys
 import time
 from datetime import timedelta
@@ -121,7 +122,11 @@ def test_ctrl_c_opens_the_debugger_and_training_goes_on(home: Path):
         one.types("\x03")
         one.sees("(Pdb) ")
         one.types("p 'typed and thr")
-        one.types("\x03")
+        while "KeyboardInterrupt" not in one.shown:
+            # Again: Python's readline misses a signal that comes while it takes a key.
+            one.types("\x03")
+            if select.select([one.ours], [], [], 1.0)[0]:
+                one.shown += one.reads("KeyboardInterrupt")
         one.sees("KeyboardInterrupt")
         one.sees("(Pdb) ")
         one.says("sys.argv.remove('loop')", "(Pdb) ")
