@@ -60,7 +60,7 @@ WRITING = {
         code/submitted.py: symlink_to in _link_ignored
         export/to_csv.py: mkstemp in tempfile_in
         training/checkpoint_files.py: open in write
-        remote/reach/shell.py: TemporaryFile in run
+        remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send
         worker/rank/loader_sockets.py: mkdtemp in _made
         doctor/folders.py: NamedTemporaryFile in _tried

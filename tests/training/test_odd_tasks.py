@@ -232,6 +232,8 @@ def loss(self, model, batch):
                       expect=1)
     for rank in range(2):
         (error,) = ranks.read(run, rank, "error")
+        if rank == 1 and error["message"].startswith("the connection to rank 0 broke"):
+            continue  # rank 0 has refused it and ended before this one went on
         assert "did not call the model that it is given" in error["message"]
         assert error["traceback"] == ""
         assert ranks.read(run, rank, "end")[-1]["steps"] == (calls - 1) // accumulate
