@@ -157,6 +157,26 @@ async def test_a_search_upward_does_not_wait_until_all_is_counted(
         assert view.line == found, "nor is it gone to again as the count ends"
 
 
+async def test_a_search_in_one_log_does_not_move_in_the_next(
+        log: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, extend = threading.Event(), Matches.extend
+
+    def waits(self: Matches, lines: Lines, stop: threading.Event) -> bool:
+        return counts.wait(60) and extend(self, lines, stop)
+
+    monkeypatch.setattr(Matches, "extend", waits)
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, log)
+        view.search("other", -1)
+        try:
+            view.show(TextLines("", "other\n" + "last\n" * 50))
+        finally:
+            counts.set()
+        await idle(pilot)
+        assert view.following
+        assert view.current() == "last"
+
+
 async def test_a_file_that_shrinks_or_goes_hurts_nobody(log: LogFile) -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
         view = await read(pilot, log)

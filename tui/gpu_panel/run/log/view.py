@@ -73,6 +73,8 @@ class LogView(ScrollView, can_focus=True):
         """The line that the cursor belongs on, until the matches up to it are counted."""
         self._sought: tuple[int, int] | None = None
         """(line, 1 or -1) from which on a match is looked for, until those there are counted."""
+        self._wanted: times.Stamp | None = None
+        """The time that is looked for."""
         self._counting = threading.Event()
         self._counts = False
         self._page: tuple[object, list[Piece]] = (None, [])
@@ -89,6 +91,7 @@ class LogView(ScrollView, can_focus=True):
             self.lines.close()
         self.lines = lines
         self._longest = 0
+        self._aim = self._sought = self._wanted = None
         if lines is not None:
             self._generation, self._gone = lines.generation, lines.gone
         self.following = True
@@ -176,6 +179,8 @@ class LogView(ScrollView, can_focus=True):
         """Keep showing the same lines after some were dropped at the front."""
         by, self._gone = lines.gone - self._gone, lines.gone
         line = self.line
+        if self._sought is not None:
+            self._sought = max(self._sought[0] - by, 0), self._sought[1]
         self._count_again()  # its line numbers mean other lines now
         if self.filtered:
             if not self.following:
@@ -270,7 +275,7 @@ class LogView(ScrollView, can_focus=True):
     # --- moving ---------------------------------------------------------------------------------
 
     def move_to(self, entry: int) -> None:
-        self._aim = self._sought = None
+        self._aim = self._sought = self._wanted = None
         total = self.count
         self.cursor = min(max(entry, 0), max(total - 1, 0))
         top, room = self.top, max(self.scrollable_content_region.height, 1)
@@ -345,7 +350,7 @@ class LogView(ScrollView, can_focus=True):
         """Mark all matches of `needle` and go to the next (step 1) or the previous one (-1)."""
         line = self.line
         self.needle = needle
-        self._sought = None
+        self._sought = self._wanted = None
         self._count_again()
         if self.filtered and not self.following:
             self.to_line(max(line, 0))
@@ -369,6 +374,7 @@ class LogView(ScrollView, can_focus=True):
         """Go to the next match from a line on; later, if it is not counted yet. Backwards, where
         the count may have far to go, the lines before it are looked at, too."""
         again, self._sought = self._sought == (line, step), (line, step)
+        self._wanted = None
         if (matches := self._matches) is None:
             return
         found = matches.beside(line, step)
@@ -474,23 +480,25 @@ class LogView(ScrollView, can_focus=True):
                 return
             self.to_line(int(number) - 1)
         elif (wanted := times.typed(where)) is not None:
-            self._sought = None
-            self._go_to_time(self.lines, wanted)
+            self._sought, self._wanted = None, wanted
+            self._find_time(self.lines, wanted)
         elif number:
             self.post_message(self.Searched(
                 f"Neither a line nor a time: {where}. Type 1234, 14:05 or 2026-11-22 14:05:10"))
 
-    @work(thread=True, group="log-search", exclusive=True, exit_on_error=False)
-    def _go_to_time(self, lines: Lines, wanted: times.Stamp) -> None:
-        self.call_later(self._found_time, lines, times.find(lines, wanted))
+    @work(thread=True, group="log-search", exit_on_error=False)
+    def _find_time(self, lines: Lines, wanted: times.Stamp) -> None:
+        gone, found = lines.gone, times.find(lines, wanted)
+        self.call_later(self._found_time, wanted, found, gone)
 
-    def _found_time(self, lines: Lines, found: int | str) -> None:
-        if lines is not self.lines:
+    def _found_time(self, wanted: times.Stamp, found: int | str, gone: int) -> None:
+        """`gone`: lines that had been dropped at the front when `found` was counted."""
+        if wanted is not self._wanted or self.lines is None:  # the person has gone elsewhere
             return
         if isinstance(found, str):
             self.post_message(self.Searched(f"Not found: {found}"))
         else:
-            self._show_found(found)
+            self._show_found(max(found - (self.lines.gone - gone), 0))
 
     # --- drawing --------------------------------------------------------------------------------
 
