@@ -8,7 +8,7 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Eval, Metric, Start, Step
-from gpu_engine.sweep import table as words
+from gpu_engine.sweep import table as sweep_table
 from gpu_engine.sweep.table import By, One, Stat, count, failures, parse_by, points, stat
 from gpu_engine.sweep.track import Extent, Track
 
@@ -33,7 +33,7 @@ def test_mean_and_sample_standard_deviation_over_the_seeds():
     assert found[1].best == Stat(3, pytest.approx(0.5), pytest.approx(0.2))
     assert found[1].steps == (10, 20)
     assert found[1].seconds == pytest.approx(40 / 3)
-    assert words.cells(found[1]) == ["a", "3 done", "0.500 ± 0.200 (3)", "0.500 ± 0.200 (3)",
+    assert sweep_table.cells(found[1]) == ["a", "3 done", "0.500 ± 0.200 (3)", "0.500 ± 0.200 (3)",
                                      "10–20", "00:13"]
 
 
@@ -46,8 +46,8 @@ def test_only_runs_that_are_done_count_while_there_are_any():
     assert [(p.values["train.lr"], p.best.mean, p.partial) for p in found] == [
         ("a", 0.5, False), ("b", 0.5, True), ("d", 0.9, True), ("c", None, True)]
     assert found[0].counts == {"done": 1, "running": 1, "failed": 1}
-    assert words.cells(found[1])[2].startswith("~0.500 ± 0.141 (2)")
-    assert words.cells(found[3]) == ["c", "1 waiting, 1 failed", "–", "–", "–", "–"]
+    assert sweep_table.cells(found[1])[2].startswith("~0.500 ± 0.141 (2)")
+    assert sweep_table.cells(found[3]) == ["c", "1 waiting, 1 failed", "–", "–", "–", "–"]
     assert count(mixed) == {"done": 1, "running": 2, "waiting": 1, "failed": 3, "stopped": 1}
     assert [(why, [m.index for m in whose]) for why, whose in failures(mixed)] == [
         ("rank 0: boom", [2, 5]), ("no room", [8])]
@@ -69,8 +69,8 @@ def test_values_that_are_not_finite_are_left_out_and_counted():
     assert stat([1.0, math.nan, None, 3.0, math.inf]) == Stat(2, 2.0, math.sqrt(2), odd=2)
     assert stat([]) == Stat(0, None, None)
     found = points([one(1, "a", least=0.5, last=math.nan), one(2, "a", least=0.7)], By())
-    assert words.cells(found[0])[2:4] == ["0.600 ± 0.141 (2)", "0.700"]
-    assert words.notes(found, By())[-1] == \
+    assert sweep_table.cells(found[0])[2:4] == ["0.600 ± 0.141 (2)", "0.700"]
+    assert sweep_table.notes(found, By())[-1] == \
         "1 run ended with a loss that is not finite; means leave it out"
 
 

@@ -114,7 +114,7 @@ class PanelApp(ThemedApp):
     @work(exit_on_error=False, group="theme", exclusive=True)
     async def _keep_theme(self) -> None:
         try:
-            await in_thread(self.keep_theme, name="panel-theme")
+            await in_thread(self.keep_theme)
         except OSError as err:
             self.notify(f"The theme can't be saved: {err}", severity="warning", markup=False)
 
@@ -171,7 +171,7 @@ class PanelApp(ThemedApp):
 
     async def action_tell(self) -> None:
         try:
-            told = await in_thread(self.teller.turn, name="panel-tell")
+            told = await in_thread(self.teller.turn)
         except OSError as err:
             self.notify(f"That can't be saved: {err}", severity="warning", markup=False)
             told = self.teller.on
@@ -201,7 +201,7 @@ class PanelApp(ThemedApp):
             found = lines.meaning(line, known)
             if isinstance(found, str):
                 raise UserError(found)
-            await in_thread(lambda: lines.remember(line), name="panel-line")
+            await in_thread(lambda: lines.remember(line))
             name, words = found
             await (self.run_action(*known[name]) if name
                    else self.run_action(("app", "gpu_engine", (line, words))))

@@ -79,7 +79,7 @@ class Teller:
     async def poll(self) -> None:
         """Look once at runs and devices, and tell what is new."""
         lines, self._lines = self._lines, ()
-        for news in await in_thread(lambda: self._read(lines), name="panel-tell"):
+        for news in await in_thread(lambda: self._read(lines)):
             self._notify_run(news)
         if self._source.wanted:
             await self._check_devices()

@@ -196,6 +196,7 @@ class Axes:
     y_text: Callable[[float | None], str] = units.loss
     """Formats a value at the crosshair."""
     y_unit: float = 1.0
+    """The unit of the numbers along the y axis."""
     unit: str = ""
     """The name of that unit, which stands at the axis."""
     zero: bool = False

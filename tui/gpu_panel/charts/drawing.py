@@ -102,6 +102,7 @@ class CurveDrawing(Widget):
                  classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.axes = axes
+        """What its numbers are; set it before `show`."""
         self._lines: list[Curve] = []
         self._all: Series | None = None
         self._chosen: int | None = None

@@ -38,7 +38,7 @@ class _Suggester(Suggester):
         found = next((line for line in self._known if line.startswith(value)), None)
         if found is not None or not value.startswith(f"{PROGRAM} "):
             return found or (PROGRAM + " " if PROGRAM.startswith(value) else None)
-        return await in_thread(lambda: _as_a_shell(value), name="panel-line")
+        return await in_thread(lambda: _as_a_shell(value))
 
 
 def _as_a_shell(value: str) -> str | None:

@@ -47,7 +47,7 @@ async def run(app: App[Any], command: OwnCommand) -> None:
     """Run it with what is under the cursor. Raises UserError where that lacks something."""
     nodes = (app.focused or app.screen).ancestors_with_self
     at = next((n for n in nodes if hasattr(n, "placeholders")), None)
-    given: Values = await in_thread(getattr(at, "placeholders"), name="panel-own") if at else {}  # noqa: B009
+    given: Values = await in_thread(getattr(at, "placeholders")) if at else {}  # noqa: B009
     if given.get("elsewhere") and "pid" in command.needs and "host" not in command.needs:
         raise UserError(f"this process is on {given['host']}: there a command with {{pid}} needs "
                         "{host} too")

@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T], *, name: str = "panel-work") -> T:
+async def in_thread(work: Callable[[], T]) -> T:
     """Run `work` in a daemon thread and wait for its result. Raises what it raises.
 
     If the wait is cancelled, the thread runs on and its result is dropped.
@@ -40,7 +40,7 @@ async def in_thread(work: Callable[[], T], *, name: str = "panel-work") -> T:
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=body, name=name, daemon=True).start()
+    threading.Thread(target=body, name="panel-work", daemon=True).start()
     return await done
 
 

@@ -61,6 +61,7 @@ class Pane(Widget):
         self.focus(scroll_visible=False)
 
     def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        """Why an action can't be used now, for who presses its key; empty: nothing to say."""
         return ""
 
     def come_forward(self) -> None:

@@ -119,7 +119,7 @@ async def export(app: App, runs: Sequence[str]) -> None:
     if words is None:
         return
     app.notify("Exporting … The panel can be used meanwhile")
-    done = await in_thread(lambda: _run(words), name="panel-export")
+    done = await in_thread(lambda: _run(words))
     said = (done.stdout if done.returncode == 0 else done.stderr).strip()
     if done.returncode != 0:
         raise UserError(said or f"the export ended with {done.returncode}")

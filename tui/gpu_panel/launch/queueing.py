@@ -53,10 +53,12 @@ class Wish:
     """The texts of the dialog's fields."""
 
     any: bool = False
+    """Any devices, not the ticked ones."""
     count: str = "1"
     free: str = ""
     """GiB that must be free on each of any devices; empty: not asked."""
     after: str = ""
+    """The id of a run."""
     begin: str = ""
     priority: str = ""
     free_for: str = ""
@@ -217,7 +219,7 @@ class QueueDialog(SubmitDialog):
                 yield from self._row(DEVICES, "waits for", self._devices())
                 yield from self._row(
                     COUNT, "how many", Input(first.count, compact=True, id="q-count",
-                                                  type="integer", max_length=4),
+                                             type="integer", max_length=4),
                     Static("each with", classes="unit"),
                     Input(first.free, compact=True, id="q-free", max_length=8,
                           placeholder="any memory"), Static("GiB free", classes="unit"))

@@ -1,5 +1,4 @@
-"""What the engine said of a draft, and which of its devices are not free. The panes need it before
-the engine is imported."""
+"""What the engine said of a draft, and which of its devices are not free."""
 
 from __future__ import annotations
 
@@ -52,8 +51,10 @@ class BusyDevice:
 
     device: Device
     state: str
+    """Its name in `availability`."""
     reason: str
     host: str | None = None
+    """None: this machine."""
 
     @property
     def can_be_shared(self) -> bool:

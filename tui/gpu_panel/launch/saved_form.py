@@ -1,4 +1,4 @@
-"""The form as it was left, for the next time that the panel opens. No widgets.
+"""The form as it was left, and the draft that the panel opens with. No widgets.
 
 `form.json` in the panel's folder has it. Unsaved changes are never lost: what can't be read, and
 what another form would replace, is moved to a file beside it.

@@ -66,8 +66,7 @@ class ResumeDialog(SubmitDialog):
             start = field.value.strip() or start
         sets, like = self._options.sets(length, changes, start), self._options.like
         self.show("starting …", "-plain")
-        await in_thread(lambda: launch.resume(self._run, sets, like=like, start=start),
-                        name="panel-resume")
+        await in_thread(lambda: launch.resume(self._run, sets, like=like, start=start))
         words = [*(["--like", str(like)] if like is not None else []),
                  *(["--from", start] if start != "newest" else []),
                  *(word for one in sets for word in ("--set", one))]

@@ -268,12 +268,12 @@ class RunScreen(StoreScreen):
         if found is not None:
             pane.choose(found)
             with guard(self.app):
-                await in_thread(lambda: keep_choice(pane.NAME, found), name="panel-curve")
+                await in_thread(lambda: keep_choice(pane.NAME, found))
 
     @work(group="choices", exit_on_error=False)
     async def _choose_as_before(self) -> None:
         """Show in each chart what was chosen there last, in this run or another."""
-        kept = await in_thread(kept_choices, name="panel-curve")
+        kept = await in_thread(kept_choices)
         for pane in self._panes():
             if isinstance(pane, ChartPane) and pane.NAME in kept and self.is_mounted:
                 pane.choose(kept[pane.NAME])
@@ -306,8 +306,7 @@ class RunScreen(StoreScreen):
             found = await self.app.push_screen_wait(questions.ask_for_note(place))
             if found is not None:
                 note = replace(place, text=found)
-                await in_thread(lambda: chart_annotations.write(self.run_folder.path, note),
-                                name="panel-note")
+                await in_thread(lambda: chart_annotations.write(self.run_folder.path, note))
                 await self.store.poll_now()
                 self.paint()
 
@@ -326,7 +325,7 @@ class RunScreen(StoreScreen):
         same.done(self.app, "Tracing the next 3 steps of each rank",
                   [["trace", self.run_folder.id]])
         with guard(self.app):
-            sheet = await in_thread(lambda: ask_for_traces(self.run_folder), name="panel-trace")
+            sheet = await in_thread(lambda: ask_for_traces(self.run_folder))
             self.app.push_screen(sheet)
 
     @property
@@ -381,8 +380,7 @@ class RunScreen(StoreScreen):
         from gpu_panel.run.resume_options import ResumeOptions
 
         with guard(self.app):
-            options = await in_thread(lambda: ResumeOptions.read(self.run_folder),
-                                      name="panel-resume")
+            options = await in_thread(lambda: ResumeOptions.read(self.run_folder))
             if await self.app.push_screen_wait(ResumeDialog(self.run_folder, options)):
                 await self.store.poll_now()
                 self.paint()

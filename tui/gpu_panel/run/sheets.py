@@ -40,8 +40,8 @@ class AboutRun(Sheet):
     @work(exit_on_error=False)
     async def _measure(self) -> None:
         path = self._store.run.path
-        self._written = await in_thread(lambda: notes.lines(notes.read(path)), name="panel-notes")
-        self._bytes = await in_thread(self._store.run.size, name="panel-size")
+        self._written = await in_thread(lambda: notes.lines(notes.read(path)))
+        self._bytes = await in_thread(self._store.run.size)
         self._paint()
 
     def _paint(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gpu_engine.common.clean import clean
-from gpu_engine.sweep import table as words
+from gpu_engine.sweep import table as sweep_table
 from gpu_engine.sweep.table import FAILED, RUNNING, By, One, Point, failures
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
@@ -26,11 +26,11 @@ def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
           ) -> tuple[Line, list[Row]]:
     """(header, rows) of the table for `width` cells. `unfolded`: keys of the points whose members
     are shown; `marked`: ids of runs."""
-    table = [words.heads(keys, by)]
+    table = [sweep_table.heads(keys, by)]
     kinds: list[tuple[Point, One | None]] = []
     for point in points:
         several = len(point.members) > 1
-        table.append(words.cells(point) if several else _single(point, by))
+        table.append(sweep_table.cells(point) if several else _single(point, by))
         kinds.append((point, None if several else point.members[0]))
         if several and key_of(point) in unfolded:
             for one in point.members:
@@ -69,7 +69,7 @@ def below(points: Sequence[Point], by: By, width: int) -> list[Row]:
         first = ", ".join(one.id for one in whose[:4]) + (", …" if len(whose) > 4 else "")
         rows += [_text(line, "bad") for line in wrap(f"{len(whose)} failed ({first}): {why}",
                                                      width)]
-    for note in words.notes(points, by):
+    for note in sweep_table.notes(points, by):
         rows += [_text(line, "dim") for line in wrap(note, width)]
     return rows if len(rows) > 1 else []
 
@@ -82,13 +82,13 @@ def markdown(points: Sequence[Point], keys: Sequence[str], by: By) -> list[str]:
     def line(texts: Sequence[str]) -> str:
         return "| " + " | ".join(t.replace("|", "\\|") for t in texts) + " |"
 
-    head = words.heads(keys, by)
-    return [line(head), "|" + "---|" * len(head), *(line(words.cells(p)) for p in points)]
+    head = sweep_table.heads(keys, by)
+    return [line(head), "|" + "---|" * len(head), *(line(sweep_table.cells(p)) for p in points)]
 
 
 def _single(point: Point, by: By) -> list[str]:
     one = point.members[0]
-    texts = words.cells(point)
+    texts = sweep_table.cells(point)
     texts[len(point.values)] = f"{one.id} {glyph(one.state)} {one.kind}"
     return texts
 

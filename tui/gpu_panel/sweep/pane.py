@@ -81,7 +81,7 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
     async def _read(self, store: SweepStore) -> None:
         try:
             with guard(self.app):
-                found = await in_thread(store.gather, name="panel-sweep")
+                found = await in_thread(store.gather)
                 if self.is_mounted and store is self.store:
                     self._show(found)
         finally:
@@ -251,7 +251,7 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
                 return
             from gpu_engine.sweep import again
 
-            done = await in_thread(lambda: again.stop(group), name="panel-stop")
+            done = await in_thread(lambda: again.stop(group))
             self.poll_now()
             same.done(self.app, f"{len(done.runs)} runs were asked to stop",
                       [["sweep", "stop", group.id]], trouble=done.trouble)
@@ -269,7 +269,7 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
             from gpu_engine.queue.submit import When
             from gpu_engine.sweep import again
 
-            done = await in_thread(lambda: again.retry(group, When()), name="panel-retry")
+            done = await in_thread(lambda: again.retry(group, When()))
             self.poll_now()
             same.done(self.app, f"{len(done.runs)} runs wait for another attempt",
                       [["sweep", "retry", group.id]], trouble=done.trouble)

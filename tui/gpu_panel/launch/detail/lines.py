@@ -108,7 +108,7 @@ def _processes(details: DeviceDetails, sample: Sample, width: int) -> list[Row]:
 
 
 _GLYPHS = {"free": ("○", "good"), "busy": ("●", ""), "leased": ("◆", "accent"),
-          "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
+           "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
 """State → glyph and style; the state's name is shown beside the glyph."""
 
 
@@ -162,23 +162,23 @@ def _listed(device: Device, s: Sample, holder: Holder | None, leases_known: bool
     return [
         _Fact("temperature", _with(s.temperature, "°C"), load.of_heat(s.temperature)),
         _Fact("power", f"{_with(s.power)} of {_with(s.power_limit, 'W')}",
-             load.of_power(s.power, s.power_limit)),
+              load.of_power(s.power, s.power_limit)),
         _Fact("fan", units.share(s.fan)),
         _Fact("performance", UNKNOWN if s.performance_state is None else f"P{s.performance_state}"),
         _Fact("SM clock", f"{_mhz(s.clock_sm)} of {_mhz(s.clock_sm_max)} MHz"),
         _Fact("memory clock", f"{_mhz(s.clock_memory)} of {_mhz(s.clock_memory_max)} MHz"),
         _Fact("bandwidth", f"memory busy {units.share(s.memory_utilization)}"),
         _Fact("slowed by", UNKNOWN if s.throttle is None else
-             clean(", ".join(s.throttle)) or "nothing", "warn" if s.throttle else ""),
+              clean(", ".join(s.throttle)) or "nothing", "warn" if s.throttle else ""),
         _Fact("PCIe", f"gen {_whole(s.pcie_generation)} ×{_whole(s.pcie_width)}"),
         _Fact("PCIe out/in", f"{_per_s(s.pcie_sent)} / {_per_s(s.pcie_received)}"),
         _Fact("ECC errors", f"{_whole(s.ecc_corrected)} corrected, "
-             f"{_whole(s.ecc_uncorrected)} not", "bad" if s.ecc_uncorrected else ""),
+              f"{_whole(s.ecc_uncorrected)} not", "bad" if s.ecc_uncorrected else ""),
         _Fact("persistence", UNKNOWN if s.persistence is None else
-             ("on" if s.persistence else "off")),
+              ("on" if s.persistence else "off")),
         _Fact("compute mode", clean(s.compute_mode) if s.compute_mode else UNKNOWN),
         _Fact("MIG", "a slice of GPU " + str(device.index) if device.is_slice
-             else "not sliced"),
+              else "not sliced"),
         _Fact("lease", lease, "accent" if holder else ""),
     ]
 

@@ -34,6 +34,7 @@ class Machine:
     inventory: Inventory | None
     snapshot: Snapshot | None
     freedom: Mapping[str, Availability] | None = None
+    """Device id → whether it is free, of those that were judged."""
     history: History | None = None
     refusal: str | None = None
     """Why no device of it can be ticked; None if they can."""

@@ -128,6 +128,7 @@ class Fieldset(FocusInView):
     @dataclass
     class Edited(Message):
         task: bool = False
+        """Whether the task is another one, whose parameters have to be drawn."""
 
     def __init__(self, tasks: Sequence[TaskInfo], draft: Draft) -> None:
         """`tasks`: those that ship with gpu-panel."""
@@ -149,7 +150,7 @@ class Fieldset(FocusInView):
         yield FlowRow("Task", [Labelled(Choice(options, closed=True, id="task-choice"))])
         for row in TASK_ROWS:
             yield self._row(row)
-        yield TaskParams(id="params")
+        yield TaskParams(self.draft, id="params")
         for row in ROWS:
             yield self._row(row)
         yield self._more
@@ -287,7 +288,7 @@ class Fieldset(FocusInView):
         return chosen is None or chosen.applies(field.key)
 
     async def show_task(self, task: TaskInfo | None) -> None:
-        await self.query_one(TaskParams).show(task, self.draft)
+        await self.query_one(TaskParams).show(task)
 
     # --- problems ------------------------------------------------------------------------------
 

@@ -33,19 +33,18 @@ class TaskParams(Vertical):
     class Edited(Message):
         """The person has changed a parameter in the draft."""
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, draft: Draft, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._fields: dict[Widget, TaskField] = {}
         """What each widget is for. Empty while fields are being replaced."""
         self._rows: list[FlowRow] = []
-        self.draft = Draft()
+        self.draft = draft
         """What is typed goes there."""
         self._one_at_a_time = asyncio.Lock()
 
-    async def show(self, info: TaskInfo | None, draft: Draft) -> None:
+    async def show(self, info: TaskInfo | None) -> None:
         fields = info.fields if info else ()
         async with self._one_at_a_time:
-            self.draft = draft
             if fields != tuple(self._fields.values()):
                 self._fields, self._rows = {}, []
                 boxes = {self._widget(i, field): field for i, field in enumerate(fields)}
@@ -58,10 +57,10 @@ class TaskParams(Vertical):
                 for box, field in self._fields.items():
                     key = PREFIX + field.name
                     if isinstance(box, Choice):
-                        value = draft.value(key)
+                        value = self.draft.value(key)
                         box.value = _chosen(field, field.default if value is None else value)
                     elif isinstance(box, Input):
-                        box.value = draft.text(key)
+                        box.value = self.draft.text(key)
 
     def _widget(self, i: int, field: TaskField) -> Widget:
         options = _options(field)

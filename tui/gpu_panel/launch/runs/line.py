@@ -87,6 +87,7 @@ class Pointed:
 
     lines: tuple[RunLine, ...]
     sweep: str | None = None
+    """Its id; None: these runs are of none, or stand for themselves."""
 
     @property
     def key(self) -> object:

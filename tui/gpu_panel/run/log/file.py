@@ -36,16 +36,22 @@ class Lines:
     """Rises when line numbers start to mean other lines."""
     gone = 0
     """Lines that have been dropped at the front since it was opened."""
-    missing = False
-    """Whether there is no file."""
-    trouble: str | None = None
-    """Why an existing file can't be read."""
 
     def __init__(self, title: str) -> None:
         self.title = title
 
     def __len__(self) -> int:
         raise NotImplementedError
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no file."""
+        return False
+
+    @property
+    def trouble(self) -> str | None:
+        """Why an existing file can't be read."""
+        return None
 
     @property
     def share(self) -> float:
@@ -93,7 +99,8 @@ class LogFile(Lines):
     def __init__(self, path: Path, title: str) -> None:
         super().__init__(title)
         self.path = path
-        self.missing = True
+        self._missing = True
+        self._trouble: str | None = None
         self._lock = threading.RLock()
         self._file: int | None = None
         self._reset()
@@ -107,6 +114,14 @@ class LogFile(Lines):
         self._tail = False
         """Whether there is text after the last line end."""
         self._cached: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
+
+    @property
+    def missing(self) -> bool:
+        return self._missing
+
+    @property
+    def trouble(self) -> str | None:
+        return self._trouble
 
     def close(self) -> None:
         with self._lock:
@@ -145,7 +160,7 @@ class LogFile(Lines):
                         self._before.append(self._ends)
                     limit -= len(data)
             except OSError:
-                self.missing = True
+                self._missing = True
             return changed
 
     def line(self, number: int) -> str:
@@ -206,7 +221,7 @@ class LogFile(Lines):
         try:
             stat = self.path.lstat()
         except OSError:
-            self.missing = True
+            self._missing = True
             return False
         changed = False
         if self._file is not None:
@@ -221,11 +236,11 @@ class LogFile(Lines):
             try:
                 self._file = open_inside(*inside(self.path))
             except OSError as err:
-                self.missing = True
-                self.trouble = None if isinstance(err, FileNotFoundError) \
+                self._missing = True
+                self._trouble = None if isinstance(err, FileNotFoundError) \
                     else f"{self.path.name} can't be read: {reason(err)}"
                 return changed
-        self.missing = False
+        self._missing = False
         self._size = stat.st_size
         return changed
 

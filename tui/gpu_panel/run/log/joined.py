@@ -46,11 +46,11 @@ class JoinedLog(Lines):
         return self._now.share
 
     @property
-    def missing(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def missing(self) -> bool:
         return self._now.missing and self._older is None
 
     @property
-    def trouble(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def trouble(self) -> str | None:
         return self._now.trouble
 
     def close(self) -> None:
@@ -124,4 +124,3 @@ def _identity(path: Path) -> Identity:
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns
-

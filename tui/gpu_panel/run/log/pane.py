@@ -193,7 +193,7 @@ launchers, and the supervisor's log."""
                 longest=1000))
             if found:
                 path = Path(found).expanduser().absolute()
-                await in_thread(lambda: elsewhere.save(lines, path), name="panel-save")
+                await in_thread(lambda: elsewhere.save(lines, path))
                 self.notify(f"Saved as {path}", markup=False)
 
     # --- where a rank is now -------------------------------------------------------------------
