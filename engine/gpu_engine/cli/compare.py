@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli.output import echo, in_json, table
-from gpu_engine.runs import compare
-from gpu_engine.runs.compare import Row, cell
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.compare import Row
 
 
 def _percent(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
@@ -38,6 +40,7 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
     versions they differ."""
     from gpu_engine.diagnose import regression
     from gpu_engine.launching.lookup import find_each
+    from gpu_engine.runs import compare
 
     if len(runs) < 2:
         raise click.UsageError("name two runs or more; gpu-engine runs lists them")
@@ -70,6 +73,8 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float |
 
 def _table(heads: Sequence[str], parts: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
     """A blank line and a title before each part but the first."""
+    from gpu_engine.runs.compare import cell
+
     rows: list[Sequence[str] | str] = [["", *heads]]
     for title, found in parts:
         if found:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +15,9 @@ from gpu_engine.common.clean import clean_bytes
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import MOST, file_inside
 from gpu_engine.events.paths import inside
-from gpu_engine.runs.folder import Run
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
 
 
 @click.command()

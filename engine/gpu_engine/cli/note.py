@@ -8,7 +8,6 @@ import click
 
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common.clean import clean
-from gpu_engine.runs import chart_annotations, folder, notes
 
 
 @click.command()
@@ -24,6 +23,8 @@ def command(run: str, text: str | None, name: str | None, added: tuple[str, ...]
             removed: tuple[str, ...], step: int | None, as_json: bool) -> None:
     """Write TEXT on RUN (an id, the beginning of one, or "last") as its note, in place of the one
     before; '' removes it. Without TEXT and options, show what is written on it."""
+    from gpu_engine.runs import chart_annotations, folder, notes
+
     path = folder.find(run).path
     if step is not None:
         if text is None:

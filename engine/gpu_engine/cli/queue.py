@@ -11,8 +11,6 @@ from gpu_engine.cli.output import Commands, echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.queue import change
-from gpu_engine.runs import folder, waiting
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -57,6 +55,9 @@ def _set_up(given: str) -> None:
 @click.argument("to", metavar="first|last|up|down")
 def move(run: str, to: str) -> None:
     """Move RUN to the first or last place, or up or down by one."""
+    from gpu_engine.queue import change
+    from gpu_engine.runs import folder
+
     if to not in ("first", "last", "up", "down"):
         raise click.UsageError(f"{to!r}: give first, last, up or down; gpu-engine queue before "
                                "puts it before another run")
@@ -69,6 +70,9 @@ def move(run: str, to: str) -> None:
 @click.argument("other")
 def before(run: str, other: str) -> None:
     """Put RUN before OTHER, which waits too."""
+    from gpu_engine.queue import change
+    from gpu_engine.runs import folder
+
     change.move(folder.find(run), folder.find(other).id)
     _print(False)
 
@@ -78,6 +82,9 @@ def before(run: str, other: str) -> None:
 @click.argument("number", type=int)
 def priority(run: str, number: int) -> None:
     """Give RUN another priority: runs with a higher one start first."""
+    from gpu_engine.queue import change
+    from gpu_engine.runs import folder
+
     change.prioritise(folder.find(run), number)
     _print(False)
 
@@ -87,6 +94,9 @@ def priority(run: str, number: int) -> None:
 @click.option("--all", "every", is_flag=True, help="All waiting runs.")
 def cancel(runs: tuple[str, ...], every: bool) -> None:
     """Take RUNS out of the line; they end as stopped. gpu-engine stop does the same."""
+    from gpu_engine.queue import change
+    from gpu_engine.runs import folder, waiting
+
     if bool(runs) == every:
         raise click.UsageError("name the runs, or give --all")
     chosen = [w.run for w in change.line()] if every else [folder.find(name) for name in runs]
@@ -99,6 +109,8 @@ def cancel(runs: tuple[str, ...], every: bool) -> None:
 
 
 def _print(as_json: bool) -> None:
+    from gpu_engine.queue import change
+
     line = change.line()
     if as_json:
         echo(in_json([{

@@ -15,9 +15,6 @@ from gpu_engine.cli.output import Commands, echo, in_json, table
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.report import columns, listing
-from gpu_engine.runs import bin, folder, job, waiting
-from gpu_engine.spec import read, schema
 
 if TYPE_CHECKING:
     from gpu_engine.remote.run.removal import Outcome
@@ -27,6 +24,9 @@ if TYPE_CHECKING:
 
 def _columns(_: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """Columns by their names."""
+    from gpu_engine.report import columns, listing
+    from gpu_engine.spec import read, schema
+
     names = tuple(filter(None, (one.strip() for one in value.split(","))))
     for one in names:
         if one in listing.NAMES or columns.known(one):
@@ -43,6 +43,8 @@ def _columns(_: click.Context, param: click.Parameter, value: str) -> tuple[str,
 
 def _order(_: click.Context, param: click.Parameter, value: str) -> str:
     """A column to sort by."""
+    from gpu_engine.report import columns, listing
+
     if value not in listing.ORDERS and not columns.known(value):
         raise click.BadParameter(f"{value!r} is none of {', '.join(listing.ORDERS)}, and no column "
                                  "that --columns takes")
@@ -74,6 +76,8 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
             names: tuple[str, ...], order: str, reverse: bool, tags: tuple[str, ...],
             removed: bool) -> None:
     """List the runs, newest first."""
+    from gpu_engine.report import listing
+
     if ctx.invoked_subcommand is not None:
         return
     if removed:
@@ -109,6 +113,8 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
 
 def _go_on_with_the_queue() -> None:
+    from gpu_engine.runs import waiting
+
     if waiting.any_here(paths.queue_folder()):
         from gpu_engine.queue import waiter  # only where runs wait
 
@@ -118,6 +124,9 @@ def _go_on_with_the_queue() -> None:
 
 def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]
              ) -> dict[str, object]:
+    from gpu_engine.report import columns, listing
+    from gpu_engine.runs import job
+
     best = listing.best_evaluation(one, figures)
     return one.state.to_dict() | {
         "path": str(one.run.path), "notes": asdict(one.notes), "task": one.task, "mode": one.mode,
@@ -130,6 +139,8 @@ def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]
 
 
 def _list_removed(as_json: bool) -> None:
+    from gpu_engine.runs import bin
+
     now, found = time.time(), bin.listed()
     if as_json:
         echo(in_json([{"id": one.id, "path": str(one.run.path), "removed": one.removed,
@@ -155,6 +166,8 @@ def _left(seconds: float) -> str:
 @click.argument("run", nargs=-1, required=True, metavar="RUN...")
 def restore(run: tuple[str, ...]) -> None:
     """Bring RUNs back that were removed within the last week, with all that they had."""
+    from gpu_engine.runs import bin
+
     for one in [bin.find(name) for name in run]:
         echo(f"{bin.restore(one).id} is back")
 
@@ -163,6 +176,7 @@ def restore(run: tuple[str, ...]) -> None:
 def empty() -> None:
     """Delete all that is in the bin, here and on the runs' hosts."""
     from gpu_engine.remote.run.removal import Removal
+    from gpu_engine.runs import bin
 
     with Removal(for_good=True) as removal:
         whole = [_removed(one.id, removal.empty(one)) for one in bin.listed()]
@@ -215,6 +229,7 @@ def prune(keep: int, dry_run: bool, for_good: bool) -> None:
     """Remove all but the newest of the runs that have ended. They are kept in a bin for a week."""
     from gpu_engine.launching.reattach import reattach_all
     from gpu_engine.remote.run.removal import Removal
+    from gpu_engine.runs import folder
     from gpu_engine.slurm import watch
 
     reattach_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +13,10 @@ from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common import exit_status, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
-from gpu_engine.events.rank_view import RankView
-from gpu_engine.runs.folder import State
+
+if TYPE_CHECKING:
+    from gpu_engine.events.rank_view import RankView
+    from gpu_engine.runs.folder import State
 
 _METRICS = 30
 """How many of a script's own values are shown for a rank."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,8 +11,10 @@ from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, telling
-from gpu_engine.slurm.script import Job, Place, batch_script, job_of
-from gpu_engine.spec.schema import RunSpec
+
+if TYPE_CHECKING:
+    from gpu_engine.slurm.script import Job
+    from gpu_engine.spec.schema import RunSpec
 
 
 @click.command(cls=WithCommand)
@@ -34,6 +37,7 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     limit, and the job goes on from there when it starts again."""
     from gpu_engine.common import paths
     from gpu_engine.interpreters import choose
+    from gpu_engine.slurm.script import Place, batch_script, job_of
 
     asked = [f"partition={partition}"] if partition is not None else []
     asked += [f"time={limit}"] if limit is not None else []

@@ -1,6 +1,6 @@
 """What a shell is answered when somebody presses tab. The shells' scripts are in `scripts`.
 
-Click finds out which option or argument is being typed; `_SOURCES` says what belongs there.
+Click finds out which option or argument is being typed; `SOURCES` says what belongs there.
 """
 
 from __future__ import annotations

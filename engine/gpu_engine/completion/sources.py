@@ -55,7 +55,11 @@ def presets(typed: str) -> list[Answer]:
 def _toml_files(typed: str) -> list[Answer]:
     begin = typed[:typed.rfind("/") + 1]
     out: list[Answer] = []
-    for entry in sorted(expanded(begin or ".").glob("*")):  # also in none that can be read
+    try:
+        entries = sorted(expanded(begin or ".").glob("*"))  # none of a folder that can't be read
+    except OSError:  # its name is too long
+        return []
+    for entry in entries:
         if entry.name.startswith(".") and not typed[len(begin):].startswith("."):
             continue
         if entry.is_dir():

@@ -30,9 +30,11 @@ class Outlier:
     what: str
     per_s: float
     usual: float
+    """The median of its kind, per second."""
 
     @property
     def share(self) -> float:
+        """Its part of the median."""
         return self.per_s / self.usual
 
 

@@ -31,6 +31,7 @@ class RankView:
     node: int | None = None
     pid: int | None = None
     started: int | None = None
+    """When its process started, in clock ticks since boot."""
     attempt: int = 1
     as_rank: int | None = None
     """The rank that this process trains as, if another process of the run trains as the same."""
@@ -39,11 +40,13 @@ class RankView:
     training: int | None = None
     """The number of this training in the process, from 2; None: the first, or the only one."""
     training_from: int | None = None
+    """How many steps came before this training."""
     training_name: str | None = None
     """The name of its optimizer."""
     devices: list[str] = field(default_factory=list)
     phase: str | None = None
     phase_since: float | None = None
+    """When the phase began, Unix seconds."""
     written: int | None = None
     """How many bytes of the current checkpoint are written; None: none is being written."""
     to_write: int | None = None
@@ -55,6 +58,7 @@ class RankView:
     beat: float | None = None
     """The time of the rank's last event, Unix seconds."""
     step: int | None = None
+    """The last step whose loss is known."""
     at_step: int | None = None
     """The last step that any event names, heartbeats included."""
     stepped: bool = False
@@ -123,10 +127,12 @@ class RankView:
 
     @property
     def debugged(self) -> bool:
+        """Whether its debugger waits for a person."""
         return self.debugger is not None and self.debugger.place is not None
 
     @property
     def saving(self) -> bool:
+        """Whether it is writing a checkpoint."""
         return self.phase == "checkpoint" or self.written is not None
 
     @property

@@ -81,6 +81,7 @@ class Schedule(Event):
     dropped: int | None
     """Examples that each epoch leaves out."""
     batch: int | None
+    """Examples in a global batch."""
     first_step: int = 0
 
 
@@ -113,6 +114,7 @@ class Step(Event):
     epoch: int | None = None
     """None in a person's own script, as are samples_per_s and data_wait."""
     loss: float | None = None
+    """The mean loss of the n steps."""
     losses: tuple[float, ...] = ()
     """The loss of each of the n steps. If they are too many, the next three fields instead."""
     loss_min: float | None = None
@@ -134,11 +136,15 @@ class StepTime(Event):
 
     kind = "step_time"
     step: int
+    """Steps so far."""
     n: int
+    """How many steps these are."""
     seconds: float
     """All of the time that is told of here."""
     data: float | None = None
+    """Waiting for the next batch."""
     copy: float | None = None
+    """Copying batches to the device."""
     forward: float | None = None
     """From the batch to the backward pass."""
     backward: float | None = None
@@ -179,6 +185,7 @@ class Training(Event):
     name: str | None
     """The name of its optimizer."""
     optimizer: int | None
+    """The number of its optimizer."""
 
 
 @frozen

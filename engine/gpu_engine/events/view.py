@@ -26,10 +26,14 @@ class Progress:
     """The progress of a whole run. If several processes train as one rank, the first counts."""
 
     step: int | None
+    """The step of the slowest rank, counted over all its trainings."""
     total_steps: int | None
     loss: float | None
+    """The mean of the ranks' latest losses."""
     samples_per_s: float | None
+    """The sum over the ranks."""
     steps_per_s: float | None
+    """The rate of the slowest rank."""
     seconds_left: float | None
     trainings: int = 1
     """How many trainings, one after the other, these steps belong to."""
@@ -50,6 +54,7 @@ class SavedCheckpoint:
     at: float
     """Unix seconds."""
     path: str | None
+    """Relative to the run folder."""
     size: int | None
     """Bytes."""
 
@@ -124,6 +129,7 @@ class RunView:
         self.told.clear()
 
     def progress(self) -> Progress:
+        """The progress of all ranks together."""
         views = [v for v in self.ranks.values() if v.process is None]
         steps = [v.step for v in views if v.step is not None]
         step = min(steps) if steps else None
@@ -143,6 +149,7 @@ class RunView:
         return self.ranks[min(failed)[1]] if failed else None
 
     def warnings(self) -> list[str]:
+        """The ranks' warnings, each once."""
         return list(dict.fromkeys(w for v in self.ranks.values() for w in v.warnings))
 
 

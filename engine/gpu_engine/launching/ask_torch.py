@@ -51,8 +51,7 @@ def exporter(out: Path, python: str | None) -> str:
 def export(checkpoints: Path, out: Path, name: str | None, *, python: str) -> dict[str, Any]:
     """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`, in
     the interpreter `python`. Returns step, tensors, bytes, warnings, and the checkpoint's path.
-    Raises UserError, before a process is started if there is no
-    checkpoint at all."""
+    Raises UserError, before a process is started if there is no checkpoint at all."""
     if not listed(checkpoints):
         raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")
     return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)

@@ -68,7 +68,7 @@ class Message:
 
 
 _DONE = {"finished": "completed", "failed": "failed", "stopped": "was stopped",
-                         "stalled": "has stalled", "lost": "was lost", "slow": "is slow"}
+         "stalled": "has stalled", "lost": "was lost", "slow": "is slow"}
 
 
 def of_run(event: Event, state: State, progress: Progress, *, name: str, machine: str,

@@ -106,7 +106,9 @@ def _try(post: Post) -> None:
     It is made in a thread that is left behind when time is up: looking up a host can't be
     interrupted, and a socket's own timeout begins anew with each byte of an answer that drips.
     """
-    answer: queue.SimpleQueue[tuple[int, str | None] | Exception] = queue.SimpleQueue()
+    # Not SimpleQueue: in Python 3.11 and 3.12 its `get(timeout=…)` may wait for ever if a signal
+    # comes just as the time is over (Modules/_queuemodule.c).
+    answer: queue.Queue[tuple[int, str | None] | Exception] = queue.Queue()
 
     def work() -> None:
         try:

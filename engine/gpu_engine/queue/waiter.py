@@ -72,7 +72,7 @@ class Waiter:
         self._entries: dict[str, Entry] = {}
         """Our runs in the line."""
         self._read: dict[str, Entry] | None = None
-        """The line as it was read last; None: it has to be read again."""
+        """The line as it was read last; None: it was not read yet."""
         self._checked = 0.0
         self.starts = Starts(folder)
         self._places = Places(folder)

@@ -37,9 +37,11 @@ class Removed:
     removed: float
     """When, Unix seconds."""
     run: Run
+    """Its folder in the bin."""
 
 
 def folder() -> Path:
+    """The folder of removed runs."""
     return paths.home() / "removed"
 
 
@@ -99,6 +101,7 @@ def restore(one: Removed) -> Run:
 
 
 def delete(one: Removed) -> None:
+    """Delete what is here of it. Raises UserError."""
     with telling(f"{one.run.path} can't be deleted"):
         shutil.rmtree(one.run.path)
     if not os.path.lexists(paths.runs_folder() / one.id):

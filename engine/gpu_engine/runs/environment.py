@@ -18,7 +18,9 @@ class Environment:
     """Of the last attempt. None: not known."""
 
     gpu_panel: str | None = None
+    """The version of gpu-panel."""
     python: str | None = None
+    """The interpreter of the ranks."""
     torch: str | None = None
     """The version of its torch, "2.13.0+cu130"."""
     driver: str | None = None
@@ -27,6 +29,7 @@ class Environment:
     devices: str | None = None
     """What the devices are called, "2 × NVIDIA H200"."""
     folder: str | None = None
+    """Where the run was started."""
     commit: str | None = None
     """The git commit of that folder, in full."""
     changed_files: Whole | None = None
@@ -34,6 +37,7 @@ class Environment:
 
 
 def write(run: Path, environment: Environment) -> None:
+    """Keep it in the run folder. Raises OSError."""
     write_json_inside(run, FILE, asdict(environment))
 
 

@@ -24,6 +24,7 @@ class Member:
     sweep: str
     """The id of the sweep: "s" and hexadecimal digits, so that it is never a run's."""
     name: str
+    """The name of the sweep."""
     index: Whole
     """From 1."""
     of: Whole
@@ -47,4 +48,5 @@ def read(run: Path) -> Member | None:
 
 
 def write(run: Path, member: Member) -> None:
+    """Keep the run's place in its sweep in its folder. Raises OSError."""
     write_json_inside(run, FILE, asdict(member))

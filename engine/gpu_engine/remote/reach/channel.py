@@ -351,6 +351,7 @@ class Channel:
     def _stderr(self) -> str:
         return self._said.decode(errors="replace")
 
+
 def open_channel(host: Host, seconds: float = OPEN) -> Channel:
     """A channel to `host` whose agent has answered. Raises Unreachable."""
     end = time.monotonic() + seconds
