@@ -392,3 +392,45 @@ def test_what_steps_were_spent_on_is_kept_whole(tmp_path):
     spans = view.ranks[0].spans
     assert (sum(s.n for s in spans), sum(s.seconds for s in spans)) == (390, 19.5)
     assert [s.step for s in spans] == list(range(10, 400, 10))
+
+
+def test_a_block_has_a_least_and_a_greatest_size() -> None:
+    assert [downsample._size(at) for at in (0, 1 << 22, 1 << 50)] == [
+        downsample._LEAST, 1 << 13, downsample._WHOLE]
+
+
+def test_no_block_mixes_steps_with_a_loss_and_steps_without(tmp_path) -> None:
+    path = events_path(tmp_path, 0)
+    path.parent.mkdir()
+    event_lines.append(path, *(line("step", {
+        "step": n, "n": 1, "lr": 0.1, "skipped": 0, **({"loss": 1.5} if n // 30 % 2 else {})})
+        for n in range(1, 600)))
+    all_of(Digester(path))
+    data = path.read_bytes()
+    kinds = [{"loss" in json.loads(x) for x in data[b.begin:b.end].splitlines()}
+             for b in blocks(path)]
+    assert {True} in kinds
+    assert {False} in kinds
+    assert all(len(kind) == 1 for kind in kinds)
+
+
+def test_steps_of_an_attempt_that_went_back_are_found_again(tmp_path) -> None:
+    path, reader = events_path(tmp_path, 0), RunReader(tmp_path)
+    path.parent.mkdir()
+    reader.add([0])
+    for steps in (100, 101, 102), (1, 2, 3):
+        event_lines.append(path, *(line("step", {
+            "step": n, "n": 1, "lr": 0.1, "skipped": 0, "loss": 1.0}) for n in steps))
+        reader.read(10.0)
+    assert reader.read_again(2, 2, 1 << 20)[0]
+
+
+def test_an_event_of_further_optimizers_alone_is_found_again(tmp_path) -> None:
+    path, reader = events_path(tmp_path, 0), RunReader(tmp_path)
+    path.parent.mkdir()
+    event_lines.append(path, line("step", {
+        "step": 5, "n": 0, "lr": None, "skipped": None,
+        "others": {"1": {"name": "d", "step": 5, "n": 5}}}))
+    reader.add([0])
+    reader.read(10.0)
+    assert reader.read_again(5, 5, 1 << 20)[0]

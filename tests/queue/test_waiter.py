@@ -15,14 +15,15 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.common.paths import queue_folder
-from gpu_engine.queue import change, starts, submit
+from gpu_engine.queue import change, devices, starts, submit
+from gpu_engine.queue.devices import Devices
 from gpu_engine.queue.submit import When
 from gpu_engine.queue.words import moment
 from gpu_engine.runs import waiting
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import gpus, wait_for
 from .kit import hold, queue, spec, state, turn_until
 
 
@@ -300,3 +301,45 @@ def test_the_list_of_runs_goes_on_with_a_queue_that_nothing_starts(home, tmp_pat
     done = called("runs")
     assert run.id in done.stdout
     wait_for(lambda: run.state().state == "completed" and not run.supervised())
+
+
+def test_only_so_many_start_at_once(line, monkeypatch):
+    monkeypatch.setattr(starts, "MOST", 1)
+    begun = []
+    monkeypatch.setattr(starts.Starts, "begin", lambda self, name, entry, ids: (
+        begun.append(name), self.starting.update({name: type("S", (), {"devices": ids})()})))
+    queue(), queue(slot=1)
+    try:
+        line.turn()
+        assert len(begun) == 1
+    finally:
+        line.starts.starting.clear()
+
+
+def test_a_device_that_comes_is_found_while_another_run_takes_any(monkeypatch):
+    there = [gpus(1)]
+    monkeypatch.setattr(devices, "_all_gpus", lambda: there[0])
+    monkeypatch.setattr(devices, "_FIND_AGAIN", -1.0)
+    here = Devices(cpu=False)
+    monkeypatch.setattr(here, "_read", lambda wanted: None)
+    uuid = gpus(2).devices[1].uuid
+    assert here.id_of(uuid) == uuid
+    there[0] = gpus(2)
+    # As Waiter does each turn, with a run that names it and one that takes any.
+    here.id_of(uuid)
+    assert "1" in here.now({}, None)
+
+
+def test_what_is_read_goes_on_while_a_device_is_looked_for_that_is_gone(monkeypatch):
+    """For how long another was free counts from then on."""
+    closed = []
+    monkeypatch.setattr(devices, "_all_gpus", lambda: gpus(2))
+    monkeypatch.setattr(devices, "_FIND_AGAIN", -1.0)
+    here = Devices(cpu=False)
+    assert [here.id_of(d.uuid) for d in gpus(2).devices] == ["0", "1"]
+    monkeypatch.setattr(here, "close", lambda: closed.append(1))
+    assert here.id_of("7") == "7"
+    assert not closed
+    monkeypatch.setattr(devices, "_all_gpus", lambda: gpus(1))
+    assert here.id_of("7") == "7"
+    assert closed == [1]

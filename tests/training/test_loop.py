@@ -145,3 +145,25 @@ def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common
     with pytest.raises(UserError, match="rank 1 has thawed a weight"):
         made.loop.run()
     assert made.loop.at.step == 2
+
+
+@pytest.mark.parametrize("batches", [3, 0])
+def test_ranks_meet_once_the_first_batch_is_there_or_there_is_none(batches) -> None:
+    made, order = Made(steps=1), []
+
+    def epoch(number, start):
+        order.append("read")
+        yield from [torch.ones(2, 1)] * batches
+
+    made.data.epoch, made.group.barrier = epoch, lambda: order.append("met")
+    with nullcontext() if batches else pytest.raises(UserError, match="not enough"):
+        made.loop.run()
+    assert order == ["read", "met"]
+
+
+def test_handlers_are_put_back_before_the_first_step_and_told_of_once() -> None:
+    made = Made(steps=3)
+    made.signals.put_back = lambda: "SIGTERM was set"
+    made.loop.run()
+    assert made.did.count("SIGTERM was set") == 1
+    assert made.did[0] == "SIGTERM was set"

@@ -307,3 +307,12 @@ def test_bytes_are_counted_as_they_are_written(tmp_path: Path) -> None:
     assert seen[-1][0] > saved.size  # the manifest too
     assert seen == sorted(seen)
     assert {total for done, total in seen if done} == {8000 + 2000 + 100}
+
+
+def test_an_action_after_a_write_that_fails_is_told() -> None:
+    writer = Writer()
+    writer.start(lambda: "")
+    writer.after(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.wait()
+    assert writer.wait() == ""

@@ -16,25 +16,11 @@ import click
 from gpu_engine.cli.output import Commands, echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.sweep import group
-from gpu_engine.sweep.group import Group
-from gpu_engine.sweep.table import (
-    By,
-    One,
-    Point,
-    cells,
-    count,
-    failures,
-    heads,
-    names,
-    notes,
-    parse_by,
-    points,
-    summary,
-)
 
 if TYPE_CHECKING:
     from gpu_engine.sweep.again import Done
+    from gpu_engine.sweep.group import Group
+    from gpu_engine.sweep.table import By, One, Point
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -58,7 +44,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.sweep import figures
+    from gpu_engine.sweep import figures, group
+    from gpu_engine.sweep.table import count, summary
 
     groups = group.all_groups()
     figures.forget({g.id for g in groups})
@@ -85,6 +72,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @click.option("--csv", "as_csv", is_flag=True, help="One line for each member.")
 def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
     """The table of a sweep: a line for each combination of values, the best first."""
+    from gpu_engine.sweep import group
+    from gpu_engine.sweep.table import parse_by, points
+
     if as_json and as_csv:
         raise click.UsageError("give --json or --csv, not both")
     found = group.find(sweep)
@@ -105,7 +95,7 @@ def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
 @click.option("--wait/--no-wait", default=True, help="Wait until all have ended (the default).")
 def stop(sweep: str, now: bool, wait: bool) -> None:
     """Stop all members of SWEEP: those that wait leave the queue, those that run save and end."""
-    from gpu_engine.sweep import again
+    from gpu_engine.sweep import again, group
 
     found = group.find(sweep)
     done = again.stop(found, now=now)
@@ -125,7 +115,7 @@ def retry(sweep: str, priority: int) -> None:
     """Try the members of SWEEP again that have failed or are lost: they wait for another attempt,
     which goes on from their last checkpoint."""
     from gpu_engine.queue.submit import When
-    from gpu_engine.sweep import again
+    from gpu_engine.sweep import again, group
 
     _print(again.retry(group.find(sweep), When(priority=priority)), "will be tried again")
 
@@ -141,6 +131,8 @@ def _print(done: Done, what: str) -> None:
 
 
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
+    from gpu_engine.sweep.table import cells, failures, heads, names, notes, summary
+
     out = [f"{found.id} {found.name}: {summary(found.of, members)}", ""]
     out += table([heads(found.keys, by), *(cells(p) for p in rows)])
     out += ["", *notes(rows, by)] if notes(rows, by) else []
@@ -153,6 +145,8 @@ def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) 
 
 
 def _json(found: Group, members: Sequence[One], by: By) -> str:
+    from gpu_engine.sweep.table import points
+
     return in_json({
         "id": found.id, "name": found.name, "begun": found.begun, "members": found.of,
         "by": by.text, "points": [

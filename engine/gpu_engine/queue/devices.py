@@ -44,7 +44,7 @@ class Devices:
 
     def id_of(self, name: str) -> str:
         """The id of the device with this UUID or id; `name` itself if there is none now."""
-        device = self._devices(()).find(name)
+        device = self._devices((name,)).find(name)
         return name if device is None else device.id
 
     def now(self, starting: Mapping[str, str], wanted: Collection[str] | None,
@@ -117,9 +117,12 @@ class Devices:
         missing = known is not None and (
             not known.devices or any(known.find(i) is None for i in wanted or ()))
         if known is None or (missing and now - self._found > _FIND_AGAIN):
-            self.close()
-            self._inventory = known = cpu_slots() if self.cpu else _all_gpus()
+            found = cpu_slots() if self.cpu else _all_gpus()
             self._found = time.monotonic()
+            if found != known:  # else what is read goes on: for how long a device was free counts
+                self.close()
+                self._inventory = found
+            return found
         return known
 
     def _read(self, wanted: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_engine.remote.reach import channel, protocol, reasons, ssh
+from gpu_engine.remote.reach import channel, protocol, reasons, shell, ssh
 from gpu_engine.remote.reach.channel import Refused, Unreachable, open_channel
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.there import main, ports
@@ -300,3 +301,25 @@ def test_a_connection_that_hangs_is_begun_again(monkeypatch):
     assert told == [protocol.Reached({"127.0.0.1": None})]
     ports.reach(asked, protocol.Reach(("127.0.0.1",), port))
     assert told[1].tried == {"127.0.0.1": "connection refused"}
+
+
+def test_where_the_shared_connection_ends_another_is_opened_alone(home, tmp_path, monkeypatch):
+    program = tmp_path / "ssh"
+    program.write_text('#!/bin/sh\ncase "$*" in *ControlPath=none*) exec sh -s;; esac\n'
+                       'echo "mux_client_request_session: write packet: Broken pipe" >&2\n'
+                       'exit 255\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    host = Host("gpu1", python=sys.executable)
+    assert shell.run(host, b"echo there\n", 60).out == "there\n"
+    with open_channel(host) as way:
+        assert way.ask(protocol.Ping()) == protocol.Done()
+
+
+def test_a_folder_of_sockets_of_another_user_is_not_used(monkeypatch):
+    with TemporaryDirectory(prefix="h") as short:
+        monkeypatch.setenv("GPU_PANEL_HOME", short)
+        assert "ControlMaster=auto" in ssh.shell(Host("gpu1"))
+        other = os.getuid() + 1
+        monkeypatch.setattr(ssh.os, "getuid", lambda: other)
+        assert "ControlMaster=auto" not in ssh.shell(Host("gpu1"))

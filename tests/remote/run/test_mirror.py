@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events.paths import DEVICES, devices_paths
+from gpu_engine.remote.reach.channel import Unreachable
 from gpu_engine.remote.reach.protocol import BadMessage, Piece
 from gpu_engine.remote.run import link, mirror
 from gpu_engine.remote.run.mirror import Mirror
@@ -231,3 +234,31 @@ def test_a_host_may_send_much_at_once_but_not_for_long(here, monkeypatch):
     now += 11.0
     assert one.spend(second * 5) == 0.0
     assert one.spend(second * 6) == 1.0
+
+
+def test_a_break_is_told_since_it_began_and_the_next_one_anew(here, monkeypatch):
+    way, told = link.Link(here, PART, 1 << 20, threading.Event()), []
+    clock, opens = iter(range(1, 99)), iter([False, False, True, False])
+
+    def opened(host):
+        if not next(opens):
+            raise Unreachable("gpu1", "no answer")
+        return contextlib.nullcontext()
+
+    def note(*_):
+        told.append(way.status.since)
+        if len(told) == 5:
+            way._over.set()
+
+    def serve(channel):
+        note()
+        raise Unreachable("gpu1", "it broke")
+
+    monkeypatch.setattr(link, "open_channel", opened)
+    monkeypatch.setattr(link.parts, "host_of", lambda run, part: None)
+    monkeypatch.setattr(link, "time", SimpleNamespace(time=lambda: next(clock),
+                                                      monotonic=lambda: 0.0))
+    monkeypatch.setattr(way, "_serve", serve)
+    way._wake = SimpleNamespace(wait=note, clear=lambda: None)
+    way.run()
+    assert told == [1, 1, None, 2, 2]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_panel.common.choice import Choice
+from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.form.fieldset import Fieldset
 from gpu_panel.launch.form.task_params import TaskParams
 
 from ....common.test_values import OTHER, SOURCE
@@ -90,3 +92,11 @@ async def test_what_is_too_wide_to_stand_side_by_side_is_chosen_from_a_menu(tmp_
         await settled(pilot, screen)
         assert screen.draft.value("task.params.model") == "model_number_8"
         assert not screen.review.problems
+
+
+async def test_parameters_too_are_typed_into_the_draft_that_is_edited_at_once():
+    async with panel(slots(1), "default") as (_, screen):
+        fields, draft = screen.query_one(Fieldset), Draft()
+        fields.edit(draft)
+        assert fields.draft is draft
+        assert fields.query_one(TaskParams).draft is draft

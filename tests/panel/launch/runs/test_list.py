@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from textual.widgets import Input, TextArea
@@ -20,6 +21,7 @@ from gpu_engine.runs.notes import Notes
 from gpu_engine.sweep.track import Extent
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.common.key_bar import KeyBar
+from gpu_panel.launch.runs import several
 from gpu_panel.launch.runs.choose import ChooseColumns
 from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, in_order, layout
 from gpu_panel.launch.runs.line import RunLine
@@ -346,3 +348,19 @@ def test_runs_without_a_value_come_last_in_any_order():
     assert [line.id for line in in_order(lines, "loss", True)] == ["1", "3", "0", "2"]
     assert [line.id for line in in_order(lines, "step", False)] == ["0", "1", "2", "3"]
     assert [line.id for line in in_order(lines, None, True)] == ["3", "2", "1", "0"]
+
+
+async def test_a_run_that_can_not_be_read_is_removed_alone_not_with_others():
+    good, closed = (RunLine(ended(name), name, "", 1, state, False, 0.0)
+                    for name, state in (("good", "completed"), ("closed", "unreadable")))
+    asked = []
+
+    async def ask(question):
+        asked.append(str(vars(question)))
+        return False
+
+    for lines in ([good, closed], [closed]):
+        await several.ask_and_remove(SimpleNamespace(push_screen_wait=ask), lines)
+    assert closed.id not in asked[0]
+    assert "1 of the 2 marked runs stay" in asked[0]
+    assert f"Remove run {closed.id}" in asked[1]

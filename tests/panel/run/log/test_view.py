@@ -264,3 +264,24 @@ async def test_a_log_that_grows_lays_out_the_screen_only_when_a_scrollbar_comes(
                 bar = view.vertical_scrollbar
                 assert (bar.window_virtual_size, bar.position) == (lines, view.max_scroll_y)
         assert layouts == [False, True, False, False]
+
+
+async def test_what_is_found_above_does_not_move_who_has_gone_elsewhere(log) -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, log)
+        view.search("line 4", 1)
+        await idle(pilot)
+        view.to_line(7)
+        view._found_back(view._matches, 100, 49)
+        assert view.line == 7
+
+
+async def test_going_to_a_time_ends_the_search_under_way(log) -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, log)
+        view.to_line(7)
+        view._matches, view._sought = Matches("line 4"), (100, -1)  # still counting
+        view.go_to("15:10")
+        view._found_back(view._matches, 100, 49)
+        await idle(pilot)
+        assert view.line == 7, "no time is in this log, and no match is gone to either"
