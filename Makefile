@@ -10,7 +10,7 @@ FAST := $(addprefix tests/,common events plan spec settings test_walls.py test_f
 	launch/test_goldens.py run/test_goldens.py)
 FOREIGN := build/foreign/.venv
 
-.PHONY: panel test test-fast tested fuzz test-gpu faults mutants matrix lint lock man docs bench bench-peers foreign clean
+.PHONY: panel test test-fast tested fuzz test-gpu faults mutants matrix lint lock reference docs bench bench-peers foreign clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -72,9 +72,8 @@ lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --no-deps --universal --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 -o locked.txt $(VENV)/has.txt
 
-# The manual pages and docs/{commands,spec,keys}.md, after a command, a key of the spec or a key has changed.
-man: $(READY)
-	$(VENV)/bin/python -m tests.man_pages
+# docs/{commands,spec,keys}.md, after a command, a key of the spec or a key has changed.
+reference: $(READY)
 	$(VENV)/bin/python docs/site/reference.py
 
 # The documentation as a site, in build/site. A link that leads nowhere fails.

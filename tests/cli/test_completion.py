@@ -287,7 +287,7 @@ def terminal(request, runs: Path, tmp_path: Path) -> Iterator[Terminal]:
 def test_tab_completes_in_a_real_shell(terminal: Terminal):
     """What the tabs have made of a line is handed to printf by the shell itself."""
     for typed, wanted in (
-            ("gpu-engine compare-\t", "[gpu-engine][compare-modes]"),
+            ("gpu-engine compa\t", "[gpu-engine][compare]"),
             ("gpu-engine resume 0\t", "[gpu-engine][resume][0ab1]"),
             ("gpu-engine run --det\t", "[gpu-engine][run][--detach]"),
             ("gpu-engine run --set batch.me\tg\t", "[run][--set][batch.meaning=global]"),

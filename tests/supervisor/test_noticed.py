@@ -62,11 +62,3 @@ def test_a_loss_that_went_away_is_told_with_its_figures():
     assert (told.code, told.step) == ("diverged", 500)
     assert told.message == ("the loss is about 3.5, far above its best of 1 around step 100, and "
                             "has been for 300 steps")
-
-
-@pytest.mark.parametrize(("per_epoch", "task", "named"), [
-    (10, "3f2a", True), (None, "3f2a", False), (10, None, False)])
-def test_of_a_task_the_examples_of_the_step_can_be_named(per_epoch, task, named):
-    plan = schema.Schedule(50, per_epoch, None, 640, 0, 64)
-    [told] = notices_of(ranks([plan, step(6, float("nan"))]), losses=True, task=task)
-    assert ("gpu-engine examples 3f2a --step 6" in told.message) == named

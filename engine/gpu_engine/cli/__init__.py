@@ -20,10 +20,15 @@ from gpu_engine.cli import output
 from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError, meant
 
-_VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", "compare-modes",
-          "logs", "stacks", "attach", "trace", "examples", "stop", "queue", "sweep", "resume",
+_VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare",
+          "logs", "stacks", "attach", "trace", "stop", "queue", "sweep", "resume",
           "export", "report", "page", "presets", "describe", "hosts", "slurm", "notify", "doctor",
           "torch", "settings", "completion", "agent")
+
+_GONE = {"compare-modes": "gpu-engine run PRESET --grid parallel.mode=single,dp,ddp trains in each "
+                          "mode; gpu-engine sweep last compares them",
+         "examples": "the steps that are left out are named by train.skip_steps"}
+"""Commands that there were → what serves instead."""
 
 
 class _Lazy(output.Commands):
@@ -41,7 +46,7 @@ class _Lazy(output.Commands):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            ctx.fail(f"no such command {args[0]!r}; {meant(args[0], _VERBS)}")
+            ctx.fail(f"no such command {args[0]!r}; {_GONE.get(args[0]) or meant(args[0], _VERBS)}")
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
               help="Go on until the run ends. Ctrl-C ends the export, not the run.")
 @click.option("--rank", type=click.IntRange(0),
               help="The figures of this rank alone, not the mean of all.")
-@click.option("--project", metavar="NAME", help="For wandb and trackio. [default: gpu-panel]")
+@click.option("--project", metavar="NAME", help="wandb: its project. [default: gpu-panel]")
 @click.option("--online", is_flag=True,
               help="wandb: send at once, not later with wandb sync.")
 @click.option("--again", is_flag=True,
@@ -45,7 +45,7 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
-    TensorBoard, for Weights & Biases or for Trackio; the last three need their own library."""
+    TensorBoard or for Weights & Biases; the last two need their own library."""
     if to is None:
         given = {"--out": out, "--follow": follow, "--rank": rank is not None,
                  "--project": project, "--online": online, "--again": again}
@@ -63,10 +63,9 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         raise click.UsageError("--python writes weights; --to exports figures, without torch")
     if follow and len(words) > 1:
         raise click.UsageError("--follow follows one run; start one export for each")
-    if to != "wandb" and (online or again):
-        raise click.UsageError(f"{'--online' if online else '--again'} goes with --to wandb")
-    if to not in ("wandb", "trackio") and project is not None:
-        raise click.UsageError("--project goes with --to wandb and --to trackio")
+    given = {"--project": project is not None, "--online": online, "--again": again}
+    if to != "wandb" and (wrong := [name for name, value in given.items() if value]):
+        raise click.UsageError(f"{wrong[0]} goes with --to wandb")
     if not _figures(words, to, out, follow=follow, rank=rank, project=project, online=online,
                     again=again, as_json=as_json):
         sys.exit(130)

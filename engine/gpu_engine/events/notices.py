@@ -34,11 +34,6 @@ def diverged(loss: float, best: float, best_step: int, since: int, step: int) ->
             f"{best_step:,}, and has been for {step - since:,} steps")
 
 
-def examples(run: str, step: int) -> str:
-    """What is added where it is known which examples the step had."""
-    return f"; gpu-engine examples {run} --step {step} names its examples"
-
-
 def not_saved(why: str) -> Warning:
     """A checkpoint could not be written, for example to a full disk."""
     return Warning(f"checkpoint not written, earlier ones are intact: {why}", NOT_SAVED)

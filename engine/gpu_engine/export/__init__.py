@@ -1,3 +1,3 @@
-"""A run's figures, out of its folder: as CSV, for TensorBoard, Weights & Biases and Trackio."""
+"""A run's figures, out of its folder: as CSV, for TensorBoard and Weights & Biases."""
 
-TARGETS = ("csv", "tensorboard", "wandb", "trackio")
+TARGETS = ("csv", "tensorboard", "wandb")

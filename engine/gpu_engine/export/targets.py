@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_engine.common.errors import UserError
 from gpu_engine.export.row import Target
 from gpu_engine.export.to_csv import Csv
 from gpu_engine.export.to_tensorboard import TensorBoard
-from gpu_engine.export.to_trackio import Trackio
 from gpu_engine.export.to_wandb import Wandb
 
 PROJECT = "gpu-panel"
-"""The project of W&B and Trackio, if no other is named."""
+"""The project of W&B, if no other is named."""
 
 
 def opener(to: str, run_id: str, name: str, out: Path | None, *, several: bool = False,
@@ -21,7 +19,7 @@ def opener(to: str, run_id: str, name: str, out: Path | None, *, several: bool =
            ) -> Callable[[], Target]:
     """A function that makes the target `to` for a run. `name`: the run's name for people; `out`:
     the file or folder that was asked for; `several`: whether more runs go there, so that it is a
-    folder. Raises UserError if `out` does not suit the target."""
+    folder."""
     if to == "csv":
         path = Path(f"{run_id}.csv") if out is None else out
         if out is not None and (several or out.is_dir()):
@@ -30,12 +28,7 @@ def opener(to: str, run_id: str, name: str, out: Path | None, *, several: bool =
     if to == "tensorboard":
         folder = (out or Path("tensorboard")) / f"{run_id}-{_file_name(name)}"
         return lambda: TensorBoard(folder)
-    if to == "wandb":
-        return lambda: Wandb(project or PROJECT, out or Path(), online=online, again=again)
-    if out is not None:
-        raise UserError(f"{out}: Trackio keeps its runs in a place of its own; "
-                        "TRACKIO_DIR=… chooses another")
-    return lambda: Trackio(project or PROJECT)
+    return lambda: Wandb(project or PROJECT, out or Path(), online=online, again=again)
 
 
 def _file_name(name: str) -> str:

@@ -9,15 +9,12 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.interpreters import choose
 from gpu_engine.plan.records import WORKER
 from gpu_engine.runs.checkpoints import EXPORTED, listed
-
-if TYPE_CHECKING:
-    from gpu_engine.diagnose.step_examples import TrainedStep
 
 _TIMEOUT = 300.0
 """Seconds for an answer."""
@@ -55,16 +52,6 @@ def export(checkpoints: Path, out: Path, name: str | None, *, python: str) -> di
     if not listed(checkpoints):
         raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")
     return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)
-
-
-def examples(step: TrainedStep, *, python: str | None) -> list[list[int]]:
-    """The examples that each of `step.ranks` was trained on, as numbers in the training data.
-    Raises UserError."""
-    asked = {"seed": step.seed, "epoch": step.epoch, "examples": step.examples,
-             "batch": step.batch, "replicas": step.replicas, "accumulate": step.accumulate,
-             "offset": step.offset, "world_size": step.world_size,
-             "ranks": [r.rank for r in step.ranks]}
-    return _ask("examples", python=python, said=json.dumps(asked))
 
 
 def _interpreter(python: str | None) -> str:

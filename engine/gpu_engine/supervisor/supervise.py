@@ -293,8 +293,7 @@ class Supervisor:
 
     def _noticed(self, attempt: Attempt) -> tuple[Notice, ...]:
         goes_on = self.plan.spec.train.on_nonfinite == "continue"
-        return noticed.notices_of(attempt.events, losses=goes_on or not self.is_task,
-                                  task=self.run.id if self.is_task else None)
+        return noticed.notices_of(attempt.events, losses=goes_on or not self.is_task)
 
     def _notice(self, attempt: Attempt) -> None:
         """Put what there is to tell of the run into its state."""

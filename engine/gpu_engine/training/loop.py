@@ -22,8 +22,7 @@ from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
 
 _SKIPS_IN_A_ROW = 100
-_WITHOUT = (". gpu-engine examples RUN --step {0} names its examples; gpu-engine resume RUN --set "
-            "train.skip_steps={0} goes on without them")
+_WITHOUT = "; gpu-engine resume RUN --set train.skip_steps={0} goes on without its examples"
 
 
 class NonFiniteLoss(UserError):

@@ -2,7 +2,6 @@
 
     worker/__main__.py --ask describe module:Class | path/to/file.py:Class
     worker/__main__.py --ask check module:Class | path/to/file.py:Class    (parameters on stdin)
-    worker/__main__.py --ask examples                                      (the step on stdin)
     worker/__main__.py --ask export CHECKPOINTS OUT.safetensors [step-00000500]
 
 Exit code 2, with a message on stderr, if it is a mistake that the person can correct.
@@ -54,26 +53,11 @@ def export(folder: str, out: str, name: str | None = None) -> dict[str, Any]:
     return write(Path(folder), Path(out), name)
 
 
-def examples() -> list[list[int]]:
-    """The numbers of the examples that some ranks are trained on in a step; both stand on stdin, as
-    launching/ask_torch.py writes them."""
-    from gpu_engine.training.data import EpochSampler, permutation
-
-    asked = json.load(sys.stdin)
-    whole = EpochSampler(asked["examples"], asked["batch"], asked["replicas"], asked["accumulate"])
-    order = permutation(asked["seed"], asked["epoch"], asked["examples"])
-    count = max(asked["replicas"] // asked["world_size"], 1)
-    return [[i for micro in range(asked["accumulate"])
-             for i in order[whole.part(asked["offset"], micro, rank * count, count)].tolist()]
-            for rank in asked["ranks"]]
-
-
 def main(argv: list[str]) -> int:
     """Answer the question `argv[0]`, with the rest as its arguments. Returns the exit code."""
     gc.disable()  # the process is short-lived: collecting garbage would only slow it down
     try:
-        answer = {"describe": describe, "check": check, "examples": examples,
-                  "export": export}[argv[0]](*argv[1:])
+        answer = {"describe": describe, "check": check, "export": export}[argv[0]](*argv[1:])
     except UserError as err:
         sys.stderr.write(f"{err}\n")
         return 2

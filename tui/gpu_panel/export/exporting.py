@@ -39,7 +39,6 @@ TARGETS = (
     Target(("export", "--to", "csv"), "the figures as CSV", "RUN.csv", "runs-csv"),
     Target(("export", "--to", "tensorboard"), "the figures for TensorBoard", "tensorboard"),
     Target(("export", "--to", "wandb"), "the figures for Weights & Biases", None),
-    Target(("export", "--to", "trackio"), "the figures for Trackio", None),
 )
 
 
