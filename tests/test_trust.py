@@ -88,7 +88,6 @@ WRITING = {
         slurm/watch.py: open in refresh
         sweep/figures.py: write_json in save
         worker/restarts.py: write_json in remember
-        interpreters/own_torch.py: open in install, touch in install
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """

@@ -38,8 +38,6 @@ MAY_START = {
         "a program of its own, sent to a host that a person sets up",
     "engine/gpu_engine/remote/reach/shell.py": HOSTS,
     "engine/gpu_engine/interpreters/ask.py": CHOSEN,
-    "engine/gpu_engine/interpreters/own_torch.py":
-        "pip or uv, after a person has asked for torch by a key or an option",
     "engine/gpu_engine/launching/logind.py": OURS,
     "engine/gpu_engine/launching/ask_torch.py": CHOSEN,
     "engine/gpu_engine/notify/send.py": "a command of the person's notify.toml",
@@ -59,7 +57,6 @@ MAY_SIGNAL = {
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
     "engine/gpu_engine/devices/probe/client.py": CHILD,
     "engine/gpu_engine/remote/reach/shell.py": CHILD,
-    "engine/gpu_engine/interpreters/own_torch.py": CHILD,
     "engine/gpu_engine/notify/send.py": CHILD,
     "engine/gpu_engine/observe/lifeline.py": ITSELF,
     "engine/gpu_engine/queue/starts.py": CHILD,

@@ -29,7 +29,7 @@ from ..export.kit import Written
 from .test_commands import MADE, PAGES, ROOT, _looks_only, _misread, lines
 
 UNTYPED = {
-    r"(uv|pipx|pip) |\.venv/bin/python -m pip|gpu-engine torch --install":
+    r"(uv|pipx|pip) |\.venv/bin/python -m pip":
         "installs packages: tests/interpreters",
     r"make ": "sets up a checkout: the targets are looked up by test_commands.py",
     r"sudo ": "is root's",

@@ -116,13 +116,14 @@ def test_the_plan_says_which_and_why(tmp_path: Path, monkeypatch) -> None:
 def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path, monkeypatch):
     environment(tmp_path / "env")
     bare = Seen(sys.executable, sys.version_info[:3])
+    monkeypatch.setenv("PATH", "")  # no uv
     look = ask.inspect
     monkeypatch.setattr(ask, "inspect", lambda p: bare if ask.ours(p) else look(p))
     environ = {"VIRTUAL_ENV": str(tmp_path / "env"), "PATH": ""}
     python = tmp_path / "env" / "bin" / "python"
     chosen = choose.of_ranks(None, tmp_path, environ)
     assert chosen.problem is not None
-    for words in ("no interpreter near by has torch", "torch --install makes a place for it; ",
+    for words in ("no interpreter near by has torch",
                   f"{python} -m pip install torch installs it into $VIRTUAL_ENV", "run.python=",
                   f"$VIRTUAL_ENV ({tmp_path / 'env'}) has no torch"):
         assert words in chosen.problem.message
@@ -136,8 +137,17 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
     monkeypatch.setattr(ask, "inspect", lambda p: bare if ask.ours(p) else look(p))
     alone = choose.of_ranks(None, tmp_path, {"PATH": ""}).problem
     assert alone is not None
-    assert "gpu-engine torch --install makes a place for it; or name one" in alone.message
-    assert "pip" not in alone.message
+    assert ("which ranks need. python3 -m venv .venv && .venv/bin/python -m pip install torch "
+            "makes an environment here that has it; or name one") in alone.message
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "uv").write_text("#!/bin/sh\n")
+    (tmp_path / "uv").chmod(0o755)
+    for where, typed in (
+            (environ, f"uv pip install --python {python} torch --torch-backend=auto installs it"),
+            ({"PATH": ""}, "uv venv && uv pip install torch --torch-backend=auto makes")):
+        told = choose.of_ranks(None, tmp_path, where).problem
+        assert told is not None
+        assert typed in told.message
 
 
 @pytest.mark.parametrize(("file", "text", "said"), [

@@ -23,11 +23,12 @@ from gpu_engine.common.errors import UserError, meant
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare",
           "logs", "stacks", "attach", "trace", "stop", "queue", "sweep", "resume",
           "export", "report", "page", "presets", "describe", "hosts", "slurm", "notify", "doctor",
-          "torch", "settings", "completion", "agent")
+          "settings", "completion", "agent")
 
 _GONE = {"compare-modes": "gpu-engine run PRESET --grid parallel.mode=single,dp,ddp trains in each "
                           "mode; gpu-engine sweep last compares them",
-         "examples": "the steps that are left out are named by train.skip_steps"}
+         "examples": "the steps that are left out are named by train.skip_steps",
+         "torch": "uv pip install torch --torch-backend=auto, in your project's environment"}
 """Commands that there were → what serves instead."""
 
 

@@ -1,20 +1,19 @@
 """Which interpreter the ranks of a task run in, and why.
 
-`run.python`, if it is set: it is never replaced. Else the first that has torch of `near.in_order`,
-and then the one that `own_torch` has made.
+`run.python`, if it is set: it is never replaced. Else the first that has torch of
+`candidates.in_order`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 
 from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.frozen import frozen
-from gpu_engine.interpreters import ask, candidates, install, own_torch
+from gpu_engine.interpreters import ask, candidates, install
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.candidates import Place
 
@@ -74,7 +73,7 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
     if python is not None:
         return _as_set(python)
     passed: list[Passed] = []
-    for place in chain(candidates.in_order(folder, environ), own_torch.made()):
+    for place in candidates.in_order(folder, environ):
         if place.stranger:
             passed.append(Passed(place, "belongs to another user; name it in run.python to use it"))
             continue
@@ -151,10 +150,10 @@ def _nothing(passed: list[Passed]) -> str:
                 "run.python=/path/to/env/bin/python")
     into = next((p.place for p in passed if not p.place.stranger and Path(p.place.path).exists()
                  and not ask.ours(p.place.path) and install.is_environment(p.place.path)), None)
-    there = f"; {install.torch_into(into.path)} installs it into {_called(into)}" if into else ""
+    what = f"{install.torch_into(into.path)} installs it into {_called(into)}" if into else \
+        f"{install.torch_here()} makes an environment here that has it"
     said = [p.sentence() for p in passed]
     if len(said) > _NAMED:
         said = [*said[:_NAMED], f"{len(said) - _NAMED} more have none either"]
-    return (f"no interpreter near by has torch, which ranks need. {install.own_place()} makes a "
-            f"place for it{there}; or name one that has it, as in --set "
-            f"run.python=/path/to/env/bin/python ({'; '.join(said)})")
+    return (f"no interpreter near by has torch, which ranks need. {what}; or name one that has "
+            f"it, as in --set run.python=/path/to/env/bin/python ({'; '.join(said)})")

@@ -16,16 +16,21 @@ from gpu_engine.interpreters.candidates import environment_of
 
 
 def torch_into(python: str) -> str:
-    """What to type so that this interpreter has torch."""
-    return own_place() if ask.ours(python) else _install(python, "torch")
+    """What to type so that this interpreter has torch. uv chooses the build that the driver runs;
+    pip takes PyPI's."""
+    if ask.ours(python):
+        return torch_here()
+    if by_uv(python) or shutil.which("uv"):
+        return f"uv pip install --python {shlex.quote(python)} torch --torch-backend=auto"
+    return _install(python, "torch")
 
 
-def own_place() -> str:
-    """What to type so that gpu-panel makes an environment with torch: see `own_torch`."""
-    there = shutil.which("gpu-engine")
-    ours = there is not None and Path(there).resolve().parent == Path(sys.executable).parent
-    program = "gpu-engine" if ours else f"{shlex.quote(sys.executable)} -P -m gpu_engine"
-    return f"{program} torch --install"
+def torch_here() -> str:
+    """What to type so that the folder one is in has an environment with torch, which the runs of
+    this folder then take."""
+    if shutil.which("uv"):
+        return "uv venv && uv pip install torch --torch-backend=auto"
+    return "python3 -m venv .venv && .venv/bin/python -m pip install torch"
 
 
 def extra(name: str) -> str:

@@ -39,7 +39,6 @@ def review(data: dict[str, Any], inventory: Inventory,
     """
     unusable: list[Problem] = []
     there: Interpreter | None = None
-    lacking: Problem | None = None
     full = disk_room.problem(paths.runs_folder())
     if full is not None:  # no change in the form would help
         return Review((full,))
@@ -49,7 +48,6 @@ def review(data: dict[str, Any], inventory: Inventory,
             return _over_hosts(spec, inventory, base, hosts)
         taken = interpreter.of(spec)
         there = interpreter.record(taken) if taken is not None else None
-        lacking = taken.problem if taken is not None and taken.seen is None else None
         unusable = preflight.unusable(spec, inventory, shot) if shot is not None else []
         prepared = prepare(spec, inventory=inventory, base=base)
         return Review(tuple(unusable), None if unusable else prepared, bool(unusable),
@@ -58,8 +56,7 @@ def review(data: dict[str, Any], inventory: Inventory,
         # For a device that can't be used, it does not matter who holds it.
         known = [(p.key, p.value) for p in unusable]
         others = [p for p in err.problems if (p.key, p.value) not in known]
-        return Review((*unusable, *others), unusable=bool(unusable), interpreter=there,
-                      no_torch=lacking)
+        return Review((*unusable, *others), unusable=bool(unusable), interpreter=there)
     except UserError as err:
         return Review((Problem("", None, str(err)),))
 

@@ -31,14 +31,6 @@ class Review:
     interpreter: Interpreter | None = None
     """What a task's ranks run in here; None: nothing has torch, not known, or an own command."""
 
-    no_torch: Problem | None = None
-    """That no interpreter near by has torch, which is one of `problems`: it can be installed."""
-
-    @property
-    def others(self) -> tuple[Problem, ...]:
-        """The problems that a change in the form would mend."""
-        return tuple(p for p in self.problems if p != self.no_torch)
-
     @property
     def plan(self) -> LaunchPlan | None:
         """What would run; None if there is a problem."""

@@ -42,13 +42,11 @@ from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import UserError
-    from gpu_engine.interpreters.own_torch import Offer
     from gpu_engine.launching.launcher import Prepared
     from gpu_engine.runs.folder import Run
     from gpu_panel.commands.own import Values
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.draft import Draft
-    from gpu_panel.launch.torch.dialog import Installation
 
 WHOLE, FOLDED = "whole", "folded"
 DEBOUNCE = 0.15
@@ -66,7 +64,7 @@ class LaunchScreen(PaneScreen):
     """Shows four panes side by side, or one at a time in a narrow terminal."""
 
     SCOPE = "launch"
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"launch", "queue", "torch"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"launch", "queue"})
     PANES = (DevicesPane, DetailPane, FormPane, PlanPane, RunsPane, PreviewPane)
     AUTO_FOCUS = "#devices"
 
@@ -84,7 +82,6 @@ class LaunchScreen(PaneScreen):
         self._previews = False
         self.review: Review | None = None
         self._debounce: Timer | None = None
-        self._torch: Installation | None = None
         self._begun = False
         self._form_kept = themed.read().get("form")
         self._unfolded = self._form_kept != FOLDED
@@ -189,8 +186,6 @@ class LaunchScreen(PaneScreen):
 
     def on_unmount(self) -> None:
         self.autosave.keep_at_once(self.draft)
-        if self._torch is not None:
-            self._torch.give_up_at_once()
 
     async def _load(self, draft: Draft) -> None:
         """Put a draft into the place of the present one, to which undoing leads back."""
@@ -496,65 +491,13 @@ class LaunchScreen(PaneScreen):
 
     async def _go_to_problem(self, found: Review) -> None:
         """Show why the draft can't be launched, and go to the field with the problem."""
-        if found.no_torch is not None and not found.others:
-            self.action_torch()
-        elif found.problems:
+        if found.problems:
             from gpu_panel.launch.form.fields import blame
 
-            first = found.others[0]
+            first = found.problems[0]
             self.notify(blame(first), title="Can't launch", severity="error", markup=False)
             self.action_pane("devices" if first.key.startswith("devices.") else "form")
             await self.form.focus_problem()
-
-    # --- torch, where there is none ------------------------------------------------------------
-
-    @guarded("torch", exclusive=True)
-    async def action_torch(self) -> None:
-        inventory = self.source.inventory
-        going = self._torch if self._torch is not None and not self._torch.over else None
-        if going is None:
-            if inventory is None or self.review is None:
-                self.notify("Still looking for devices", severity="warning")
-                return
-            if self.review.no_torch is None:
-                self.notify("Nothing to install: torch is there, or not needed")
-                return
-        from gpu_engine.interpreters import own_torch
-        from gpu_panel.launch.torch.dialog import CHOOSE, TorchScreen
-
-        source, cuda = (inventory.source, inventory.cuda) if inventory else ("cpu", None)
-        offer = going.offer if going is not None else await in_thread(
-            lambda: own_torch.offer(source, cuda))
-        if await self.app.push_screen_wait(
-                TorchScreen(offer, going, self._begin_torch)) != CHOOSE:
-            return
-        from gpu_panel.launch.form.interpreter import InterpretersScreen
-
-        chosen = await self.app.push_screen_wait(InterpretersScreen(self.draft.text("run.python")))
-        if chosen is not None:
-            self.draft.put("run.python", chosen)
-            await self.form.show_draft(self.draft)
-            self.edited()
-
-    def _begin_torch(self, offer: Offer) -> Installation:
-        from gpu_panel.launch.torch.dialog import Installation
-
-        self._torch = Installation(offer)
-        self._await_torch(self._torch)
-        return self._torch
-
-    @guarded("install")
-    async def _await_torch(self, installation: Installation) -> None:
-        from gpu_panel.launch.torch.dialog import TorchScreen
-
-        await installation.run()
-        if installation.given_up:
-            return
-        if installation.failure is None:
-            self.notify("torch is installed: ctrl+l launches")
-            self.review_now()
-        elif not any(isinstance(s, TorchScreen) for s in self.app.screen_stack):
-            raise installation.failure  # else the dialog shows it
 
     # --- the details of a device ---------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from textual.widgets.option_list import Option
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.torch_words import torch_words
-from gpu_engine.interpreters import candidates, own_torch
+from gpu_engine.interpreters import candidates
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.candidates import Place
 from gpu_engine.plan.records import Interpreter
@@ -103,8 +103,7 @@ class InterpretersScreen(ModalScreen[str | None]):
     async def _find(self) -> None:
         with guard(self.app):
             folder = Path(paths.here())
-            self._places = await in_thread(
-                lambda: [*candidates.around(folder, os.environ), *own_torch.made()])
+            self._places = await in_thread(lambda: candidates.around(folder, os.environ))
             box = self._box
             box.add_options(Option(_line(p, None), id=f"o{i}")
                             for i, p in enumerate(self._places))

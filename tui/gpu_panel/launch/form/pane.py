@@ -179,9 +179,9 @@ type in a field, digits and letters go into it: esc leaves it."""
         self.border_subtitle = Content(" · ".join(keys))
 
     def show_review(self, review: Review) -> None:
-        self._problems = review.others
+        self._problems = review.problems
         if self._fields is not None:
-            self._fields.show_problems(review.others)
+            self._fields.show_problems(review.problems)
             self._fields.show_interpreter(review.interpreter)
 
     @property

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.reviewed import Review
 
-NO_TORCH = "✗ No interpreter with torch was found."
 _GAP = "   "
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
@@ -109,20 +108,14 @@ first line says what is in it, and enter opens it."""
         """Show the plan, or the problems if there are any. `again`: how it differs from the run
         whose settings were loaded."""
         self._plan, self._again = review.plan, again
-        if review.others or review.no_torch is None:
-            self._offer("Launch  ^l", now=not review.others)
-        else:
-            self._offer("Get torch  T")
+        self._offer("Launch  ^l", now=not review.problems)
         if review.plan is not None:
             self._show_plan(review.plan)
         else:
-            self._show_problems(review.others, review.no_torch is not None)
+            self._show_problems(review.problems)
 
-    def _show_problems(self, problems: Sequence[Problem], no_torch: bool) -> None:
-        lines = [Content.styled(NO_TORCH, "$text-error"),
-                 Content("  T offers to install it, or to choose an interpreter that has it")
-                 ] if no_torch else []
-        lines += [Content.styled(f"✗ {clean(str(p))}", "$text-error")
+    def _show_problems(self, problems: Sequence[Problem]) -> None:
+        lines = [Content.styled(f"✗ {clean(str(p))}", "$text-error")
                  for p in problems[:_MOST_PROBLEMS]]
         if len(problems) > _MOST_PROBLEMS:
             lines.append(Content.styled(f"  and {len(problems) - _MOST_PROBLEMS} more",
