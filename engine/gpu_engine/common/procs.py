@@ -1,22 +1,18 @@
 """Processes as Linux shows them in /proc, and signals that reach the right one.
 
 The kernel reuses pids, so a process is identified by its pid and its start time together.
-Standard library only; on systems without /proc (macOS, where only clients run) psutil tells the
-same.
+Standard library only.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 PROC = Path("/proc")
-LINUX = sys.platform.startswith("linux")
 
 
 class Stat(NamedTuple):
@@ -42,15 +38,9 @@ class Stat(NamedTuple):
 
 
 def umask() -> int:
-    """The mask of this process for the modes of new files. Where /proc does not tell it (macOS), it
-    is another for a moment."""
-    try:
-        status = (PROC / "self" / "status").read_text()
-        return int(status.partition("\nUmask:")[2].split(maxsplit=1)[0], 8)
-    except (OSError, IndexError):
-        mask = os.umask(0o077)
-        os.umask(mask)
-        return mask
+    """The mask of this process for the modes of new files."""
+    status = (PROC / "self" / "status").read_text()
+    return int(status.partition("\nUmask:")[2].split(maxsplit=1)[0], 8)
 
 
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
@@ -64,39 +54,11 @@ def read_stat(pid: int, proc: Path = PROC) -> Stat:
 
 
 def stat(pid: int, proc: Path = PROC) -> Stat | None:
-    """The same as `read_stat`, but None if it can't be read. Without /proc, what psutil tells."""
+    """The same as `read_stat`, but None if it can't be read."""
     try:
         return read_stat(pid, proc)
     except OSError:
-        return None if LINUX or proc != PROC else _told_by_psutil(pid)
-
-
-_LETTERS = {"running": "R", "stopped": "T", "zombie": "Z"}
-_TICKS = 100
-"""Clock ticks a second, in what psutil tells."""
-
-
-def _told_by_psutil(pid: int) -> Stat | None:
-    """The fields of a process on a system without /proc; None if there is none, or it is not told.
-    Times are in hundredths of a second, the start since 1970."""
-    try:
-        psutil: Any = importlib.import_module("psutil")
-    except ImportError:  # a rank's interpreter needs torch alone, and does without
         return None
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            state = _LETTERS.get(process.status(), "S")
-            started = int(process.create_time() * _TICKS)
-            name, parent = process.name(), process.ppid()
-            try:
-                times, memory = process.cpu_times(), process.memory_info().rss
-                used = int((times.user + times.system) * _TICKS)
-            except psutil.AccessDenied:  # another user's
-                used, memory = 0, 0
-    except psutil.Error:
-        return None
-    return Stat(name, state, parent, used, started, memory // os.sysconf("SC_PAGE_SIZE"))
 
 
 def start_ticks(pid: int) -> int | None:
@@ -115,16 +77,6 @@ def arguments(pid: int, proc: Path = PROC) -> list[bytes]:
     """The command line of `pid`, one item per argument; a kernel thread and a zombie have an empty
     one. Raises OSError if the process is gone."""
     return (proc / str(pid) / "cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
-
-
-def words(pid: int) -> list[str]:
-    """The command line of `pid`, as psutil tells it on a system without /proc; empty if it is not
-    told."""
-    try:
-        psutil: Any = importlib.import_module("psutil")
-        return psutil.Process(pid).cmdline()
-    except Exception:  # noqa: BLE001  psutil's own errors have no common name without it
-        return []
 
 
 def program(pid: int) -> str:
@@ -157,7 +109,7 @@ def send(pid: int, ticks: int | None, number: int,
     that the signal can't reach another process that has got the same pid since. Raises
     PermissionError if it belongs to another user."""
     try:
-        fd = os.pidfd_open(pid) if LINUX else None
+        fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     except OSError:  # a kernel before 5.3

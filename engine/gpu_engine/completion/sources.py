@@ -188,10 +188,7 @@ def _devices(root: Path = Path("/")) -> list[Answer]:
         model = next((line.partition(":")[2].strip() for line in text.splitlines()
                       if line.startswith("Model:")), "")
         found.append(Answer(str(index), model))
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     return found + [Answer(f"cpu:{i}", "CPU slot") for i in range(min(cores, 8))]
 
 

@@ -71,8 +71,6 @@ def judge(samples: Sequence[Sample], lease: str | None = None, *, readings: int 
     last = samples[-1]
     if last.problem:
         return Availability("unhealthy", last.problem)
-    if last.device.with_host:
-        return Availability("free", "free")
     if last.device.is_cpu:
         return _judge_cpu(samples[-readings:], readings)
     if last.device.uuid is None:
@@ -129,7 +127,7 @@ def doubts(sample: Sample) -> tuple[str, ...]:
     """Warnings before a run on a device that a person named."""
     if sample.device.is_cpu or sample.problem:
         return ()
-    unknown = () if sample.processes is not None or sample.device.with_host else (
+    unknown = () if sample.processes is not None else (
         "the driver does not say which processes are on it, so it may not be free",)
     return (*_wrong(sample), *unknown)
 
@@ -210,24 +208,16 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
 
 def _most_alike(able: Sequence[Sample]) -> int:
     """How many of one model there are, whole GPUs before slices; at least 1."""
-    kinds = Counter((s.device.is_slice, s.device.source, _model(s.device),
+    kinds = Counter((s.device.is_slice, _model(s.device),
                      s.device.memory_total or 0) for s in able)
     whole = {kind: count for kind, count in kinds.items() if not kind[0]}
     return max((whole or kinds).values(), default=1)
 
 
 def unmixed(able: Sequence[Sample], n: int) -> list[Sample]:
-    """The samples to choose `n` from, all of one vendor: those of whole GPUs (or CPU slots); those
-    of MIG slices if there are enough of them but not of whole GPUs. If there are enough of neither,
-    the larger group."""
-    vendors: dict[str, list[Sample]] = {}
-    for sample in able:
-        vendors.setdefault(sample.device.source, []).append(sample)
-    groups = [_whole_or_slices(group, n) for group in vendors.values()]
-    return next((g for g in groups if len(g) >= n), max(groups, key=len, default=[]))
-
-
-def _whole_or_slices(able: Sequence[Sample], n: int) -> list[Sample]:
+    """The samples to choose `n` from: those of whole GPUs (or CPU slots); those of MIG slices if
+    there are enough of them but not of whole GPUs. If there are enough of neither, the larger
+    group."""
     slices = [s for s in able if s.device.is_slice]
     whole = [s for s in able if not s.device.is_slice]
     return whole if len(whole) >= min(n, len(slices)) and whole else slices

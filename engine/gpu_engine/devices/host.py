@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.procs import LINUX
 from gpu_engine.devices.records import HostSample
 
 _DISK_EVERY = 5.0
@@ -44,22 +43,11 @@ def core_times(stat: Path = Path("/proc/stat")) -> dict[int, CoreTimes]:
 
 
 def times() -> dict[int, CoreTimes]:
-    """`core_times`; without /proc as psutil tells them. Empty if nobody does."""
+    """`core_times`; empty if they can't be read."""
     try:
         return core_times()
     except (OSError, ValueError):
-        return {} if LINUX else _times_of_psutil()
-
-
-def _times_of_psutil() -> dict[int, CoreTimes]:
-    """In hundredths of a second."""
-    import psutil
-
-    cores = enumerate(psutil.cpu_times(percpu=True))
-    found = {number: CoreTimes(int((sum(t) - t.idle) * 100), int(sum(t) * 100))
-             for number, t in cores}
-    return found | {-1: CoreTimes(sum(c.busy for c in found.values()),
-                                  sum(c.total for c in found.values()))}
+        return {}
 
 
 def busy_share(before: CoreTimes | None, after: CoreTimes | None) -> float | None:
@@ -146,7 +134,7 @@ class HostReader:
 
 def memory() -> tuple[int | None, int | None]:
     """(used, total) bytes of the machine's memory, or of this container's if it may use less."""
-    known = _memory_of_linux() or _memory_of_psutil()
+    known = _memory_of_linux()
     if known is None:
         return None, None
     total, available = known
@@ -161,16 +149,6 @@ def _memory_of_linux(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int] |
     else that a launch asks of the machine; None without such a file."""
     total, available = (_field(meminfo, (name,)) for name in ("MemTotal:", "MemAvailable:"))
     return None if total is None or available is None else (total * 1024, available * 1024)
-
-
-def _memory_of_psutil() -> tuple[int, int] | None:
-    import psutil
-
-    try:
-        info = psutil.virtual_memory()
-    except (OSError, RuntimeError):
-        return None
-    return info.total, info.available
 
 
 def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:

@@ -46,12 +46,6 @@ class Device:
     """Logical CPUs of a CPU slot, as `os.sched_setaffinity` takes them."""
     capability: tuple[int, int] | None = None
     """CUDA compute capability (major, minor)."""
-    with_host: bool = False
-    """Whether it is the machine's own and everything uses it, as the processor is: it is free
-    unless a run holds it."""
-    source: str = ""
-    """The backend that it comes from, if the machine has GPUs of several; see
-    `Inventory.source_of`."""
     visible_index: int | None = None
     """The position in CUDA_VISIBLE_DEVICES (or the vendor's variable), if that is set."""
 
@@ -68,11 +62,9 @@ class Device:
 
     @property
     def label(self) -> str:
-        """Short name for a table: "GPU 0", "MIG 0:1", "CPU 0". Of a second vendor's GPU, with its
-        backend's name: "AMD 0"."""
+        """Short name for a table: "GPU 0", "MIG 0:1", "CPU 0"."""
         number = self.name.rsplit(" ", 1)[-1] if self.is_slice else self.index
-        second = self.source and self.kind == "gpu" and not self.id.isdecimal()
-        return f"{(self.source if second else self.kind).upper()} {number}"
+        return f"{self.kind.upper()} {number}"
 
 
 @frozen
@@ -177,8 +169,7 @@ class Inventory:
 
     devices: tuple[Device, ...]
     source: str
-    """The backend that found them: a name in `backends.registry.BACKENDS`, "cpu" or "nvml"; of
-    several, "nvml+amd"."""
+    """The backend that found them: a name in `backends.registry.BACKENDS`, "cpu" or "nvml"."""
     driver: str | None = None
     cuda: str | None = None
     """Highest CUDA version the driver supports, "13.0"."""
@@ -196,10 +187,6 @@ class Inventory:
     def is_cpu(self) -> bool:
         """Whether these are slots of the processor, and not GPUs."""
         return self.source == "cpu"
-
-    def source_of(self, device: Device) -> str:
-        """The name of the one backend that a device comes from."""
-        return device.source or self.source
 
     def find(self, name: str) -> Device | None:
         """The device with this id or UUID, or with a UUID that begins so and no other does (at

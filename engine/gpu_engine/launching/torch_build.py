@@ -73,9 +73,7 @@ def _source(spec: RunSpec, inventory: Inventory) -> str | None:
     ids = spec.devices.ids
     if any(i.startswith("cpu:") for i in ids or ()) or not (ids or spec.devices.pick):
         return None
-    named = inventory.find(ids[0]) if ids else next(iter(inventory.devices), None)
-    source = inventory.source if named is None else inventory.source_of(named)
-    return source if source in _VENDORS else None
+    return inventory.source if inventory.source in _VENDORS else None
 
 
 def _why(python: Seen, source: str, inventory: Inventory) -> str | None:

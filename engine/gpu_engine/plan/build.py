@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.backends.registry import torch_type
@@ -50,7 +49,7 @@ def resolve(checked: Checked, *, python: str, base: tuple[str, RunSpec] | None =
     cpu = checked.devices[0].is_cpu
     resolved = LaunchPlan(
         name=spec.name, mode=p.mode, backend=backend_of(spec, cpu=cpu),
-        device_type=_type(checked), source=checked.source, world_size=layout.world_size,
+        device_type=torch_type(checked.source), source=checked.source, world_size=layout.world_size,
         local_world_size=layout.local_world_size, nodes=layout.nodes, node_rank=layout.node,
         master_addr=layout.master_addr, master_port=layout.master_port,
         batch=batch, lr=learning_rate(spec, batch.global_size), ranks=_ranks(checked), spec=spec,
@@ -74,10 +73,10 @@ def _ranks(checked: Checked) -> tuple[RankPlan, ...]:
     devices, layout = checked.devices, checked.layout
     seen = list(dict.fromkeys(d.id for d in devices))  # a repeated GPU is visible once
     alone = any(d.is_slice for d in devices)
-    kind = _type(checked)
+    kind = torch_type(checked.source)
 
     def use(device: Device) -> DeviceUse:
-        if kind in ("cpu", "mps"):  # there is one
+        if kind == "cpu":  # there is one
             name = kind
         elif layout.launched_by is not None:  # which devices are visible was the launcher's choice
             name = f"{kind}:{device.visible_index}"
@@ -91,10 +90,3 @@ def _ranks(checked: Checked) -> tuple[RankPlan, ...]:
                          tuple(use(d) for d in devices)),)
     return tuple(RankPlan(layout.first_rank + i, layout.first_local_rank + i, layout.node,
                           (use(devices[i]),)) for i in range(layout.ranks))
-
-
-def _type(checked: Checked) -> Literal["cuda", "cpu", "mps", "xpu"]:
-    """What torch calls the kind of device."""
-    found = torch_type(checked.source)
-    assert found in ("cuda", "cpu", "mps", "xpu")
-    return found

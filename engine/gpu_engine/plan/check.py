@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.frozen import frozen
-from gpu_engine.devices.backends.registry import torch_type
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import (
@@ -58,14 +57,11 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         problems += _check_task(spec)
         if devices:
             problems += _check_mode(spec, devices)
-            problems += _check_vendor(spec, inventory.source_of(devices[0]))
         problems += _check_nodes(spec, len(devices))
         problems += own_command.check_heard(spec) + _check_debugged(spec, layout)
     else:
         devices, problems = list(inventory.devices), _check_launched(spec, layout)
         problems += _check_kind(spec, devices)
-        if devices:
-            problems += _check_vendor(spec, inventory.source_of(devices[0]))
     problems += _check_environment(spec)
     if devices and devices[0].is_cpu and spec.amp.dtype == "fp16" \
             and _has_effect(spec, "amp.dtype"):
@@ -89,8 +85,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
                 parse()
             except SpecError as err:
                 problems += err.problems
-    source = inventory.source_of(devices[0]) if devices else inventory.source
-    return Checked(spec, tuple(devices), source, layout, batch, tuple(problems))
+    return Checked(spec, tuple(devices), inventory.source, layout, batch, tuple(problems))
 
 
 def _has_effect(spec: RunSpec, key: str) -> bool:
@@ -165,9 +160,7 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
             if (spec.devices.pick or 0) > have:
                 return [], [Problem("devices.pick", spec.devices.pick,
                                     f"this machine has {have}: {offered}")]
-            first = inventory.source_of(inventory.devices[0])
-            alike = [d for d in inventory.devices if inventory.source_of(d) == first]
-            return alike[:spec.devices.pick], []
+            return list(inventory.devices[:spec.devices.pick]), []
         return [], [Problem("devices.ids", ids,
                             f"choose at least one device; this machine has {offered}")]
     found, problems = [], []
@@ -196,11 +189,6 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
     kinds = {d.is_cpu for d in found}
     if len(kinds) > 1:
         problems.append(Problem("devices.ids", ids, "CPU slots and GPUs can't train together"))
-    vendors = list(dict.fromkeys(inventory.source_of(d) for d in found))
-    if len(vendors) > 1:
-        problems.append(Problem("devices.ids", ids,
-                                "GPUs of several vendors can't train together: take those of one "
-                                "(the ids of the second vendor's begin with its name)"))
     return ([] if problems else found), problems
 
 
@@ -231,32 +219,6 @@ def _check_kind(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
                            f"{mode.label} needs GPUs; on CPU slots take ddp"))
     if devices[0].is_cpu and p.backend == "nccl":
         out.append(Problem("parallel.backend", "nccl", "nccl needs GPUs; on CPU take gloo or auto"))
-    return out
-
-
-_ALONE = {"mps": ("Apple's GPU", "torch has no process group for it"),
-          "xpu": ("Intel's GPUs", "gpu-panel has no tried way to train on several of them (xccl)")}
-"""Devices, by their type in torch, on which only one process with one device trains, and why."""
-
-
-def _check_vendor(spec: RunSpec, source: str) -> list[Problem]:
-    """The problems for devices that are trained on alone."""
-    kind = torch_type(source)
-    if kind not in _ALONE:
-        return []
-    name, why = _ALONE[kind]
-    mode, out = modes.get(spec.parallel.mode), []
-    if mode.process_a_device:
-        out.append(Problem("parallel.mode", mode.name,
-                           f"{mode.label} does not run on {name}: {why}; take single, or CPU slots "
-                           "(in the panel: c; --devices cpu:0,cpu:1)"))
-    elif mode.most_devices != 1:
-        out.append(Problem("parallel.mode", mode.name,
-                           f"{mode.label} needs GPUs of NVIDIA or AMD; on {name} take single"))
-    if kind == "mps" and spec.amp.dtype == "fp16" and _has_effect(spec, "amp.dtype"):
-        out.append(Problem("amp.dtype", "fp16",
-                           "fp16 needs a gradient scaler, which not every torch has for Apple's "
-                           "GPU; take bf16 or off"))
     return out
 
 

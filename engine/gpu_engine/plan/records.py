@@ -38,7 +38,7 @@ class DeviceUse:
     label: str
     uuid: str | None
     torch: str
-    """"cuda:0", "cpu", "mps"."""
+    """"cuda:0", "cpu"."""
     cores: tuple[int, ...] = ()
     memory: int | None = None
     """Bytes on the device; of the machine for a CPU slot."""
@@ -176,7 +176,7 @@ class LaunchPlan:
 
     mode: str
     """The name of its record in `modes`."""
-    device_type: Literal["cuda", "cpu", "mps", "xpu"]
+    device_type: Literal["cuda", "cpu"]
     source: str
     """The backend of its devices: a name in `devices.backends.registry.BACKENDS`."""
     world_size: int

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run
@@ -70,7 +69,7 @@ def inside(folder: Path) -> Iterator[tuple[int, str]]:
     107 bytes) where the system has a way. Raises OSError, also for a link."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        yield held, f"/proc/self/fd/{held}/{SOCKET}" if procs.LINUX else str(folder / SOCKET)
+        yield held, f"/proc/self/fd/{held}/{SOCKET}"
     finally:
         os.close(held)
 

@@ -113,10 +113,7 @@ def hosts_of(run: Path) -> list[dict[str, Any]]:
 def belongs(pid: int, run: Path) -> bool:
     """Whether the process `pid` is part of the run in the folder `run`, by what the kernel tells
     of it: it was started with the run in its environment, or has the run's lock or a rank's events
-    open. The folder's own word for it does not count. Elsewhere than on Linux, its command line has
-    to name the run."""
-    if not procs.LINUX:
-        return os.fspath(run) in procs.words(pid)
+    open. The folder's own word for it does not count."""
     try:
         if b"GPU_PANEL_RUN=" + os.fsencode(run) in procs.environment(pid):
             return True

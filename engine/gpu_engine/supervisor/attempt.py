@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from gpu_engine.common import procs
 from gpu_engine.diagnose import hangs
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
@@ -86,7 +85,7 @@ class Attempt:
 
     def _below(self) -> list[int]:
         """All processes below this one but its own, which reads the GPUs."""
-        if procs.LINUX and childless():
+        if childless():
             return []
         ours = None if self.devices is None else self.devices.pid
         return [pid for pid in descendants(os.getpid()) if pid != ours]

@@ -2,9 +2,6 @@
 
 Nothing that the supervisor has started may outlive it. So each child carries a parent-death signal,
 and the supervisor is a subreaper: the orphans of its children become its own children.
-
-Only Linux has both. On macOS a rank looks itself whether its parent lives (worker/rank/signals.py),
-and what a command has started below itself may outlive a supervisor that was killed.
 """
 
 from __future__ import annotations
@@ -60,8 +57,7 @@ class Child:
 
 def become_subreaper() -> None:
     """Make orphans below this process its own children (prctl(2))."""
-    if procs.LINUX:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def allow_many_files() -> None:
@@ -90,8 +86,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
     parent = os.getpid()
 
     def arm() -> None:
-        if procs.LINUX:
-            _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:  # the parent died just before: the signal will never come
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # we block some for sigtimedwait
@@ -99,7 +94,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
             fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
         if _files is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, _files)
-        if cores and procs.LINUX:
+        if cores:
             try:
                 os.sched_setaffinity(0, cores)
             except OSError:
@@ -143,8 +138,6 @@ def reap(children: Sequence[Child], orphans: dict[int, int] | None = None) -> li
 def process_table() -> dict[int, tuple[int, bool]]:
     """(pid of the parent, whether it is a zombie) of every visible process, by pid. Raises OSError
     if no file can be opened."""
-    if not procs.LINUX:
-        return _table_of_psutil()
     found = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -159,32 +152,11 @@ def process_table() -> dict[int, tuple[int, bool]]:
     return found
 
 
-def _table_of_psutil() -> dict[int, tuple[int, bool]]:
-    import psutil
-
-    return {p.pid: (p.info["ppid"] or 0, p.info["status"] == psutil.STATUS_ZOMBIE)
-            for p in psutil.process_iter(["ppid", "status"])}
-
-
 def wait_for_signal(numbers: Collection[int], seconds: float) -> tuple[int, int] | None:
     """(number, sender's pid) of the next of these signals, which are blocked; None if there is none
-    within so many seconds. Where the system can't wait for one (macOS), pending ones are asked for
-    every twentieth of a second, and our own pid stands for a sender that is not known."""
-    if hasattr(signal, "sigtimedwait"):
-        got = signal.sigtimedwait(numbers, seconds)
-        return None if got is None else (got.si_signo, got.si_pid)
-    end = time.monotonic() + seconds
-    while True:
-        pending = signal.sigpending() & set(numbers)
-        if pending:
-            return int(signal.sigwait(pending)), os.getpid()
-        left = end - time.monotonic()
-        if left <= 0:
-            return None
-        time.sleep(min(left, _LOOK_EVERY))
-
-
-_LOOK_EVERY = 0.05
+    within so many seconds."""
+    got = signal.sigtimedwait(numbers, seconds)
+    return None if got is None else (got.si_signo, got.si_pid)
 
 
 def descendants(root: int) -> list[int]:
@@ -208,7 +180,7 @@ def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
     process that gets a new parent just then may be missed. Returns the pids that could not be
     ended, for example in uninterruptible sleep."""
     end = time.monotonic() + seconds
-    if procs.LINUX and childless(children):  # as after nearly all runs; nothing is below us
+    if childless():  # as after nearly all runs; nothing is below us
         return []
     while True:
         try:
@@ -221,18 +193,15 @@ def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
             except ProcessLookupError:
                 continue
         reap(children)
-        if childless(children):
+        if childless():
             return []
         if time.monotonic() > end:
             return left
         time.sleep(0.02)
 
 
-def childless(children: Sequence[Child] = ()) -> bool:
-    """Whether this process has no child left, adopted ones included. Where the system adopts none:
-    whether none of `children` runs."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13, where nothing is adopted
-        return not any(c.running for c in children)
+def childless() -> bool:
+    """Whether this process has no child left, adopted ones included."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -200,7 +200,7 @@ class Supervisor:
         devices = attempt.devices = DeviceRecord(self.run, self.plan.source,
                                                  claim.devices_of(self.plan))
         digests = Digests()
-        if not self.is_task and procs.LINUX:
+        if not self.is_task:
             attempt.left = left_running.LeftRunning()
         while attempt.going_on:
             self._explain_what_is_left(attempt)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.precision import wide
 
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device)
 
@@ -87,10 +86,10 @@ def _ends(value: Tensor) -> Tensor:
     # In the order in which its values lie in memory (channels last, for one), it needs no copy.
     value = value.permute(sorted(range(value.dim()), key=lambda d: -value.stride(d)))
     if value.element_size() > 1:
-        return wide(torch.stack(torch.aminmax(value)))
+        return torch.stack(torch.aminmax(value)).double()
     # float8 has no arithmetic of its own.
     ends = [torch.stack(torch.aminmax(piece.float())) for piece in value.flatten().split(1 << 22)]
-    return wide(torch.stack(torch.aminmax(torch.stack(ends))))
+    return torch.stack(torch.aminmax(torch.stack(ends))).double()
 
 
 class _Walk:

@@ -274,8 +274,7 @@ def move(batch: Any, device: torch.device) -> Any:
     if device.type == "cpu":
         return batch
     if hasattr(batch, "to"):
-        # On Apple's GPU, a copy that does not wait may read what has changed meanwhile.
-        return batch.to(device, non_blocking=device.type != "mps")
+        return batch.to(device, non_blocking=True)
     return _inside(batch, lambda part: move(part, device))
 
 

@@ -20,7 +20,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.training import rng
 from gpu_engine.training.data import Reader, Request, map_loader, move, pin, tensor_bytes
 from gpu_engine.training.division import KnownDivision, known_division
-from gpu_engine.training.precision import Precision, wide
+from gpu_engine.training.precision import Precision
 from gpu_engine.training.rng import mix
 from gpu_engine.training.stream import StreamReader, stream_loader
 from gpu_engine.training.task import Task, has_default_collate
@@ -94,12 +94,12 @@ class Evaluation:
         return self._together(mine, int(chunks))
 
     def _sum(self, name: str, value: Any) -> Tensor:
-        """A value of `Task.metrics`, shape (), in the widest type."""
+        """A value of `Task.metrics`, shape (), in float64."""
         found = torch.as_tensor(value).detach()
         if found.numel() != 1:
             raise UserError(f"{type(self._task).__name__}.metrics gives {name!r} the shape "
                             f"{tuple(found.shape)}: expected one number, the sum over the batch")
-        return wide(found.reshape(()))
+        return found.reshape(()).double()
 
     def _together(self, mine: dict[int, dict[str, Tensor]], chunks: int) -> dict[str, float]:
         if chunks == 0:

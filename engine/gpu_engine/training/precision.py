@@ -13,20 +13,8 @@ from torch.optim import Optimizer
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.floors import torch_since
 
-_NARROW = ("mps", "xpu")
-"""Devices without numbers of 64 bits: Apple's GPU, and several of Intel's."""
 _NOTHING = nullcontext()
 _TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def widest(device: torch.device) -> torch.dtype:
-    """The widest floating-point type on a device. float32 counts exactly to 2**24."""
-    return torch.float32 if device.type in _NARROW else torch.float64
-
-
-def wide(value: Tensor) -> Tensor:
-    """`value` in float64; on the host, if its device has no such numbers."""
-    return (value.cpu() if value.device.type in _NARROW else value).double()
 
 
 def trained(optimizer: Optimizer) -> list[nn.Parameter]:

@@ -89,24 +89,15 @@ def seed_here(seed: int, devices: list[torch.device]) -> None:
     for device in devices:
         if device.type == "cuda":
             torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-        elif device.type == "xpu":
-            torch.xpu.default_generators[device.index or 0].manual_seed(seed)
-        elif device.type == "mps":
-            torch.mps.manual_seed(seed)
 
 
 def _state(device: torch.device) -> torch.Tensor:
     """The state of the generator of a GPU."""
-    if device.type == "mps":  # there is one
-        return torch.mps.get_rng_state()
-    return getattr(torch, device.type).get_rng_state(device)
+    return torch.cuda.get_rng_state(device)
 
 
 def _set_state(device: torch.device, state: torch.Tensor) -> None:
-    if device.type == "mps":
-        torch.mps.set_rng_state(state)
-    else:
-        getattr(torch, device.type).set_rng_state(state, device)
+    torch.cuda.set_rng_state(state, device)
 
 
 def _host_state() -> tuple:

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import torch_private
-from gpu_engine.training.precision import trained, widest
+from gpu_engine.training.precision import trained
 from gpu_engine.worker.rank.process_group import Group
 
 
@@ -100,7 +100,7 @@ class StepLoss:
 
 
 def _sum_and_count(returned: tuple | list) -> tuple[Tensor, Tensor]:
-    """(sum, shape (); count, shape (), in the widest type, on the sum's device)."""
+    """(sum, shape (); count, shape (), in float64, on the sum's device)."""
     if len(returned) != 2:
         raise UserError(f"Task.loss returned {len(returned)} values: return a mean, or the sum "
                         "and its count: (sum, count)")
@@ -109,12 +109,12 @@ def _sum_and_count(returned: tuple | list) -> tuple[Tensor, Tensor]:
         if isinstance(count, bool) or not isinstance(count, (int, float)) or count < 0:
             raise UserError(f"Task.loss returned (sum, count) with a count of {count!r}: expected "
                             "a number of at least 0, or a tensor of shape ()")
-        return total, torch.full((), count, dtype=widest(total.device), device=total.device)
+        return total, torch.full((), count, dtype=torch.float64, device=total.device)
     if count.numel() != 1:
         raise UserError("Task.loss returned (sum, count) with a count of shape "
                         f"{tuple(count.shape)}: expected shape ()")
     return total, count.detach().reshape(()).to(
-        total.device, widest(total.device), non_blocking=total.device.type != "mps")
+        total.device, torch.float64, non_blocking=True)
 
 
 def _scalar(loss: Any) -> Tensor:

@@ -140,7 +140,7 @@ def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda
           stopped: int = 0) -> Recorder:
     """Bind the process to the rank's cores and open its record. This happens before torch is
     imported, so that a rank is visible from its first moment."""
-    if job.cores and hasattr(os, "sched_setaffinity"):  # not on macOS
+    if job.cores:
         try:
             os.sched_setaffinity(0, job.cores)
         except OSError as err:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
 from gpu_engine.training.session import Session
 from gpu_engine.worker.check import WAIT
@@ -38,20 +37,9 @@ def prepare(job: Job, rec: Recorder) -> None:
 
 
 def use(device: torch.device) -> None:
-    """Make it the device that this process works on. Raises UserError if this torch can't."""
+    """Make it the device that this process works on."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    elif device.type == "mps":
-        if not torch.backends.mps.is_available():
-            raise UserError(f"torch {torch.__version__} can't use Apple's GPU here: it needs macOS "
-                            "14 or newer and a torch for arm64; or take CPU slots (cpu:0)")
-    elif device.type == "xpu":
-        if not hasattr(torch, "xpu") or not torch.xpu.is_available():  # since torch 2.3
-            raise UserError(f"torch {torch.__version__} can't use an Intel GPU here: it needs a "
-                            "build for XPU (pip install torch --index-url "
-                            "https://download.pytorch.org/whl/xpu) and Intel's GPU driver; or take "
-                            "CPU slots (cpu:0)")
-        torch.xpu.set_device(device)
 
 
 def join_ranks(job: Job, *, check: bool) -> Group:

@@ -200,13 +200,6 @@ def devices_here(spec: RunSpec, who: Identity) -> Inventory:
     the GPUs. Raises UserError if there is no GPU for this local rank.
     """
     wants_cpu = bool(spec.devices.ids) and all(i.startswith("cpu") for i in spec.devices.ids)
-    one_device = modes.get(spec.parallel.mode).most_devices == 1
-    if not wants_cpu and one_device and not torch.cuda.is_available():
-        if torch.backends.mps.is_available():
-            return Inventory((Device("0", "gpu", "Apple GPU", index=0, visible_index=0),), "apple")
-        if hasattr(torch, "xpu") and torch.xpu.is_available():  # since torch 2.3
-            name = torch.xpu.get_device_name(0)
-            return Inventory((Device("0", "gpu", name, index=0, visible_index=0),), "intel")
     if wants_cpu or not torch.cuda.is_available():
         here = who.local_rank
         return Inventory((Device(f"cpu:{here}", "cpu", "CPU", index=here),), "cpu")

@@ -30,9 +30,8 @@ class Cpu(Backend):
         """Find the cores that this process may use. Its CPU affinity restricts them; no variable
         in `environ` does."""
         cores = list(range(os.cpu_count() or 1))
-        if hasattr(os, "sched_getaffinity"):  # not on macOS
-            with contextlib.suppress(OSError):
-                cores = sorted(os.sched_getaffinity(0))
+        with contextlib.suppress(OSError):
+            cores = sorted(os.sched_getaffinity(0))
         _, memory = host.memory()
         return replace(self.nothing(environ), devices=slots(cores, memory, host.cgroup_cpus()))
 

@@ -5,40 +5,30 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from functools import cache
+from typing import Literal
 
 from gpu_engine.devices.backends.protocol import Backend
 from gpu_engine.devices.records import Device
 
 BACKENDS = {"nvml": "gpu_engine.devices.backends.nvidia.backend:Nvidia",
             "amd": "gpu_engine.devices.backends.amd.backend:Amd",
-            "intel": "gpu_engine.devices.backends.intel:Intel",
-            "apple": "gpu_engine.devices.backends.apple:Apple",
             "cpu": "gpu_engine.devices.backends.cpu:Cpu"}
 """"module:Class" by name. Backends are tried in this order until one finds devices; the processor,
 which is always there, comes last."""
 
-TORCH_TYPES = {"intel": "xpu", "apple": "mps", "cpu": "cpu"}
-"""What torch calls the devices of a backend; "cuda", as NVIDIA's and AMD's are, is left out."""
-
 
 @cache
 def load(name: str) -> Backend:
-    """The backend of that name (`Inventory.source`), or of several names with "+" between them.
-    Raises ValueError for an unknown name."""
-    if "+" in name:
-        from gpu_engine.devices.backends.several import Several
-
-        return Several([load(one) for one in name.split("+")])
+    """The backend of that name (`Inventory.source`). Raises ValueError for an unknown name."""
     if name not in BACKENDS:
         raise ValueError(f"there is no device backend {name!r}; there are {', '.join(BACKENDS)}")
     module, _, cls = BACKENDS[name].partition(":")
     return getattr(importlib.import_module(module), cls)()
 
 
-def drivers() -> str:
-    """The names of the backends whose devices may be on this machine, the processor left out, with
-    "+" between them; empty: there are none."""
-    return "+".join(name for name in BACKENDS if load(name).asks_driver and load(name).present())
+def drivers() -> list[str]:
+    """The names of the backends whose devices may be on this machine, the processor left out."""
+    return [name for name in BACKENDS if load(name).asks_driver and load(name).present()]
 
 
 def environment(name: str, devices: Sequence[Device]) -> dict[str, str]:
@@ -52,7 +42,7 @@ def environment(name: str, devices: Sequence[Device]) -> dict[str, str]:
     return found | own.environment(devices)
 
 
-def torch_type(name: str) -> str:
-    """The type that torch has for devices of the backend `name`: "cuda", "cpu", "mps", "xpu". Loads
-    no backend, as ranks ask too."""
-    return TORCH_TYPES.get(name, "cuda")
+def torch_type(name: str) -> Literal["cuda", "cpu"]:
+    """The type that torch has for devices of the backend `name`: "cuda", as NVIDIA's and AMD's are,
+    or "cpu"."""
+    return "cpu" if name == "cpu" else "cuda"

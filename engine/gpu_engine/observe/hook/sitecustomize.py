@@ -60,11 +60,8 @@ def _begin():
     """Write the rank's first two events, without json, which is not loaded yet."""
     env = os.environ
     rank = int(env.get("RANK") or env["GPU_PANEL_RANK"])
-    try:
-        with open("/proc/self/stat") as stat:
-            ticks = stat.read().rpartition(")")[2].split()[19]
-    except OSError:  # macOS
-        ticks = "null"
+    with open("/proc/self/stat") as stat:
+        ticks = stat.read().rpartition(")")[2].split()[19]
     now = "%.3f" % time.time()
     labels = ",".join(_text(label) for label in env.get("GPU_PANEL_DEVICES", "").split(";"))
     line = ('{"t":%s,"kind":"start","rank":%d,"local_rank":%d,"node":%d,"pid":%d,"started":%s,'

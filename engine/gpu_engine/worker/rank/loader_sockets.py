@@ -4,7 +4,7 @@ Each worker would make one of its own in the temporary folder (multiprocessing's
 and it would stay there: workers that live over all epochs are ended by a signal when the rank ends.
 A folder that the rank has made before them is used by all of them, and goes with the rank.
 
-The path of a socket may have 107 bytes (unix(7)), 103 on macOS. Where the temporary folder's is too
+The path of a socket may have 107 bytes (unix(7)). Where the temporary folder's is too
 long, as some batch systems' are, or nothing can be written there, the workers would only print an
 error and the rank wait for ever.
 """
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from typing import Any
 
 from gpu_engine.common.errors import UserError
 
-_LONGEST = 103 if sys.platform == "darwin" else 107
+_LONGEST = 107
 _BELOW = len("/listener-12345678")
 _SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders that are tried after the temporary folder."""

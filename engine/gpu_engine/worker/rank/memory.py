@@ -30,15 +30,6 @@ def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
         return schema.Memory(_rss())
     import torch
 
-    kind = getattr(gpus[0], "type", "cuda")
-    if kind == "mps":  # it does not count its peak
-        return schema.Memory(_rss(), gpu_allocated=(torch.mps.current_allocated_memory(),),
-                             gpu_reserved=(torch.mps.driver_allocated_memory(),))
-    if kind == "xpu":
-        return schema.Memory(
-            _rss(), gpu_allocated=tuple(torch.xpu.memory_allocated(g) for g in gpus),
-            gpu_reserved=tuple(torch.xpu.memory_reserved(g) for g in gpus),
-            gpu_peak=tuple(torch.xpu.max_memory_allocated(g) for g in gpus))
     stats = [torch.cuda.memory_stats(gpu) for gpu in gpus]  # counted on the host, no GPU call
 
     def each(name: str) -> tuple[int, ...]:

@@ -10,9 +10,7 @@ import ctypes
 import faulthandler
 import os
 import signal
-import sys
 import threading
-import time
 from typing import Any
 
 _STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -109,19 +107,9 @@ def die_with_parent() -> None:
     that is gone already, so the parent is compared before and after the call (prctl(2)).
     """
     parent = os.getppid()
-    if not sys.platform.startswith("linux"):
-        threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
-        return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _watch(parent: int) -> None:
-    """End this process when its parent has ended, on systems whose kernel does not."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_loader_worker() -> None:
