@@ -44,7 +44,7 @@ SHOWS = """
     HelpScreen: close
     InterpreterLine: open
     InterpretersScreen: select
-    LaunchScreen: details gpu_processes jump leave other_device pane redo undo
+    LaunchScreen: details gpu_processes jump leave other_device pane
     LaunchTaken: wait
     LogPane: copy filter find find_next go next_rank source wrap
     LogView: aside first follow last move page wrap
@@ -61,7 +61,6 @@ SHOWS = """
     SignalDialog: answer other
     SubmitDialog: cancel submit
     SweepPane: clear compare copy fold mark mark_all open turn value
-    TorchScreen: end install
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

@@ -15,7 +15,6 @@ from gpu_engine.spec.write import to_dict
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.launch import saved_form
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.presets import EARLIER, PresetsScreen
 from gpu_panel.launch.saved_form import first_draft
 
 from ...conftest import PATIENCE, gpus
@@ -24,8 +23,8 @@ from ..panel_kit import _met, panel, screen_text, settled, type_into, until
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def keep(draft: Draft, *, replaces: bool = False) -> None:
-    saved_form.write(saved_form.written(draft, None), replaces=replaces)
+def keep(draft: Draft) -> None:
+    saved_form.write(saved_form.written(draft, None))
 
 
 def edited(preset: str = "ddp", **put: str) -> Draft:
@@ -75,23 +74,6 @@ async def test_leaving_is_asked_once_and_the_form_comes_back(home):
         assert screen.review.prepared.spec.train.lr == 0.5
 
 
-async def test_what_another_form_replaces_is_found_among_the_presets():
-    keep(edited(batch__size="48"))
-    async with panel(gpus(2), "dp") as (pilot, screen):
-        assert screen.draft.preset.name == "dp"
-        await type_into(pilot, screen, "f-train-lr", "0.25")
-        await until(pilot, saved_form.earlier_path().exists)
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: isinstance(pilot.app.screen, PresetsScreen)
-                    and pilot.app.screen.query_one("OptionList").option_count)
-        box = pilot.app.screen.query_one("OptionList")
-        box.highlighted = box.get_option_index(EARLIER)
-        await pilot.press("enter")
-        await until(pilot, lambda: screen.draft.preset.name == "ddp")
-        await settled(pilot, screen)
-        assert screen.query_one("#f-batch-size", Input).value == "48"
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\x00", b'{"version": 2}',
                                      b'{"version": 1, "data": {"train": 5}}',
                                      b'{"version": 1, "data": 3, "preset": []}',
@@ -113,7 +95,7 @@ async def test_what_no_longer_fits_is_told_and_shown(home):
     form["data"]["train"]["turbo"] = 3
     form["data"]["odd"] = "x"
     form["data"]["train"]["keep"] = 1  # no longer allowed
-    saved_form.write(form, replaces=False)
+    saved_form.write(form)
     async with panel(gpus(2), ready=False) as (pilot, screen):
         await until(pilot, lambda: isinstance(pilot.app.screen, Message))
         said = str(pilot.app.screen.query_one(".dialog-text > Static").content)

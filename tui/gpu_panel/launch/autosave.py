@@ -23,9 +23,9 @@ AFTER = 1.0
 class Autosave:
     """Writes the form a moment after it has changed, and as the panel closes."""
 
-    def __init__(self, screen: Screen[Any], source: DeviceSource, from_file: bool) -> None:
-        """`source`: the devices here. `from_file`: the panel opens with the form in the file."""
-        self._screen, self._source, self._same = screen, source, from_file
+    def __init__(self, screen: Screen[Any], source: DeviceSource) -> None:
+        """`source`: the devices here."""
+        self._screen, self._source = screen, source
         self._written: dict[str, Any] | None = None
         """What is in the file, as far as this panel knows; None before there is a form."""
         self._timer: Timer | None = None
@@ -53,11 +53,6 @@ class Autosave:
                 self._screen.notify(f"The form can't be saved: {err}",
                                     severity="warning", markup=False)
 
-    async def set_aside(self, draft: Draft) -> None:
-        """Keep the changes of a draft that is about to be replaced as those of an earlier form."""
-        await self._save(draft)
-        self._same = False
-
     def keep_at_once(self, draft: Draft) -> None:
         """Write the form now, as the panel closes."""
         with suppress(OSError):
@@ -76,5 +71,5 @@ class Autosave:
     def _write(self, form: dict[str, Any]) -> None:
         from gpu_panel.launch import saved_form
 
-        saved_form.write(form, replaces=not self._same)
-        self._written, self._same = form, True
+        saved_form.write(form)
+        self._written = form

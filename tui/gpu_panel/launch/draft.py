@@ -25,7 +25,6 @@ from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
 from gpu_panel.launch.devices.ticking import freest
-from gpu_panel.launch.edits import Edits, State
 
 
 class Draft:
@@ -51,10 +50,6 @@ class Draft:
         self.ticked_before = False
         self.ticked = False
         """Whether its devices are known: the preset's were looked up, or the person has ticked."""
-        self._before: Draft | None = None
-        """The draft that this one has replaced, to which undoing leads."""
-        self._after: Draft | None = None
-        """The draft by which this one was replaced, until this one is edited again."""
         self._asked: dict[str, Any] | None = None
         """The content about which the person was asked last whether it may be left unsaved."""
         self._begin(preset.data if preset else {})
@@ -64,7 +59,6 @@ class Draft:
         self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
         """The section `devices` as the preset has it, before anything was ticked here."""
         self._loaded = self.copy()
-        self._edits = Edits(self._state())
 
     @classmethod
     def of_run(cls, run_id: str, data: dict[str, Any]) -> Draft:
@@ -274,48 +268,6 @@ class Draft:
         if mode.several_nodes:
             parallel.setdefault("nodes", 2)
 
-    # --- undoing -------------------------------------------------------------------------------
-
-    def _state(self) -> State:
-        return State(copy.deepcopy(self.data), copy.deepcopy(self._aside), self.ids_by_hand)
-
-    def note_edit(self) -> None:
-        if self._edits.note(self._state()):
-            self._after = None
-
-    def replaces(self, before: Draft) -> None:
-        """Take the place of another draft, to which undoing then leads."""
-        self._before, before._after = before, self
-        before._edits.future = []
-
-    def seal_edit(self) -> None:
-        """The next change is another edit, even of the same key."""
-        self._edits.seal()
-
-    @property
-    def can_undo(self) -> bool:
-        return bool(self._edits.past) or self._before is not None
-
-    @property
-    def can_redo(self) -> bool:
-        return bool(self._edits.future) or self._after is not None
-
-    def undo(self) -> Draft | None:
-        """Take back the last edit. Returns the draft that holds then: this one, or without an edit
-        the one that it has replaced; None if there is none."""
-        return self._go_to(self._edits.undo()) or self._before
-
-    def redo(self) -> Draft | None:
-        """Do the edit again that was undone last. Returns the draft that holds then, as `undo`."""
-        return self._go_to(self._edits.redo()) or self._after
-
-    def _go_to(self, state: State | None) -> Draft | None:
-        if state is None:
-            return None
-        self.data, self._aside = copy.deepcopy(dict(state.data)), dict(state.aside)
-        self.ids_by_hand = state.by_hand
-        return self
-
     # --- leaving -------------------------------------------------------------------------------
 
     @property
@@ -438,7 +390,6 @@ class Draft:
             self._loaded["devices"] = copy.deepcopy(self.data["devices"])
         if self._asked is not None:  # nothing was changed by this
             self._asked["devices"] = copy.deepcopy(self.data["devices"])
-        self._edits.looked_up(self._state())
 
     def to_save(self, inventory: Inventory | None) -> RunSpec:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by

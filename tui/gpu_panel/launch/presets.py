@@ -25,13 +25,8 @@ from gpu_engine.spec.write import Difference
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import LETTERS, AskLine, Confirm
 from gpu_panel.common.errors import guard, guarded
-from gpu_panel.launch import saved_form
 from gpu_panel.launch.draft import Draft
 
-EARLIER = " earlier"
-"""What the screen returns for the unsaved changes of an earlier form. No preset is called so."""
-_EARLIER_SHOWN = Content.assemble(
-    ("unsaved changes\n", "bold"), ("  of an earlier form", "$text-muted"))
 _KEYS = "enter load · r rename · d copy · e describe · x delete · esc"
 
 
@@ -88,8 +83,6 @@ class PresetsScreen(ModalScreen[str | None]):
                 box.add_option(Option(_broken(entry), id=entry.name, disabled=True)
                                if entry.preset is None
                                else Option(_shown(entry, entry.preset, room), id=entry.name))
-            if await in_thread(saved_form.earlier_path().is_file):
-                box.add_option(Option(_EARLIER_SHOWN, id=EARLIER))
             names = [o.id for o in box.options]
             able = [i for i, o in enumerate(box.options) if not o.disabled]
             wanted = names.index(go_to) if go_to in names else at

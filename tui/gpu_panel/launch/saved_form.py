@@ -1,7 +1,6 @@
 """The form as it was left, and the draft that the panel opens with. No widgets.
 
-`form.json` in the panel's folder has it. Unsaved changes are never lost: what can't be read, and
-what another form would replace, is moved to a file beside it.
+`form.json` in the panel's folder has it. What of it can't be read is moved to a file beside it.
 """
 
 from __future__ import annotations
@@ -31,11 +30,6 @@ def path() -> Path:
     return paths.home() / "form.json"
 
 
-def earlier_path() -> Path:
-    """The file with unsaved changes that another form has replaced."""
-    return paths.home() / "form-earlier.json"
-
-
 def written(draft: Draft, inventory: Inventory | None) -> dict[str, Any]:
     """What is kept of a draft: where it is from and, if it has unsaved changes, its content, with
     ticked cards named by UUID."""
@@ -51,28 +45,17 @@ def written(draft: Draft, inventory: Inventory | None) -> dict[str, Any]:
             "asked": not draft.should_ask}
 
 
-def write(kept: dict[str, Any], *, replaces: bool) -> None:
-    """Keep a form. `replaces`: the one in the file is another one, whose unsaved changes are moved
-    to `earlier_path`. Raises OSError, ValueError."""
+def write(kept: dict[str, Any]) -> None:
+    """Keep a form. Raises OSError, ValueError."""
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if replaces and has_changes():
-        file.replace(earlier_path())
     write_json(file, kept)
 
 
-def has_changes() -> bool:
-    """Whether the form that is kept has unsaved changes."""
-    try:
-        return _load(path())["data"] is not None
-    except (OSError, ValueError):
-        return False
-
-
-def read(file: Path | None = None) -> tuple[Draft | None, UserError | None]:
-    """The form of last time, or the one in `file`; None if there is none or it can't be read. The
-    error says, in words for a person, what of it could not be used and where it is now."""
-    file = file or path()
+def read() -> tuple[Draft | None, UserError | None]:
+    """The form of last time; None if there is none or it can't be read. The error says, in words
+    for a person, what of it could not be used and where it is now."""
+    file = path()
     try:
         kept = _load(file)
     except FileNotFoundError:

@@ -86,8 +86,7 @@ class LaunchScreen(PaneScreen):
         self._form_kept = themed.read().get("form")
         self._unfolded = self._form_kept != FOLDED
         """Whether the person wants to see the whole form, which the first panel of all shows."""
-        self.autosave = Autosave(self, source, preset is None and command is None
-                                 and not assignments)
+        self.autosave = Autosave(self, source)
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
         self.strip = DeviceStrip()
@@ -188,13 +187,13 @@ class LaunchScreen(PaneScreen):
         self.autosave.keep_at_once(self.draft)
 
     async def _load(self, draft: Draft) -> None:
-        """Put a draft into the place of the present one, to which undoing leads back."""
-        before = self.draft
-        draft.replaces(before)
-        if before.changed:
-            await self.autosave.set_aside(before)
-            self.notify(f"ctrl+/ brings back {before.title}", markup=False)
-        await self._show_draft(draft)
+        """Put a draft into the place of the present one, whose changes the person may keep."""
+        from gpu_panel.common.dialogs import Confirm
+
+        if not self.draft.should_ask or await self.app.push_screen_wait(Confirm(
+                "Replace the form", f"{self.draft.title}: its changes are in no preset. n goes "
+                "back, and ctrl+s saves them as one.", yes="Replace it")):
+            await self._show_draft(draft)
 
     async def _show_draft(self, draft: Draft) -> None:
         self.draft = draft
@@ -302,7 +301,6 @@ class LaunchScreen(PaneScreen):
     @on(FormPane.Edited)
     @on(DevicesPane.Edited)
     def edited(self) -> None:
-        self.draft.note_edit()
         self._adapt()
         if self._debounce is not None:
             self._debounce.stop()
@@ -379,26 +377,6 @@ class LaunchScreen(PaneScreen):
     def placeholders(self) -> Values:
         """For the person's own commands, where the focus is on nothing that has some. Blocks."""
         return self.runs.placeholders()
-
-    # --- undoing -------------------------------------------------------------------------------
-
-    async def action_undo(self) -> None:
-        await self._show_undone(self.draft.undo(), "Nothing to undo")
-
-    async def action_redo(self) -> None:
-        await self._show_undone(self.draft.redo(), "Nothing to redo")
-
-    async def _show_undone(self, draft: Draft | None, otherwise: str) -> None:
-        if draft is None:
-            self.notify(otherwise)
-            return
-        if draft is not self.draft:
-            await self._show_draft(draft)
-            self.notify(f"The form is that of {draft.title}", markup=False)
-            return
-        self.devices.paint()
-        await self.form.show_undone()
-        self.edited()
 
     # --- launching -----------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import AskLine
-from gpu_panel.launch.presets import EARLIER, PresetsScreen
+from gpu_panel.common.dialogs import AskLine, Confirm
+from gpu_panel.launch.presets import PresetsScreen
 
 from ....conftest import gpus
 from ...panel_kit import panel, settled, type_into, until
@@ -60,59 +60,23 @@ def form(screen):
             screen.devices.ticked, screen.form.border_title, screen.draft.copy())
 
 
-async def test_loading_another_asks_nothing_and_is_undone_with_ticks_parameters_and_edits():
+async def test_loading_another_asks_once_where_changes_would_be_lost():
     async with panel(gpus(3)) as (pilot, screen):
-        await type_into(pilot, screen, "f-train-lr", "0.005")
-        await type_into(pilot, screen, "p-1", "256")
-        screen.devices.tick(("2", "0"))
-        screen.edited()
+        await pick(pilot, "ddp")  # nothing has changed, nothing is asked
+        await until(pilot, lambda: screen.draft.preset.name == "ddp")
         await settled(pilot, screen)
+        await type_into(pilot, screen, "f-train-lr", "0.005")
         mine = form(screen)
-        assert mine[1] == ("2", "0")
-        await pick(pilot, "dp")
+        for answer in ("n", "y"):
+            await pick(pilot, "dp")
+            await on(pilot, Confirm)
+            await pilot.press(answer)
+            await until(pilot, lambda: pilot.app.screen is screen)
+            if answer == "n":
+                assert form(screen) == mine
         await until(pilot, lambda: screen.draft.preset.name == "dp")
         await settled(pilot, screen)
-        loaded = form(screen)
-        assert loaded[2] == "Launch ─ preset dp"
-        assert any("ctrl+/ brings back preset default (changed)" in n.message
-                   for n in pilot.app._notifications)
-        await type_into(pilot, screen, "f-batch-size", "96")
-        await pilot.press("ctrl+underscore")
-        await settled(pilot, screen)
-        assert form(screen)[0] == loaded[0]
-        await pilot.press("ctrl+underscore")
-        await settled(pilot, screen)
-        assert form(screen) == mine
-        assert "devices.ids=2,0" in screen.review.plan.lines[0]
-        await pilot.press("ctrl+r")
-        await settled(pilot, screen)
-        assert form(screen) == loaded
-        await pilot.press(*["ctrl+underscore"] * 2)  # the load, then the ticks
-        await settled(pilot, screen)
-        assert screen.devices.ticked != ("2", "0")
-        assert screen.draft.value("task.params.width") == 256
-
-
-async def test_a_command_of_ones_own_comes_back_and_so_it_does_when_the_panel_opens_again():
-    async with panel(gpus(2), command=["python", "my train.py", "--lr", "{train.lr}"]) \
-            as (pilot, screen):
-        await type_into(pilot, screen, "f-train-lr", "0.005")
-        mine = form(screen)
-        await pick(pilot, "ddp")
-        await until(pilot, lambda: screen.draft.preset is not None)
-        await settled(pilot, screen)
-        await pilot.press("ctrl+underscore")
-        await settled(pilot, screen)
-        assert form(screen) == mine
-        await pilot.press("ctrl+r")
-        await settled(pilot, screen)
-    async with panel(gpus(2), None) as (pilot, screen):
-        assert screen.draft.preset.name == "ddp"
-        await pick(pilot, EARLIER)
-        await until(pilot, lambda: screen.draft.preset is None)
-        await settled(pilot, screen)
-        assert screen.draft.value("task.command")[1] == "my train.py"
-        assert screen.draft.value("train.lr") == 0.005
+        assert screen.form.border_title == "Launch ─ preset dp"
 
 
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)], ids=str)

@@ -18,7 +18,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.errors import guarded, show
+from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.static_text import put
 
@@ -145,7 +145,7 @@ type in a field, digits and letters go into it: esc leaves it."""
             await self._draw(draft)
         else:
             self._fields.edit(draft)
-            await self.show_undone()
+            await self._refill()
 
     async def _draw(self, draft: Draft) -> None:
         tasks = await in_thread(_tasks)
@@ -166,7 +166,7 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._fields.adapt()
             self._entitle(self._fields.draft)
 
-    async def show_undone(self) -> None:
+    async def _refill(self) -> None:
         """Show what the draft says now."""
         if self._fields is not None:
             self._fields.fill()
@@ -175,8 +175,6 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     def _entitle(self, draft: Draft) -> None:
         self.border_title = Content(f"{self.TITLE} ─ {clean(draft.title)}")
-        keys = ["ctrl+/ undo"] * draft.can_undo + ["ctrl+r redo"] * draft.can_redo
-        self.border_subtitle = Content(" · ".join(keys))
 
     def show_review(self, review: Review) -> None:
         self._problems = review.problems
@@ -225,8 +223,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             fields.show_problems(self._problems)
 
     def on_descendant_focus(self) -> None:
-        if self._fields is not None:
-            self._fields.draft.seal_edit()
         if self.screen.focused is not self._help:
             self._last = self.screen.focused
         self._show_help()
@@ -266,7 +262,7 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     @guarded("presets", exclusive=True)
     async def action_presets(self) -> None:
-        from gpu_panel.launch.presets import EARLIER, PresetsScreen
+        from gpu_panel.launch.presets import PresetsScreen
 
         name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
         if self._fields is None:
@@ -274,11 +270,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         await self._forget_deleted(self._fields.draft)
         if name is None:
             return
-        loaded, trouble = await in_thread(lambda: _read(None if name == EARLIER else name))
-        if trouble is not None:
-            show(self.app, trouble)
-        if loaded is not None:
-            self.post_message(self.Loaded(loaded))
+        self.post_message(self.Loaded(await in_thread(lambda: _read(name))))
 
     def _renamed(self, old: str, new: str) -> None:
         """If the preset in the form was renamed, go on with its new name."""
@@ -316,16 +308,12 @@ def _tasks() -> list[TaskInfo]:
     return catalog.builtin()
 
 
-def _read(preset: str | None) -> tuple[Draft | None, UserError | None]:
-    """The draft of this preset, or with None of the unsaved changes of an earlier form; None if
-    those can't be read, and why. Blocks. Raises UserError if the preset can't be read."""
+def _read(preset: str) -> Draft:
+    """The draft of this preset. Blocks. Raises UserError if it can't be read."""
     from gpu_engine.spec import presets
-    from gpu_panel.launch import saved_form
     from gpu_panel.launch.draft import Draft
 
-    if preset is None:
-        return saved_form.read(saved_form.earlier_path())
-    return Draft(presets.load(preset)), None
+    return Draft(presets.load(preset))
 
 
 async def _described(use: object) -> TaskInfo | None:
