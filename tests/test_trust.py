@@ -33,7 +33,6 @@ WRITING = {
         runs/folder.py: open_inside in _leave_the_line, overwrite_inside in write_state,
             write_json_inside in write_state
         runs/job.py: write_inside in ask_to_stop, write_json_inside in write
-        runs/chart_annotations.py: open_inside in write
         runs/notes.py: write_json_inside in change
         runs/sweep.py: write_json_inside in write
         runs/traces.py: write_json_inside in trace

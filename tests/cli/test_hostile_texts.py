@@ -18,8 +18,8 @@ from gpu_engine.cli import completing
 from gpu_engine.common import procs
 from gpu_engine.completion import answers
 from gpu_engine.queue import waiter
-from gpu_engine.runs import chart_annotations, job, notes, sweep, waiting
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import job, notes, sweep, waiting
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 
@@ -96,7 +96,6 @@ def hostile(state: str = "failed", member: int = 1) -> runs.Run:
         processes=(RankProcess(0, 1, 1),) if state == "failed" else (),
         cause=Cause("wrong", 0, "ValueError", "File x\n  line") if state == "failed" else None))
     notes.change(run.path, lambda old: replace(old, name="own", note="note\nmore", tags=("tag",)))
-    chart_annotations.write(run.path, chart_annotations.Mark("a mark", 3))
     sweep.write(run.path, sweep.Member("s1", "sweep", member, 2, now, {"batch.size": str(member)}))
     if state != "queued":
         job.write(run.path, job.Job(7, "cluster", "FAILED", "reason", nodes="n1", words="words",

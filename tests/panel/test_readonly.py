@@ -29,7 +29,6 @@ SHOWS = """
     Choice: move open
     ChoiceMenu: select
     ChooseColumns: accept cancel default find tick
-    CommandLine: cancel earlier
     CompareScreen: copy
     CompareTable: aside
     FiguresPane: open
@@ -50,7 +49,7 @@ SHOWS = """
     LogView: aside first follow last move page wrap
     OutputScreen: close copy
     PaneScreen: back on_pane pane
-    PanelApp: command_line help quit redraw tell
+    PanelApp: help quit redraw tell
     PlanPane: copy processes
     RanksPane: choose sort
     ProcessTable: order

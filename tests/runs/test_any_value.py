@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.hints import hints_of
 from gpu_engine.plan.records import Code, Interpreter, LaunchPlan, Process, ResumeFrom
-from gpu_engine.runs import chart_annotations, checkpoints, environment, job, notes, sweep, waiting
+from gpu_engine.runs import checkpoints, environment, job, notes, sweep, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from gpu_engine.spec.schema import RunSpec
@@ -165,13 +165,6 @@ def test_each_small_file_is_a_sound_record_or_none(tmp_path: Path, name: str, da
         assert found.sentence()
         json.dumps(job.to_dict(tmp_path), allow_nan=False)
         job.judge(STATE, found, False)
-
-
-@given(st.lists(anything | altered(asdict(chart_annotations.Mark("text", 3, 1.7e9))), max_size=3))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_marks_are_sound_or_left_out(tmp_path: Path, lines: list[Any]) -> None:
-    (tmp_path / chart_annotations.FILE).write_text("\n".join(map(json.dumps, lines)))
-    assert all(fits(mark, chart_annotations.Mark) for mark in chart_annotations.read(tmp_path))
 
 
 MANIFEST = {"version": 1, "step": 3, "metrics": {"loss": 1.0},

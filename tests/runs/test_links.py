@@ -20,7 +20,7 @@ from gpu_engine.events.paths import DIGESTED, digest_path
 from gpu_engine.events.reader import Tail, backwards
 from gpu_engine.events.writer import EventWriter, append
 from gpu_engine.notify import journal
-from gpu_engine.runs import chart_annotations, checkpoints, notes, stacks
+from gpu_engine.runs import checkpoints, notes, stacks
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import logs
 from gpu_panel.run.log.joined import JoinedLog
@@ -29,7 +29,7 @@ from .. import event_lines, odd_runs
 from ..command_line import called
 
 SECRET = "the secret of somebody"
-FILES = ("state.json", "plan.json", "spec.toml", "notes.json", "marks.jsonl", "environment.json",
+FILES = ("state.json", "plan.json", "spec.toml", "notes.json", "environment.json",
          "sweep.json", "slurm.json", "queue.json", "devices.jsonl", "supervisor.log", "notify.log",
          "lock", "stop", "ranks/00000.jsonl", "ranks/00000.digest", "ranks/00000.log",
          "ranks/00000.log.1", "checkpoints/step-00000001/manifest.json")
@@ -168,7 +168,6 @@ def test_no_link_is_followed(run: runs.Run, outside: Path, name: str, how: str) 
     assert how == "hard" or SECRET not in said
     for write in (lambda: EventWriter(run.events(0)).close(),
                   lambda: append(run.events(0), schema.Warning("x")),
-                  lambda: chart_annotations.write(run.path, chart_annotations.Mark("x", 1)),
                   lambda: notes.change(run.path, lambda old: notes.Notes("mine")),
                   lambda: run.write_state(run.state()),
                   lambda: journal.Journal(run.path).acquire(),

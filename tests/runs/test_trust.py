@@ -20,7 +20,7 @@ from gpu_engine.launching.launcher import launch, resume
 from gpu_engine.queue import change
 from gpu_engine.queue.waiter import Waiter
 from gpu_engine.remote.run import parts
-from gpu_engine.runs import chart_annotations, folder, notes, sweep, trust, waiting
+from gpu_engine.runs import folder, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
@@ -167,8 +167,7 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
     assert run.state().state == "completed"
     assert called("show", run.id).returncode == 0
     assert "only shown" in called("runs").stdout
-    for act in (run.stop, lambda: resume(run), lambda: notes.change(run.path, lambda old: old),
-                lambda: chart_annotations.write(run.path, chart_annotations.Mark("a", 1))):
+    for act in (run.stop, lambda: resume(run), lambda: notes.change(run.path, lambda old: old)):
         with pytest.raises(UserError, match="is only shown"):
             act()
     if change == "owner":

@@ -29,7 +29,7 @@ from gpu_engine.common import procs
 from gpu_engine.events.paths import DIGESTED
 from gpu_engine.plan.records import Code, Interpreter, Process, ResumeFrom, Sending
 from gpu_engine.remote.run.parts import Base, Part
-from gpu_engine.runs import chart_annotations, environment, job, notes, sweep, trust, waiting
+from gpu_engine.runs import environment, job, notes, sweep, trust, waiting
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from gpu_engine.spec.write import to_toml
 
@@ -212,8 +212,6 @@ def finished(path: Path) -> None:
     write(path / environment.FILE, asdict(environment.Environment(
         "0.1.0", "3.12.4", "2.13.0", "580", "box", "2 × CPU core", "/x", "a" * 40, 1)))
     write(path / notes.FILE, asdict(notes.Notes("mine", ("lr",), "a note\nof two lines")))
-    mark = asdict(chart_annotations.Mark("here", 5, T0))
-    (path / chart_annotations.FILE).write_text(json.dumps(mark) + "\n")
     write(path / sweep.FILE, asdict(sweep.Member("s1", "grid", 1, 1, T0, {"train.lr": "1"}, 1, 1,
                                                  1.0)))
     (path / "notify.log").write_text(f"2026-09-21 14:03:11\tfailed 2 {T0} 1\tphone\tsent\n")
@@ -293,7 +291,7 @@ def good(path: Path, world: World) -> None:
 
 HERE = ("state.json", "plan.json", "spec.toml", "specs/00001.toml", "lock", "supervisor.log",
         "ranks/00000.jsonl", "ranks/00000.log", "ranks/00000.log.1", "ranks/00000.digest",
-        "devices.jsonl", "environment.json", "notes.json", "marks.jsonl", "sweep.json",
+        "devices.jsonl", "environment.json", "notes.json", "sweep.json",
         "notify.log", f"{STEP}/manifest.json", f"{STEP}/state.pt")
 ELSEWHERE = ("hosts/a.json", "hosts/a.log", "hosts/a.devices.jsonl", "hosts/former/c.json")
 OF_SLURM = ("slurm.json", "job.sh", "stop")

@@ -27,7 +27,7 @@ from .watching import Watch, end_of_traceback, noted
 
 DIGEST = "gpu_engine.events.downsample"
 """The process that the panel may start on its own, with the person's interpreter."""
-SHOWN = ("state.json", "plan.json", "notes.json", "marks.jsonl", "spec.toml", "devices.jsonl",
+SHOWN = ("state.json", "plan.json", "notes.json", "spec.toml", "devices.jsonl",
          "ranks/00000.jsonl", "ranks/00000.log", "ranks/00000.digest", "hosts/a.json",
          "queue.json", "slurm.json")
 OPENED = (

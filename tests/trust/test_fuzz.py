@@ -24,7 +24,6 @@ from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import BadMessage
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import (
-    chart_annotations,
     checkpoints,
     compare,
     environment,
@@ -182,9 +181,7 @@ def test_events(tmp_path: Path, lines: list[bytes]):
 @given(st.lists(st.one_of(st.binary(max_size=80), JSON.map(lambda v: as_json(v).encode())),
                 max_size=8))
 def test_lines_of_notes(tmp_path: Path, lines: list[bytes]):
-    for name in ("marks.jsonl", "notify.log"):
-        (tmp_path / name).write_bytes(b"\n".join(lines))
-    assert all(isinstance(mark.text, str) for mark in chart_annotations.read(tmp_path))
+    (tmp_path / "notify.log").write_bytes(b"\n".join(lines))
     assert all(isinstance(text, str) for text in journal.troubles(tmp_path))
 
 

@@ -49,7 +49,7 @@ class PanelApp(ThemedApp):
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         SHEET, "launch/screen.tcss", "launch/form/pane.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app", "own"))
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"own_command", "gpu_engine"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"own_command"})
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  Textual's way
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
 
@@ -186,36 +186,6 @@ class PanelApp(ThemedApp):
         with guard(self):
             await run(self, next(c for c in self.settings.commands if c.name == name))
 
-    @work(exit_on_error=False, group="line", exclusive=True)
-    async def action_command_line(self) -> None:
-        from gpu_panel.commands import line as lines
-
-        with guard(self):
-            nodes = (self.focused or self.screen).ancestors_with_self
-            known = {key.id: (key.action, node) for node in reversed(nodes)
-                     for key in getattr(node, "KEYS", ())
-                     if isinstance(node, Screen) or not key.everywhere}
-            line = await self.push_screen_wait(lines.CommandLine(list(known)))
-            if not line:
-                return
-            found = lines.meaning(line, known)
-            if isinstance(found, str):
-                raise UserError(found)
-            await in_thread(lambda: lines.remember(line))
-            name, words = found
-            await (self.run_action(*known[name]) if name
-                   else self.run_action(("app", "gpu_engine", (line, words))))
-
-    def action_gpu_engine(self, line: str, words: list[str]) -> None:
-        """Run gpu-engine, and show what it prints. `line`: as it was typed."""
-        from gpu_engine.common import only_look
-        from gpu_engine.common.own_programs import own_environment, own_program
-        from gpu_panel.commands.output import OutputScreen
-
-        looks = {only_look.VARIABLE: "1"} if readonly.on else {}
-        self.push_screen(OutputScreen(own_program("gpu_engine", *words), title=line,
-                                      environment=own_environment() | {"NO_COLOR": "1"} | looks))
-
     def action_redraw(self) -> None:
         if self.terminal is not None:
             self.terminal.redraw()
@@ -249,8 +219,6 @@ class PanelApp(ThemedApp):
             yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
                                 self._caller(screen, f"app.{key.action}"))
         yield SystemCommand("keys", "Show every key and what the pane does", self.action_help)
-        yield SystemCommand("command (:)", "Run an action by its name, or a command of gpu-engine",
-                            self._caller(screen, "app.command_line"))
         yield SystemCommand("bell on/off", "Turn bell and notifications on or off",
                             self._caller(screen, "app.tell"))
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from textual import actions
 
-READS = ("show", "logs", "runs", "compare", "sweep", "devices")
-"""The commands of gpu-engine that only read, unless a command of theirs follows (runs rm). They
-are started with the variable of `common.only_look`."""
 on = False
 """Whether this panel only shows. Set before the app begins."""
 SAID = "This panel was opened with --readonly: it starts, stops, removes and writes nothing"
@@ -25,19 +22,4 @@ def refuses(node: object, action: str | tuple[str, str, tuple[object, ...]]) -> 
     if name == "on_pane":  # of the screen: an action of one of its panes
         pane, of_pane = map(str, given)
         return refuses(getattr(node, "pane")(pane), of_pane)  # noqa: B009
-    if name == "gpu_engine" and only_reads(list(map(str, given[1]))):  # type: ignore[call-overload]
-        return False
     return name in getattr(node, "CHANGES", ())
-
-
-def only_reads(words: list[str]) -> bool:
-    """Whether gpu-engine with these words is one of READS. A word that could be the name of a
-    command within it is taken for that."""
-    if not words or words[0] not in READS:
-        return False
-    from click import Context, Group
-
-    from gpu_engine.cli import cli
-
-    command = cli.get_command(Context(cli), words[0])
-    return not isinstance(command, Group) or command.commands.keys().isdisjoint(words)

@@ -16,21 +16,14 @@ from gpu_engine.common.clean import clean
 @click.option("--name", help="Shown in place of the name that it was started with; '' removes it.")
 @click.option("--tag", "added", multiple=True, metavar="TAG", help="Add a tag, or several: a,b.")
 @click.option("--untag", "removed", multiple=True, metavar="TAG", help="Remove a tag.")
-@click.option("--step", type=click.IntRange(min=0),
-              help="Write TEXT at this step of the run's curves instead; '' removes it there.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(run: str, text: str | None, name: str | None, added: tuple[str, ...],
-            removed: tuple[str, ...], step: int | None, as_json: bool) -> None:
+            removed: tuple[str, ...], as_json: bool) -> None:
     """Write TEXT on RUN (an id, the beginning of one, or "last") as its note, in place of the one
     before; '' removes it. Without TEXT and options, show what is written on it."""
-    from gpu_engine.runs import chart_annotations, folder, notes
+    from gpu_engine.runs import folder, notes
 
     path = folder.find(run).path
-    if step is not None:
-        if text is None:
-            raise click.UsageError("--step needs the TEXT to write there")
-        chart_annotations.write(path, chart_annotations.Mark(text.strip(), step=step))
-        text = None
     plus = [tag for text in added for tag in notes.parse_tags(text)]
     minus = [tag for text in removed for tag in notes.parse_tags(text)]
 
@@ -45,10 +38,7 @@ def command(run: str, text: str | None, name: str | None, added: tuple[str, ...]
         notes.require_readable(path)
         found = notes.read(path)
     if as_json:
-        echo(in_json({"id": path.name, **asdict(found),
-                                 "marks": [asdict(m) for m in chart_annotations.read(path)]}))
+        echo(in_json({"id": path.name, **asdict(found)}))
         return
-    at = [f"at {f'step {m.step:,}' if m.step is not None else 'a time'}: {m.text}"
-          for m in chart_annotations.read(path)]
-    for line in [*notes.lines(found), *at] or ["nothing is written on it"]:
+    for line in notes.lines(found) or ["nothing is written on it"]:
         echo(clean(line))

@@ -7,7 +7,7 @@
     checkpoints/step-00000500/   specs/00001.toml
     slurm.json   job.sh   stop                                        of a job of Slurm
     queue.json                                                        while it waits for its turn
-    notes.json   marks.jsonl                                          what a person wrote on it
+    notes.json                                                        what a person wrote on it
 
 `$GPU_PANEL_HOME/parts/<id>/` is the same for what this machine has of a run that another one has
 started here: it is no run of its own (`all_parts`).

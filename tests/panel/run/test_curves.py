@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.widgets import Input
 
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import DeviceUse, RankPlan
-from gpu_engine.runs import chart_annotations
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.run import recorded, subjects
 from gpu_panel.run.chart import ChartPane, LossPane
@@ -261,37 +259,6 @@ async def test_the_devices_curves_are_read_from_their_own_files(tmp_path: Path, 
         plotted = [strip.text[20:45] for strip in view.frame(60, 12)[1:-1]]
         assert not "".join(plotted).strip()  # nothing through the gap
         assert {s.key for s in subjects.every(store)} >= {"power", "temperature", "utilization"}
-
-
-async def test_a_persons_notes_are_marks(tmp_path: Path, home: Path) -> None:
-    run = trained(tmp_path)
-    # As another program may.
-    chart_annotations.write(run.run.path, chart_annotations.Mark("lr halved", t=T0 + 30))
-    app = Mini(run.run, at=50)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.caught_up and s.moments.notes)
-        screen = app.run_screen
-        loss, memory = (screen.query_one(f"#{name}", CurveView) for name in ("loss", "memory"))
-        noted = [m.x for m in loss.marks if m.kind == "✎"]
-        assert noted == [59]  # the last step that was done half a minute after the start
-        assert [m.x for m in memory.marks if m.kind == "✎"] == [30]
-        await pilot.press("1", *["left"] * 3)
-        at = loss.cross
-        await pilot.press("M", *"odd", "enter")
-        await until(pilot, lambda: any(m.text == "odd" for m in loss.marks))
-        assert "✎ odd" in loss.reading()
-        assert [(m.text, m.step) for m in chart_annotations.read(run.run.path)] == [
-            ("lr halved", None), ("odd", at)]
-        assert any(m.text == "odd" for m in memory.marks)
-        await pilot.press("M")  # there is one already: it is changed, and then removed
-        assert app.screen.query_one(Input).value == "odd"
-        await pilot.press("ctrl+u", "enter")
-        await until(pilot, lambda: [m.text for m in chart_annotations.read(run.run.path)]
-                    == ["lr halved"])
-        await pilot.press("0", "M", *"now", "enter")
-        await until(pilot, lambda: len(chart_annotations.read(run.run.path)) == 2)
-        assert chart_annotations.read(run.run.path)[1] == chart_annotations.Mark(
-            "now", step=99, t=T0 + 50)
 
 
 async def test_the_memory_chart_has_the_cards_capacity_and_many_ranks_are_a_band(

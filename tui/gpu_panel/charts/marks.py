@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from gpu_panel.charts.braille import Canvas
 
-BEGINS, EVALUATION, CHECKPOINT, NOTE = "┊", "◆", "▪", "✎"
-"""What a mark looks like: an attempt or a training begins (a line), an evaluation, a checkpoint,
-a person's note."""
+BEGINS, EVALUATION, CHECKPOINT = "┊", "◆", "▪"
+"""What a mark looks like: an attempt or a training begins (a line), an evaluation, a checkpoint."""
 
 _APART = 6
 """Cells from one mark to the next, if there are many."""
@@ -36,17 +35,17 @@ def beside(marks: Iterable[Mark], at: float, by: int) -> int | None:
 
 def paint(plot: Canvas, marks: Iterable[Mark], x0: float, x1: float, style: int) -> None:
     """Draw the marks between x0 and x1: lines behind the curves, characters in the lowest row. If
-    they would fill that row, some are left out, but never a note."""
+    they would fill that row, some are left out."""
     shown = [m for m in marks if x0 <= m.x <= x1]
     apart = 1 if len(shown) * 4 <= plot.width else _APART
     taken: set[int] = set()
-    for mark in sorted(shown, key=lambda m: (m.kind != NOTE, m.kind != EVALUATION, m.x)):
+    for mark in sorted(shown, key=lambda m: (m.kind != EVALUATION, m.x)):
         cell = cell_of(plot, mark.x, x0, x1)
         if mark.kind == BEGINS:
             for row in range(plot.height):
                 if plot.chars[row][cell] == " ":
                     plot.text(cell, row, BEGINS, style)
-        elif mark.kind == NOTE or taken.isdisjoint(range(cell - apart + 1, cell + apart)):
+        elif taken.isdisjoint(range(cell - apart + 1, cell + apart)):
             taken.add(cell)
             plot.text(cell, plot.height - 1, mark.kind, style)
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +16,7 @@ from textual.widgets import Static
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching.lookup import stop as stop_run
-from gpu_engine.runs import chart_annotations, job
+from gpu_engine.runs import job
 from gpu_engine.runs.folder import Run
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
@@ -52,7 +51,7 @@ class RunScreen(StoreScreen):
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
     SCOPE = "run"
     CHANGES: ClassVar[frozenset[str]] = frozenset({
-        "stop", "resume", "note", "export", "trace", "attach"})
+        "stop", "resume", "export", "trace", "attach"})
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
 
     def __init__(self, run: Run, *, store: RunStore | None = None,
@@ -291,24 +290,6 @@ class RunScreen(StoreScreen):
 
         with guard(self.app):
             await export(self.app, [self.run_folder.id])
-
-    @work(group="note", exclusive=True, exit_on_error=False)
-    async def action_note(self) -> None:
-        """Let the person write a note at the reading line, or at the present step; a note that is
-        there already is changed."""
-        pane = next((p for p in self._panes() if isinstance(p, ChartPane) and p.has_focus), None)
-        place = questions.place_of(self.store, self._clock(), pane)
-        if place is None:
-            self.notify("No step to write a note at yet",
-                        severity="warning")
-            return
-        with guard(self.app):
-            found = await self.app.push_screen_wait(questions.ask_for_note(place))
-            if found is not None:
-                note = replace(place, text=found)
-                await in_thread(lambda: chart_annotations.write(self.run_folder.path, note))
-                await self.store.poll_now()
-                self.paint()
 
     def _curves(self) -> list[tuple[str, str, str, str]]:
         return [(s.key, s.name, s.group, s.title(self.store)) for s in subjects.every(self.store)]

@@ -13,7 +13,6 @@ from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import (
-    chart_annotations,
     disk_room,
     environment,
     leftovers,
@@ -48,7 +47,6 @@ class Look(NamedTuple):
     """Why there is no news of the ranks, if the disk is the cause."""
     turn: Turn | None
     """Its place in the queue; None: it is not in it."""
-    notes: list[chart_annotations.Mark]
     named: str | None
     """The name that the person gave it; None: none but the one that it was started with."""
 
@@ -69,7 +67,7 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     silent = _silent(views) if state.live and here else {}
     return Look(state, ranks, plan, left, _launchers(run), _suspended(state, silent),
                 disk_room.silence(run.path) if silent else None, turn,
-                chart_annotations.read(run.path), notes.read(run.path).name)
+                notes.read(run.path).name)
 
 
 def _launchers(run: Run) -> list[str]:

@@ -234,7 +234,7 @@ class RunStore(Followed):
             self.state, self.plan, self.turn = seen.state, seen.plan or self.plan, seen.turn
             self.left, self.launchers = seen.left, seen.launchers
             self.suspended, self.unheard = seen.suspended, seen.unheard
-            self.moments.notes, self.named = seen.notes, seen.named
+            self.named = seen.named
             self.clock.learn(self.state)
             self._forget_attempt()
             self._note_change()
@@ -299,7 +299,6 @@ class RunStore(Followed):
             self._stepped(rank, (event,))
 
     def _stepped(self, rank: int, events: Sequence[schema.Step | StepLine]) -> None:
-        self.moments.stepped(rank, events, self.clock)
         self.recorded.stepped(rank, events)
 
     def _memory(self, rank: int, events: Sequence[schema.Memory | MemoryLine]) -> None:
