@@ -20,7 +20,6 @@ says running but the lock is free, the supervisor has died without writing an en
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -40,6 +39,7 @@ from gpu_engine.common.files import (
     open_inside,
     overwrite_inside,
     reason,
+    take_lock,
     why_not_inside,
     write_json_inside,
 )
@@ -215,7 +215,8 @@ class Run:
         with telling(f"run {self.id} can't be stopped"):
             fd = open_inside(self.path, "lock", os.O_RDWR)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not take_lock(fd):
+                return False
             recorded = State.from_dict(json_inside(self.path, "state.json"))
             if recorded is None or waiting.judge(recorded, self.path, held=False) is None:
                 return False
@@ -224,8 +225,6 @@ class Run:
                                      reason="stopped while it waited for its turn"))
             waiting.leave(self.path)
             return True
-        except BlockingIOError:
-            return False
         except OSError as err:
             raise UserError(f"run {self.id} can't be stopped: {reason(err)}") from None
         finally:
