@@ -155,7 +155,7 @@ def test_a_resume_is_another_job_of_the_same_run(cluster, tmp_path):
     said = say("resume", run.id, "--set", "train.steps=7")
     job = job_of(run).id
     assert job != first
-    assert said.startswith(f"run {run.id} submitted: Slurm job {job} waits")
+    assert said.startswith(f"run {run.id} submitted: Slurm job {job} ")
     assert (seen(run).state, run.state().attempt) == ("queued", 2)
     assert "comment=mine" in (now := (run.path / "job.sh").read_text())
     assert ("train.steps=7" in now, "train.steps=7" in before) == (True, False)
