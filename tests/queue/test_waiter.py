@@ -238,9 +238,10 @@ def test_what_waiting_would_not_cure_is_refused(line):
             ({"devices": {"ids": ["cpu:0"], "free_gib": 3.0}}, "goes with devices.pick"),
             ({"devices": {"ids": ["cpu:77"]}}, "no such device"),
             ({"task": {"command": ["no-such-program-x"]}}, "no such program")):
-        with pytest.raises(SpecError, match=words):
+        with pytest.raises(SpecError, match=words) as caught:
             submit.submit(from_dict({"name": "t", "task": {"command": ["true"]},
                                      "devices": {"ids": ["cpu:0"]}} | data), When(), begin=False)
+        assert len(caught.value.problems) == 1
     with pytest.raises(UserError, match="--free-for"):
         queue(when=When(free_for=-1.0))
     assert sorted(paths.runs_folder().glob("*")) == before
