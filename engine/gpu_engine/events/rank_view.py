@@ -126,6 +126,11 @@ class RankView:
         return ", ".join(filter(None, words))
 
     @property
+    def over(self) -> bool:
+        """Whether its training has ended, though its process may go on, as with an upload."""
+        return self.phase == "done" or self.outcome is not None
+
+    @property
     def debugged(self) -> bool:
         """Whether its debugger waits for a person."""
         return self.debugger is not None and self.debugger.place is not None

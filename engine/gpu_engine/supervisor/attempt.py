@@ -12,7 +12,7 @@ from typing import Literal
 from gpu_engine.common import procs
 from gpu_engine.diagnose import hangs
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room
+from gpu_engine.runs import disk_room, stacks
 from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, oom, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
@@ -169,9 +169,10 @@ class Attempt:
         """If ranks failed only as a connection broke or time was up: who did not come to the
         collective operation that they were in, or came with another; None if that is not known."""
         views = [s.view for s in self.events.values()]
-        odd = next((f for f in failures if _OTHER_SIZE in f.log_tail), None)
-        if odd is not None:
-            return hangs.another_size(views, odd.rank)
+        ended = [f for f in failures if _OTHER_SIZE in f.log_tail]
+        if ended:  # a log may be of several ranks: the one that could say an error was not ended
+            return hangs.another_size(views, {f.rank: stacks.crashed_at(f.log_tail)
+                                              for f in ended if f.error is None})
         if not all(f.in_wake for f in failures):
             return None
         told = hangs.behind(views, min(f.when for f in failures),
