@@ -77,6 +77,22 @@ def test_where_none_is_free_it_is_said_what_holds_them(eight, mode):
     assert "GPU 3: held by run 88bb" in done.stderr
 
 
+@pytest.mark.parametrize("value", ["all", '"2,3"', "[2,3]", "cuda:2"])
+def test_a_list_that_names_none_by_mistake_brings_nobody_to_the_processor(eight, monkeypatch, value):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    done = called("plan", *COMMAND)
+    assert done.returncode == 2
+    assert f'no GPU can be used: CUDA_VISIBLE_DEVICES is "{value}" here' in done.stderr
+    assert "as in 0,1" in done.stderr
+
+
+def test_what_is_not_read_of_such_a_list_is_said(eight, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2-4")
+    assert 'CUDA_VISIBLE_DEVICES is "2-4" here, and "-4" of it is not read' in planned(*COMMAND)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert "GPU" not in planned(*COMMAND).partition("\n\n")[0]
+
+
 def test_the_queue_must_be_told_how_many_of_them(eight):
     done = called("run", "--queue", "--mode", "ddp", *COMMAND)
     assert done.returncode == 2

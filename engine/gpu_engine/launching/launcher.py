@@ -77,8 +77,14 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     resolved = replace(interpreter.planned(checked, taken, base=base),
                        chosen=_why(asked, spec, inventory))
     return Prepared(spec, inventory, _warned(
-        resolved, None if in_turn else overtaken(spec, inventory), *warnings,
+        resolved, None if in_turn else overtaken(spec, inventory), _visible(inventory), *warnings,
         logind.here().warning, notifier.doubt()))
+
+
+def _visible(inventory: Inventory) -> str | None:
+    """What is wrong with the list of devices that this process has inherited; None: nothing."""
+    narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
+    return inventory.problem if narrowed else None
 
 
 def _why(asked: RunSpec, spec: RunSpec, inventory: Inventory) -> str | None:
