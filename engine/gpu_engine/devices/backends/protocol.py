@@ -15,7 +15,6 @@ from typing import ClassVar
 
 from gpu_engine.devices.records import Device, Inventory, Sample
 
-
 _NONE = re.compile(r"\s*(-\d.*|none|void|nodevfiles|)\s*", re.IGNORECASE | re.DOTALL)
 
 
