@@ -181,7 +181,7 @@ def test_ctrl_c_stops_the_run_and_is_130(home, script):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 130
-    assert "finish their step" in err
+    assert "stopping: the command gets SIGINT, as from Ctrl-C; press Ctrl-C again" in err
     assert run.state().state == "stopped"
 
 
