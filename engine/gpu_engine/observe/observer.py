@@ -350,8 +350,8 @@ class Observer:
             rec.give_up()
 
     def finish(self, *, failed: bool = False) -> None:
-        """Called when the interpreter ends. Whether that is a success, only the exit status tells;
-        `failed`: it is known to be a failure."""
+        """Called when the interpreter ends. Whether that is a success, only the exit status tells,
+        and after Ctrl-C whether a stop was asked; `failed`: it is known to be a failure."""
         rec = self.rec
         if rec is None:
             return
@@ -366,7 +366,8 @@ class Observer:
         if self.tried:
             rec.phase = "done"
             rec.write_memory()
-            rec.write(schema.End("failed" if failed or self._error is not None else None,
+            failed |= not isinstance(self._error, (KeyboardInterrupt, type(None)))
+            rec.write(schema.End("failed" if failed else None,
                                  rec.step_now, round(time.monotonic() - self._began, 3)))
         rec.give_up()
 

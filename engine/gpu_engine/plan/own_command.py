@@ -50,6 +50,18 @@ NEVER_TOLD = frozenset({
 """Keys without an effect on a person's own command: they configure the engine's own training, as do
 all keys of [amp] and [train] that have no placeholder."""
 
+
+def on_stop(spec: RunSpec | None) -> str:
+    """What a stop does to a run, in words that follow "stop: ". None: it is one of several."""
+    if spec is None:
+        return "a task finishes its step and saves a checkpoint; a command of your own gets " \
+            "SIGINT, as from Ctrl-C, or its run.stop_signal"
+    if spec.task.command is None:
+        return "the ranks finish their step and save a checkpoint"
+    as_by_hand = ", as from Ctrl-C" * (spec.run.stop_signal == "SIGINT")
+    return f"the command gets {spec.run.stop_signal}{as_by_hand}"
+
+
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 

@@ -181,7 +181,8 @@ class Run:
                              json.dumps(state.to_dict(), allow_nan=False) + "\n")
 
     def stop(self, *, now: bool = False) -> None:
-        """Tell the supervisor to stop the run: ranks finish their step and save. `now`: kill them.
+        """Tell the supervisor to stop the run: a task's ranks finish their step and save, and a
+        command gets its `run.stop_signal`, a second time SIGTERM. `now`: kill them.
 
         If the run waits for its turn, it waits no longer. If it is lost, the processes that are
         left of it are ended, which takes some seconds. Raises UserError if nothing runs, or if the

@@ -144,7 +144,8 @@ class Attempt:
         if self.left is not None:
             failures += self._failed_later(self.left, run, plan)
         if stop_asked:
-            erred = [f for f in failures if f.error is not None and not f.in_wake]
+            erred = [f for f in failures if f.error is not None and not f.in_wake
+                     and f.error.type != "KeyboardInterrupt"]
             if not erred:
                 words = None
                 if self.forced:
