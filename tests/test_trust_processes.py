@@ -29,7 +29,6 @@ CHILD = "a child that this process has started and not yet reaped"
 ITSELF = "this process"
 
 MAY_START = {
-    "engine/gpu_engine/code/snapshot.py": TOOL,
     "engine/gpu_engine/common/git.py": TOOL,
     "engine/gpu_engine/devices/probe/client.py": OURS,
     "engine/gpu_engine/common/ask_program.py": TOOL,

@@ -311,3 +311,13 @@ def test_a_lock_that_is_a_link_is_held_by_nobody(run: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert files.locked(run / "lock") is False
         assert files.locked(run.parent / "outside" / "00000.log") is True
+
+
+def test_who_only_looks_keeps_nobody_from_a_lock(run: Path, monkeypatch) -> None:
+    (run / "lock").touch()
+    with (run / "lock").open() as looking, (run / "lock").open("r+") as file:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr(files.time, "sleep", lambda _: looking.close())
+        assert files.take_lock(file.fileno())
+        with (run / "lock").open("r+") as another:
+            assert not files.take_lock(another.fileno())

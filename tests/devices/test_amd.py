@@ -350,7 +350,7 @@ def test_the_rules_of_rocms_variables(environ, indices):
 
 @pytest.mark.parametrize(("environ", "hidden"), [
     ({}, False), ({"CUDA_VISIBLE_DEVICES": ""}, True), ({"ROCR_VISIBLE_DEVICES": "-1"}, True),
-    ({"HIP_VISIBLE_DEVICES": "0"}, False), ({"ROCR_VISIBLE_DEVICES": "GPU-aa"}, False),
+    ({"HIP_VISIBLE_DEVICES": "all"}, False), ({"ROCR_VISIBLE_DEVICES": "GPU-aa"}, False),
     ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": ""}, False)])
 def test_what_hides_all(environ, hidden):
     assert visible.hides_all(environ) is hidden

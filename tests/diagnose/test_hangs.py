@@ -45,6 +45,8 @@ def told(run: runs.Run) -> hangs.Hang | None:
 
 SLEEPS = "tests/scripts/hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
     "    time.sleep(3600)"))
+SIZE = f"{SCRIPTS / 'hang.py'}:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
+    "    dist.all_reduce(torch.ones(3))"))
 HANGS = {
     "loop": (1, True, ("rank 0 waits for rank 1 in all_reduce #", "in step",
                        "rank 1 works at ", "in spin")),
@@ -87,7 +89,7 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
     ("left", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 20")),
     ("caught", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("aborted", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
-    ("size", ("rank 0 was in a collective operation of another size than the others",
+    ("size", ("collective operations of different sizes met: ", f"rank 0 in one at {SIZE}",
               "if rank ==")),
     ("unused", ("parameters that were not used in producing loss",))])
 def test_a_rank_that_left_is_the_cause_of_the_failure(home, fault, parts):
@@ -144,13 +146,69 @@ def test_the_one_who_did_not_come_is_told_among_many():
 @pytest.mark.parametrize(("other", "text", "works"), [
     (rank(1, DONE, silent=50), "rank 1 gives no sign of life since 00:50", False),
     (rank(1, DONE, outcome="completed", ended=True), "rank 1 has ended after step 30", False),
-    (rank(1, ("1", 3, "broadcast", "", False)), "rank 1 waits in broadcast #3 of group 1", False),
+    (rank(1, ("1", 3, "broadcast", "", False)), "rank 1 in broadcast #3 of group 1", False),
+    (rank(1, stands=False, silent=50), "rank 1 gives no sign of life since 00:50", False),
     (rank(1, stands=False, still=2), "rank 1 has got to step 30", True),
     (rank(1, DONE, error=schema.Error("E", "m", None, None, None)), "rank 1 has failed", False)])
 def test_what_became_of_who_did_not_come(other, text, works):
     hang = hangs.find_hang([rank(0, WAITS), other], NOW)
     assert hang.text.endswith(text) or f"{text} at" in hang.text, hang.text
     assert hang.works is works
+
+
+def test_ranks_in_different_groups_blame_neither_one_of_them_nor_the_network():
+    """Where each waits for another there is no first, and a group's other ranks are not known."""
+    in_group = [("0", 7, "all_reduce", "9 float", True)]
+    for begun in ([("1", 1), ("2", 1)], [("1", 2), ("2", 2), ("3", 2)]):
+        views = [rank(r, *in_group, *((g, n - 1, "all_reduce", "5 float", True)
+                                      for g, n in begun if n > 1),
+                      (group, number, "all_reduce", "5 float", False))
+                 for r, (group, number) in enumerate(begun)]
+        hang = hangs.find_hang(views, NOW)
+        assert hang.text.startswith("ranks wait in different operations: rank 0 in all_reduce #")
+        assert f"rank 1 in all_reduce #{begun[1][1]} of group 2" in hang.text
+        assert not hang.works
+    alone = hangs.find_hang([rank(0, ("1", 1, "all_reduce", "5 float", False)), rank(1)], NOW)
+    assert alone.text == "rank 0 waits in all_reduce #1 of group 1 (5 float) at train.py:7 in " \
+                         "main since 01:00"
+
+
+def test_one_that_waits_for_a_third_is_not_the_one_who_did_not_come():
+    what = ("all_reduce", "5 float")
+    views = [rank(0, DONE, ("1", 3, *what, False), still=70),
+             rank(1, ("1", 2, *what, True), ("2", 3, *what, False)),
+             rank(2, ("2", 2, *what, True), works=True)]
+    hang = hangs.find_hang(views, NOW)
+    assert hang.text.startswith("rank 1 waits for rank 2 in all_reduce #3 of group 2 (5 float) at")
+    views[0] = rank(0, WAITS, still=70)
+    hang = hangs.find_hang(views, NOW)
+    assert hang.text.startswith("rank 0 waits for rank 2 in all_reduce #8 (9 float) at")
+    assert hang.works
+
+
+def test_once_a_rank_has_ended_well_others_may_do_what_they_like_but_within_a_step():
+    ended = rank(1, stands=False, silent=50)
+    ended.phase, ended.ended = "done", True
+    assert hangs.find_hang([rank(0, stands=False, still=25), ended], NOW) is None
+    uploads = rank(0, DONE)
+    assert hangs.find_hang([uploads, ended], NOW) is None
+    uploads.phase = "backward"
+    assert "rank 0 stands still at" in hangs.find_hang([uploads, ended], NOW).text
+
+
+def test_sizes_that_differ_are_told_by_side_the_fewest_first():
+    failed = schema.Error("E", "m", None, None, None)
+    odd = ("0", 8, "all_reduce", "100 float", False)
+    views = [rank(0, WAITS, error=failed), rank(1, stands=False),
+             rank(2, odd, place="train.py:3 in main", error=failed)]
+    for line, sides in (
+            ("/here/train.py:7 in main",
+             "rank 2 in all_reduce #8 (100 float) at train.py:3 in main, "
+             "ranks 0, 1 in all_reduce #8 (9 float) at train.py:7 in main"),
+            (None, "rank 0 in all_reduce #8 (9 float) at train.py:7 in main, "
+             "rank 2 in all_reduce #8 (100 float) at train.py:3 in main, "
+             "rank 1 in one at an unknown line")):
+        assert f"met: {sides}. Is" in hangs.another_size(views, {1: line})
 
 
 def test_of_those_who_did_not_come_one_of_those_that_stand_still_is_an_alarm():

@@ -76,11 +76,22 @@ def test_a_straggler_waits_least_and_is_named_with_its_part(cause):
     assert found.figures[f"{cause}_a_step"] == pytest.approx(0.0045)
 
 
-def test_no_straggler_where_no_single_part_explains_it():
-    assert codes(rank(0, wait=0.5, forward=0.1, backward=0.1, optimizer=0.1),
-                 rank(1, wait=0.1, forward=0.25, backward=0.25, optimizer=0.2)) == []
+@pytest.mark.parametrize("factor", [1.3, 2, 10])
+def test_a_rank_that_is_slower_as_a_whole_is_named_with_the_parts_that_are(factor):
+    def of(number, slower):
+        return rank(number, data=0.02, forward=0.3 / slower, backward=0.6 / slower, optimizer=0.02,
+                    wait=0.02 + 0.9 * (1 - 1 / slower))
+
+    (found,) = verdicts.of([of(0, factor), of(1, 1), of(2, factor), of(3, factor)])
+    assert (found.code, found.rank) == ("straggler", 1)
+    assert "its backward and forward take" in found.text
+    longer = found.figures["backward_a_step"] + found.figures["forward_a_step"]
+    assert longer == pytest.approx(0.009 * (1 - 1 / factor), rel=0.01)
+
+
+def test_no_straggler_where_its_parts_do_not_explain_it():
     assert codes(rank(0, wait=0.5, forward=0.1, backward=0.1),
-                 rank(1, wait=0.0, forward=0.35, backward=0.35)) == []
+                 rank(1, wait=0.0, forward=0.1, backward=0.1, save=0.44)) == ["saving"]
 
 
 def test_a_straggler_is_named_though_one_rank_waits_far_longer_than_the_others():
@@ -121,6 +132,19 @@ def test_evaluations_that_take_longer_than_training():
     once = rank()
     once.spent([schema.StepTime(900, 10, 20.0, **{**HEALTHY, "eval": 19.0})])
     assert codes(once) == []  # one long evaluation, as at the end
+
+
+@pytest.mark.parametrize("where", ["wait", "forward"])
+def test_one_rank_that_evaluates_alone_keeps_the_others_waiting(where):
+    """In the next backward pass, or in an operation of the script's own."""
+    train = {"data": 0.02, "forward": 0.1, "backward": 0.1, "optimizer": 0.02, "wait": 0.02}
+    (found,) = verdicts.of([rank(0, eval=0.7, **train), rank(1, **train | {where: 0.72})])
+    assert (found.code, found.rank, found.cost) == ("evaluation", 0, pytest.approx(0.7))
+    assert "rank 0 alone evaluates, 70% of the time" in found.text
+    assert codes(rank(0, eval=0.05, **train), rank(1, **train)) == []
+    assert codes(rank(0, eval=0.4, **train), rank(1, eval=0.39, **train)) == []
+    unknown = train | {"wait": None}
+    assert codes(rank(0, eval=0.7, **unknown), rank(1, **unknown)) == []
 
 
 def test_the_spans_of_a_long_run_are_added_up():

@@ -57,8 +57,9 @@ def test_a_run_goes_on_without_the_examples_of_a_bad_step(home):
     for rank, of in last.items():
         for e in events(run, rank):
             if e["kind"] == "step":
-                of.update(zip(range(e["step"] - e["n"] + 1, e["step"] + 1), e["losses"],
-                              strict=True))
+                of.update(zip(range(e["step"] - e["n"] + 1, e["step"] + 1),
+                              e.get("losses", [None] * e["n"]), strict=True))
+    assert last[0][bad] is last[1][bad] is None
     assert [(last[0][s] + last[1][s]) / 2 for s in seen] == pytest.approx(wanted, rel=1e-5)
     assert run.state().state == "completed"
 
@@ -77,8 +78,10 @@ def test_all_passes_of_the_steps_of_a_range_are_left_out(home):
     losses = {}
     for e in events(folder.find("last"), 0):
         if e["kind"] == "step":
-            losses.update(zip(range(e["step"] - e["n"] + 1, e["step"] + 1), e["losses"],
-                              strict=True))
+            losses.update(zip(range(e["step"] - e["n"] + 1, e["step"] + 1),
+                              e.get("losses", [None] * e["n"]), strict=True))
+    assert sorted(losses) == list(range(1, STEPS + 1))
+    assert losses[first] is losses[first + 1] is None
     wanted = by_hand(order[4 * (s - 1):4 * s] for s in seen)
     assert [losses[s] for s in seen] == pytest.approx(wanted, rel=1e-5)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +63,16 @@ def test_bounded_reads_lose_nothing(tmp_path_factory, sizes, limit):
         if len(got) == len(sizes):
             break
     assert [len(e.message) for e in got] == sizes
+
+
+def test_losses_that_are_fewer_than_their_steps_stand_under_none_of_them(tmp_path):
+    """As earlier versions wrote them where some were unknown."""
+    (tmp_path / "f").write_bytes(b"".join(
+        event_lines.line("step", {"step": step, "n": 6, "loss": 4.0, "losses": losses}, t=1.0)
+        for step, losses in ((6, [1.0, 5.0, 6.0]), (12, [1.0, math.inf, 6.0]))))
+    (batch,) = Tail(tmp_path / "f").read_many()
+    for event in (*Tail(tmp_path / "f").read(), *batch.steps):
+        assert (event.losses, event.loss_min, event.loss_max, event.loss_last) == ((), 1, 6, 6)
 
 
 def test_a_writer_after_a_torn_line_starts_a_new_one(tmp_path):

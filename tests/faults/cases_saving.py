@@ -81,7 +81,7 @@ def a_scripts_save_beyond_the_grace(box: Box) -> None:
         "            file.write(os.urandom(1 << 20))\n"
         "            time.sleep(0.1)\n"
         "    sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\nprint('up', flush=True)\ntime.sleep(100)\n",
+        "signal.signal(signal.SIGINT, save)\nprint('up', flush=True)\ntime.sleep(100)\n",
         ranks=1, run={"grace": 2.5})
     wait_for(lambda: run.log(0).exists() and b"up" in run.log(0).read_bytes())
     run.stop()

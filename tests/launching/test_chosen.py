@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 
@@ -59,6 +60,16 @@ def test_named_devices_need_no_reason(eight):
     assert "free" not in planned("--devices", "3", *COMMAND)
 
 
+def test_a_plan_of_a_device_in_use_is_shown_with_what_is_in_the_way(eight):
+    said = planned("--mode", "ddp", "--devices", "0,2", *COMMAND)
+    assert "warning: it can't start now: devices.ids = \"0\": GPU 0 is held by run 77aa" in said
+    eight.add(f"gpu 2 proc {os.getpid()} {40 << 30}")
+    said = planned("--devices", "2", *COMMAND)
+    assert "warning: it can't start now: devices.ids = \"2\": GPU 2 is not free" in said
+    done = called("run", "--devices", "2", *COMMAND)
+    assert (done.returncode, "GPU 2 is not free" in done.stderr) == (2, True)
+
+
 def test_a_preset_without_devices_gets_them_too(eight, tmp_path):
     preset = tmp_path / "own.toml"
     preset.write_text('name = "own"\n[task]\nuse = "gpu_engine.tasks.digits:Digits"\n')
@@ -69,12 +80,31 @@ def test_a_preset_without_devices_gets_them_too(eight, tmp_path):
 def test_where_none_is_free_it_is_said_what_holds_them(eight, mode):
     devices = discover().devices
     held = leases.acquire(paths.leases_folder(), devices[2:7], "88bb")
-    done = called("plan", "--mode", mode, *COMMAND)
+    done = called("run", "--mode", mode, *COMMAND)
+    plan = planned("--mode", mode, *COMMAND)
     held.close()
     assert done.returncode == 2
-    assert "1 device is needed and none is free" in done.stderr
-    assert "GPU 0: held by run 77aa" in done.stderr
-    assert "GPU 3: held by run 88bb" in done.stderr
+    for words in ("1 device is needed and none is free; GPU 0: held by run 77aa",
+                  "; GPU 3: held by run 88bb"):
+        assert words in done.stderr
+        assert words in plan.partition("warning: it can't start now: ")[2]
+    assert "GPU 0 → cuda:0" in plan
+
+
+@pytest.mark.parametrize("value", ["all", '"2,3"', "[2,3]", "cuda:2"])
+def test_a_list_that_names_none_by_mistake_is_refused(eight, monkeypatch, value):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    done = called("plan", *COMMAND)
+    assert done.returncode == 2
+    assert f'no GPU can be used: CUDA_VISIBLE_DEVICES is "{value}" here' in done.stderr
+    assert "as in 0,1" in done.stderr
+
+
+def test_what_is_not_read_of_such_a_list_is_said(eight, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2-4")
+    assert 'CUDA_VISIBLE_DEVICES is "2-4" here, and "-4" of it is not read' in planned(*COMMAND)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert "GPU" not in planned(*COMMAND).partition("\n\n")[0]
 
 
 def test_the_queue_must_be_told_how_many_of_them(eight):

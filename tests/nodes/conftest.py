@@ -33,3 +33,10 @@ def rig(_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     return _rig
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short one, for the home below it: beyond 49 characters connections would not be shared."""
+    with tempfile.TemporaryDirectory(prefix="n-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

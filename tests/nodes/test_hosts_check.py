@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -106,9 +105,7 @@ def test_a_shared_connection_that_ends_as_it_is_asked_for_is_not_shared(rig: Rig
     """Over the system's ssh, which gives up then. What it shares is a connection that exists no
     more: a socket that answers as OpenSSH's master does (PROTOCOL.mux) and ends at once."""
     host = Host("gpu2", python=sys.executable)
-    told = subprocess.run([str(rig.bin / "ssh"), "-G", *ssh.shell(host)[1:-1]], check=True,
-                          capture_output=True, text=True).stdout
-    path = next(line.split()[1] for line in told.splitlines() if line.startswith("controlpath "))
+    path, = (w.removeprefix("ControlPath=") for w in ssh.shell(host) if "ControlPath=" in w)
     asked = []
 
     def master(listening: socket.socket) -> None:
@@ -137,3 +134,18 @@ def test_a_shared_connection_that_ends_as_it_is_asked_for_is_not_shared(rig: Rig
         listening.shutdown(socket.SHUT_RDWR)
     Path(path).unlink()
     assert len(asked) == 2
+
+
+def test_machines_with_one_address_behind_two_jump_hosts_are_two(rig: Rig, home):
+    """Also while a connection to the other is open; and so is one whose key is not looked at."""
+    first, second, _ = rig.nodes
+    rig.write_config("".join(
+        f"Host {name}\n  HostName 127.0.0.1\n  ProxyJump {by.name}\n  HostKeyAlias {key.address}\n"
+        for name, by, key in (("inA", first, first), ("inB", second, second),
+                              ("wrong-key", second, first))))
+    for node in (first, second):
+        node.start_sshd("ListenAddress 127.0.0.1:22")
+    for name, said in (("inA", "gpu1\n"), ("inB", "gpu2\n"), ("inA", "gpu1\n")):
+        assert shell.run(Host(name), b"hostname\n", 60).out == said
+    assert len(list((home / "ssh").iterdir())) == 2, "connections are shared"
+    assert "verification failed" in shell.run(Host("wrong-key"), b"hostname\n", 60).out

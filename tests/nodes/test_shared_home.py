@@ -82,7 +82,7 @@ def test_parts_are_never_listed_named_resumed_pruned_or_removed(hosts: Rig, home
     done("resume", "last", "--set", "train.steps=9", "--detach")
     assert ended(whole).state == "completed", whole.state()
     assert (saved.parents[1] / "step-00000009").is_dir()
-    done("runs", "prune", "--keep", "0")
+    done("runs", "prune", "--keep", "0", "--for-good")
     assert not list((home / "parts").iterdir())
     assert not list((home / "runs").iterdir())
 

@@ -90,6 +90,14 @@ def test_a_process_that_uses_one_of_its_gpus_is_told(tmp_path, devices, used, to
     assert [w.code for each in seen for w in each] == told
 
 
+def test_one_of_several_ranks_that_a_script_starts_itself_is_not(tmp_path, monkeypatch):
+    found = Findings(tmp_path, 0, 1, ("GPU 0", "GPU 1"))
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.distributed.is_initialized", lambda: True)
+        found.begins(lambda: True)
+    assert found.check(3, lambda: [0], losses=True, over=False) == []
+
+
 class Files(Dataset):
     """A data set of files, as many are."""
 

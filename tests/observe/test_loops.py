@@ -12,7 +12,7 @@ from .kit import Ran, observe, observe_each
 PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "gan.py",
          "by_hand.py 6", "by_hand.py 30", "by_hand.py 62a",
          "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
-         "odd.py workers,log", "short.py")
+         "odd.py workers,log", "short.py", "beside.py")
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,23 @@ def test_each_of_two_optimizers_has_its_own_loss(each):
     assert [x for o in others for x in o["losses"]] == seen.printed("second")
     assert (others[-1]["name"], others[-1]["step"]) == ("SGD", 5)
     assert not seen.others(2)  # the third optimizer has no loss of its own
+
+
+def test_each_loss_stands_under_the_step_that_was_made_of_it(each):
+    """Batches that a guard leaves out count nowhere, and steps without a loss shift none."""
+    seen = each["beside.py"]
+    seen.same_as_without()
+    printed = {}
+    for line in seen.log().splitlines():
+        if line.startswith("step "):
+            _, step, loss = line.split()
+            printed[int(step)] = pytest.approx(float(loss), rel=1e-8)
+    recorded = {}
+    for e in seen.of("step"):
+        recorded.update(enumerate(e.get("losses", ()), e["step"] - e["n"] + 1))
+    assert recorded == printed
+    assert sorted(printed) == [*range(1, 12), *range(14, 25)]  # 12 and 13 are not known
+    assert not seen.state["warnings"]
 
 
 def test_a_compiled_step_is_seen_and_compiled_into_the_same_graphs(whole):

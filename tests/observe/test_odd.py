@@ -107,6 +107,31 @@ def test_the_persons_own_sitecustomize_comes_after_ours(home, tmp_path):
     assert len(seen.losses()) == 5
 
 
+UPLOADS = QUICK + """
+import atexit, os, time
+import show
+model = show.toy()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.randn(16, 8)).mean().backward()
+    optimizer.step()
+def upload():
+    until = time.monotonic() + 60
+    while '"phase":"done"' not in open(os.environ["GPU_PANEL_RUN"] + "/ranks/00000.jsonl").read():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    print("uploaded")
+atexit.register(upload)
+"""
+
+
+def test_what_a_script_does_after_its_last_line_is_no_training(home, tmp_path):
+    (tmp_path / "uploads.py").write_text(UPLOADS)
+    seen = observe(str(tmp_path / "uploads.py"), bare=False)
+    assert seen.state["state"] == "completed"
+    assert "uploaded" in seen.log().splitlines(), seen.log()
+
+
 @pytest.mark.parametrize("body", ["raise ValueError('mine')", "raise ImportError('x', name='y')",
                                   QUICK, "import sys; del sys.modules['sitecustomize']"],
                          ids=["ValueError", "ImportError", "torch", "gone"])

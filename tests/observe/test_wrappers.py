@@ -23,20 +23,20 @@ from ..conftest import wait_for
 from .kit import PYTHON, SCRIPTS, Ran, start
 
 SAVES = f"""
-import signal, sys, time
+import sys, time
 sys.path.insert(0, {str(SCRIPTS)!r})
 import quick, show, torch
 model = show.toy()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-asked = []
-signal.signal(signal.SIGTERM, lambda *about: asked.append(1))
-while not asked:
-    loss = model(torch.randn(4, 8)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    time.sleep(0.01)
-print("saving", flush=True)
+try:
+    while True:
+        loss = model(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    print("saving", flush=True)
 time.sleep(1.5)
 print("saved", flush=True)
 """
@@ -59,6 +59,11 @@ LEAVES = f"""
 import subprocess
 subprocess.Popen([{PYTHON!r}, "orphan.py"]).wait()
 """
+# Rank 1 ends at once, and torchrun must not end rank 0 for that.
+ONE_SAVES = SAVES.replace("except KeyboardInterrupt:", """except KeyboardInterrupt:
+    import os
+    if os.environ["RANK"] != "0":
+        raise""")
 HAS_UV = shutil.which("uv", path=str(Path(sys.executable).parent) + ":" + os.environ["PATH"])
 WAYS = {
     "script": ("./launch.sh",),
@@ -66,6 +71,9 @@ WAYS = {
     "leaves": (PYTHON, "leaves.py"),
     "make": ("make", "train"),
     "conda": (PYTHON, "conda.py", PYTHON, "long.py"),
+    "torchrun": (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "one_saves.py"),
+    "tee": ("bash", "-c", "./launch.sh | tee log.txt"),
+    "background": ("bash", "-c", f"{PYTHON} at_sigterm.py & wait"),
     "uv": (HAS_UV or "uv", "run", "--no-project", "--offline", "--python", PYTHON, "long.py"),
 }
 
@@ -74,7 +82,10 @@ WAYS = {
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in (("long.py", SAVES), ("conda.py", CONDA),
-                       ("two.py", TWO), ("leaves.py", LEAVES),
+                       ("two.py", TWO), ("one_saves.py", ONE_SAVES),
+                       ("at_sigterm.py", "import signal\n"
+                        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n" + SAVES),
+                       ("leaves.py", LEAVES),
                        ("orphan.py", SAVES.replace('print("saving", flush=True)',
                                                    "import os; os.kill(os.getppid(), 9)")),
                        ("launch.sh", f"#!/bin/sh\n{PYTHON} long.py\necho next\nsleep 100\n"),
@@ -88,12 +99,12 @@ def folder(tmp_path, monkeypatch):
     for way in WAYS])
 def test_a_stop_reaches_the_ranks_and_lets_them_save(home, folder, way):
     seen = start(*WAYS[way])
-    ranks = (0, 1) if way == "two" else (0,)
+    ranks = (0, 1) if way in ("two", "torchrun") else (0,)
     wait_for(lambda: all(seen.of("step", r) for r in ranks))
     seen.run.stop()
     state = wait_for(lambda: (s := seen.run.state()) and not s.live and s)
     assert (state.state, state.reason) == ("stopped", None)
-    assert seen.log().count("saved") == len(ranks), seen.log()
+    assert seen.log().count("saved") == (2 if way == "two" else 1), seen.log()
     assert "next\n" not in seen.log()
     for rank in ranks:
         assert seen.events(rank)[-1]["outcome"] == "stopped"

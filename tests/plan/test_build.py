@@ -327,6 +327,62 @@ def test_a_command_that_starts_its_own_ranks_runs_once(command):
     assert "RANK" not in p.processes[0].env
 
 
+@pytest.mark.parametrize(("line", "others"), [
+    ("env CUDA_VISIBLE_DEVICES=0,1 python t.py", None),
+    ("env ROCR_VISIBLE_DEVICES=0 python t.py", None),
+    ("python t.py CUDA_VISIBLE_DEVICES=2", None), ("deepspeed --num_gpus 2 t.py", None),
+    ("deepspeed --include localhost:0,1 t.py --num_gpus=3", None),
+    ("accelerate launch --gpu_ids all t.py", None),
+    ("env CUDA_VISIBLE_DEVICES=2,3 python t.py", "2,3"),
+    ("nohup env A=1 CUDA_VISIBLE_DEVICES=0 nice python t.py", "0"),
+    ("sh -c 'export CUDA_VISIBLE_DEVICES=\"1,2\"; python t.py | tee x'", "1,2"),
+    ("env CUDA_VISIBLE_DEVICES= python t.py", "cpu:0"),
+    ("accelerate launch --gpu_ids=1,2 t.py", "1,2"), ("deepspeed --num_gpus 3 t.py", "0,1,2"),
+    ("python -m deepspeed.launcher.runner --include=localhost:2 t.py", "2")])
+def test_a_command_takes_no_other_devices_than_its_run(line, others):
+    spec = spec_of("dp", ["0", "1"], task__command=shlex.split(line))
+    found = problems(spec, gpus(4)).get("task.command", "")
+    assert bool(found) == (others is not None)
+    if others:
+        assert "the run has GPU 0, GPU 1" in found
+        assert f"by --devices {others} " in found
+
+
+def test_on_slots_a_command_may_hide_the_gpus_and_choose_none():
+    for value, fine in (("-1", True), ("0", False)):
+        spec = spec_of("single", ["cpu:0"], task__command=[
+            "env", f"CUDA_VISIBLE_DEVICES={value}", "python", "t.py"])
+        assert ("task.command" not in problems(spec, slots(2))) is fine
+
+
+@pytest.mark.parametrize(("line", "ranks"), [
+    ("torchrun --nproc-per-node=4 t.py", 4), ("torchrun --nproc_per_node 1 t.py", 1),
+    ("env A=1 python -u -m torch.distributed.run --nproc-per-node 4 t.py", 4),
+    ("sh -c 'cd x && torchrun --nproc-per-node=4 t.py'", 4),
+    ("accelerate launch --num_processes 4 t.py", 4),
+    ("torchrun --nproc-per-node=2 t.py --nproc-per-node=4", None),
+    ("torchrun --nproc-per-node=gpu t.py", None), ("torchrun t.py --num-processes 4", None),
+    ("python t.py --launcher torchrun --nproc-per-node=4", None)])
+def test_a_launcher_that_starts_another_number_of_ranks_is_warned_of(line, ranks):
+    spec = spec_of("ddp", ["0", "1"], task__command=shlex.split(line))
+    said = made(spec, gpus(2)).warnings
+    assert bool(said) == (ranks is not None)
+    if ranks:
+        assert f"starts {ranks} rank{'s' * (ranks > 1)} (--n" in said[0]
+        assert "the run has 2 GPUs" in said[0]
+    assert not made(spec_of("ddp", ["cpu:0"], task__command=shlex.split(line)), slots(2)).warnings
+
+
+@pytest.mark.parametrize("devices", [gpus(2), slots(2)])
+def test_one_process_with_all_devices_is_a_choice_for_a_command(devices):
+    ids, command = [d.id for d in devices.devices], ["python", "spawns.py"]
+    refused = problems(spec_of("single", ids, task__command=command), devices)["parallel.mode"]
+    assert "dp runs your command once, with all of them (it may start its own ranks)" in refused
+    (process,) = made(spec_of("dp", ids, task__command=command), devices).processes
+    assert process.env["GPU_PANEL_DEVICES"] == ";".join(d.label for d in devices.devices)
+    assert "RANK" not in process.env
+
+
 @given(st.lists(st.text(min_size=1).filter(lambda s: "\0" not in s and not s.isspace()),
                 min_size=1, max_size=5))
 def test_arguments_reach_the_process_as_they_were_typed(args):

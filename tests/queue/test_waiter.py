@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import time
@@ -55,11 +56,14 @@ def test_one_after_the_other_and_who_is_moved_is_next(line):
     assert waiting.ids(queue_folder()) == []
 
 
-def test_what_is_stopped_waits_no_longer_and_the_next_moves_up(line):
+def test_what_is_stopped_waits_no_longer_and_the_next_moves_up(line, monkeypatch):
     with hold():
         a, b = queue(), queue("true", when=When(priority=-1))
         turn_until(line, lambda: b.state().reason.endswith("comes first"))
-        a.stop()
+        with (a.path / "lock").open() as looking, monkeypatch.context() as patch:
+            fcntl.flock(looking, fcntl.LOCK_SH)  # as the panel, which reads its state
+            patch.setattr(time, "sleep", lambda _: looking.close())
+            a.stop()
         assert state(a) == "stopped"
         assert a.state().reason == "stopped while it waited for its turn"
         with pytest.raises(UserError, match="not running"):
@@ -234,9 +238,10 @@ def test_what_waiting_would_not_cure_is_refused(line):
             ({"devices": {"ids": ["cpu:0"], "free_gib": 3.0}}, "goes with devices.pick"),
             ({"devices": {"ids": ["cpu:77"]}}, "no such device"),
             ({"task": {"command": ["no-such-program-x"]}}, "no such program")):
-        with pytest.raises(SpecError, match=words):
+        with pytest.raises(SpecError, match=words) as caught:
             submit.submit(from_dict({"name": "t", "task": {"command": ["true"]},
                                      "devices": {"ids": ["cpu:0"]}} | data), When(), begin=False)
+        assert len(caught.value.problems) == 1
     with pytest.raises(UserError, match="--free-for"):
         queue(when=When(free_for=-1.0))
     assert sorted(paths.runs_folder().glob("*")) == before

@@ -82,8 +82,8 @@ def test_an_attempt_outside_of_a_job_is_not_one_of_its_starts():
 
 
 @pytest.mark.parametrize(("slurm", "says"), [
-    (job("PENDING"), "waits"),
-    (job("PENDING", reason="None"), "waits"),
+    (job("PENDING"), "was submitted"),
+    (job("PENDING", reason="None"), "was submitted"),
     (job("PENDING", reason="Resources"), "waits for free nodes (Resources)"),
     (job("PENDING", reason="Priority"), "waits: jobs with a higher priority come first (Priority)"),
     (job("PENDING", reason="ReqNodeNotAvail, UnavailableNodes:n[1-3]"),

@@ -28,7 +28,7 @@ async def test_a_job_that_waits_is_shown_and_cancelled(cluster, monkeypatch):
         app = pilot.app
         await until(pilot, lambda: f"Slurm job {job.id} waits for free nodes (Resources)"
                     in screen_text(app))
-        assert re.search(rf"◌ queued +{run.id}", screen_text(app))
+        assert re.search(rf"◌ +{run.id}", screen_text(app))
         screen.runs.focus()
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
@@ -41,7 +41,7 @@ async def test_a_job_that_waits_is_shown_and_cancelled(cluster, monkeypatch):
         await until(pilot, lambda: f"■ stopped: Slurm job {job.id} was cancelled before it ran"
                     in screen_text(app))
         await pilot.press("escape")
-        await until(pilot, lambda: re.search(rf"■ stopped +{run.id}", screen_text(app)))
+        await until(pilot, lambda: re.search(rf"■ +{run.id}", screen_text(app)))
         again, number = submit.submit(spec, job_of(spec, None, None))
         await until(pilot, lambda: again.id in screen_text(app))
         cluster.ask("scancel", str(number.id))  # nothing is typed here

@@ -95,7 +95,7 @@ def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
     assert "stopped after step" in say("logs", run.id)
     assert (cluster.state(job), job_of(run).restarts) == ("FAILED", 0)  # its exit code is 75
     assert listed(run)["slurm"]["nodes"] == "n1"
-    assert "removed" in say("runs", "rm", run.id)
+    assert say("runs", "rm", "--for-good", run.id).startswith(f"{run.id} removed")
 
 
 def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tmp_path):
@@ -155,7 +155,7 @@ def test_a_resume_is_another_job_of_the_same_run(cluster, tmp_path):
     said = say("resume", run.id, "--set", "train.steps=7")
     job = job_of(run).id
     assert job != first
-    assert said.startswith(f"run {run.id} submitted: Slurm job {job} waits")
+    assert said.startswith(f"run {run.id} submitted: Slurm job {job} ")
     assert (seen(run).state, run.state().attempt) == ("queued", 2)
     assert "comment=mine" in (now := (run.path / "job.sh").read_text())
     assert ("train.steps=7" in now, "train.steps=7" in before) == (True, False)

@@ -20,6 +20,7 @@ from gpu_engine.runs.state import AttemptRecord, State
 from gpu_engine.slurm import commands, watch
 from gpu_engine.spec.write import to_toml
 
+from ..event_lines import line
 from ..plans import plan
 
 WIDTHS = (20, 20, 10, 30, 30, 500, 200)
@@ -121,6 +122,31 @@ def test_what_squeue_no_longer_lists_is_asked_of_the_accounting(slurm):
         "--format=JobIDRaw,State,Start,End,NodeList"]
     assert (job_of(one).state, job_of(one).ended, job_of(one).nodes) == ("CANCELLED", 9.0, "n1")
     assert other.state().reason == "Slurm job 8 was cancelled before it ran"
+
+
+def test_a_rank_that_was_killed_on_another_node_is_the_cause(slurm):
+    """Not rank 0, which lost it, is here to say so, and has ended what is left of the job."""
+    run = submitted(7, state="RUNNING", nodes="n[1-2]")
+    run.write_state(State("failed", run.id, "toy", 1.0, ended=9.0, attempts=(
+        AttemptRecord(1, 2.0, 9.0, "failed", requeued=0),)))
+    error = {"type": "PeerLost", "message": "the connection to another rank broke",
+             "traceback": None, "phase": "forward", "step": 4}
+    (run.path / "ranks").mkdir(exist_ok=True)
+    run.events(0).write_bytes(line("error", error, t=8.0))
+    (run.path / jobs.OUTPUT).write_text(
+        "srun: error: n2: task 1: Segmentation fault (core dumped)\n"
+        "srun: error: n1: task 0: Exited with exit code 1\nsrun: Force Terminated StepId=7.0\n")
+    slurm.lists(("7", "FAILED", "0", "5", "9", "n[1-2]", "NonZeroExitCode"))
+    watch.refresh()
+    state = run.state()
+    assert state.cause is not None
+    assert (state.cause.rank, state.cause.host) == (1, "n2")
+    assert state.reason == "rank 1 on n2: killed by SIGSEGV: a crash in native code"
+    error |= {"type": "ValueError", "message": "odd"}
+    run.events(1).write_bytes(line("error", error, t=7.0))
+    jobs.write(run.path, Job(7, state="RUNNING", nodes="n[1-2]"))
+    watch.refresh(at_once=True)
+    assert run.state().reason == "rank 1 on n2: odd"
 
 
 def test_slurm_that_cannot_be_asked_changes_no_state(slurm):

@@ -12,9 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.spec import read, write
+from gpu_engine.notify import config as notify
+from gpu_engine.remote.reach import file
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.settings import file as settings
+from gpu_engine.spec import presets, read, write
 from gpu_engine.spec import schema as sp
 from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
+
+from ..notify.endpoint import private
 
 
 def refused(data: dict) -> dict[str, str]:
@@ -65,7 +71,7 @@ def test_one_of_two_is_refused_when_both_are_given(section, pair):
 @pytest.mark.parametrize("bad", [
     {"batch": {"size": 0}}, {"batch": {"size": True}}, {"batch": {"size": 1.5}}, {"batch": 3},
     {"train": {"lr": 0}}, {"train": {"lr": -1}}, {"train": {"keep": 1}}, {"train": {"clip": -0.1}},
-    {"parallel": {"master_port": 65536}}, {"parallel": {"mode": "DDP"}}, {"name": ""},
+    {"parallel": {"master_port": 65536}}, {"parallel": {"mode": "fsdp"}}, {"name": ""},
     {"name": "two\nlines"}, {"name": 3}, {"name": "x" * 81}, {"task": {"command": "python x"}},
     {"devices": {"ids": [1.5]}}, {"train": {"lr": float("nan")}}])
 def test_values_out_of_range_or_of_the_wrong_type_are_refused(bad):
@@ -165,7 +171,8 @@ def test_hosts_take_the_place_of_a_presets_devices():
      {"NCCL_DEBUG": "INFO", "HF_HOME": "/data/a b"}),
     (["run.env=NCCL_DEBUG=INFO HF_HOME='/data/a b' EMPTY="],
      {"NCCL_DEBUG": "INFO", "HF_HOME": "/data/a b", "EMPTY": ""}),
-    (['run.env={A = "=1", B = 2}'], {"A": "=1", "B": "2"}),
+    (['run.env={A = "=1", B = 2, C = true, D = 9.0}'],
+     {"A": "=1", "B": "2", "C": "true", "D": "9.0"}),
     (["run.env.A=1", "env="], {})])
 def test_variables_are_set_one_by_one_as_a_shell_takes_them_or_as_a_table(sets, env):
     data = {}
@@ -177,7 +184,7 @@ def test_variables_are_set_one_by_one_as_a_shell_takes_them_or_as_a_table(sets, 
     assert read.from_dict(again) == spec
 
 
-@pytest.mark.parametrize("given", ["A", "A=1 B", "'A=1", "{A = 1", {"A": True}, {"A": [1]}])
+@pytest.mark.parametrize("given", ["A", "A=1 B", "'A=1", "{A = 1", {"A": [1]}])
 def test_what_is_no_variable_is_refused_with_what_would_do(given):
     data = {"run": {"env": given}}
     if isinstance(given, str):
@@ -293,6 +300,40 @@ def test_every_key_is_documented():
 def test_a_key_that_is_meant_is_named(given, says):
     with pytest.raises(SpecError, match=re.escape(says)):
         apply_sets({}, [given])
+
+
+@pytest.mark.parametrize(("given", "meant"), [
+    *((f"amp.dtype={word}", "amp.dtype=off") for word in ("fp32", "float32", "no", "None", "OFF")),
+    ("amp.dtype=BF16", "amp.dtype=bf16"), ("parallel.mode=DDP", "parallel.mode=ddp"),
+    ("learning_rate=0.5", "train.lr=0.5"), ("batch_size=3", "batch.size=3")])
+def test_words_of_elsewhere_are_taken_for_ours(home, given, meant):
+    data, ours = {}, {}
+    apply_sets(data, [given])
+    apply_sets(ours, [meant])
+    assert data == ours
+    key, _, word = given.partition("=")
+    if "." in key:  # in a file too, and for the form, which offers ours
+        section, _, name = key.partition(".")
+        path = home / "x.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'[{section}]\n{name} = "{word}"\n')
+        assert presets.load(str(path)).data == ours
+    else:
+        assert meant.partition("=")[0] in refused({"train": {key: 1}})[f"train.{key}"]
+
+
+def test_a_byte_order_mark_before_a_file_is_no_mistake(home):
+    for path, text in ((home / "p.toml", "[train]\nsteps = 7\n"),
+                       (file.path(), "[hosts.gpu1]\n"),
+                       (settings.path(), "[panel]\nrefresh = 2\n"),
+                       (notify.path(), '[[to]]\nkind = "command"\ncommand = ["true"]\n')):
+        private(path, f"\ufeff{text}")
+    assert presets.load(str(home / "p.toml")).spec.train.steps == 7
+    assert list(file.read()) == ["gpu1"]
+    file.add(Host("gpu2"))
+    assert list(file.read()) == ["gpu1", "gpu2"]
+    assert settings.read().panel.refresh == 2
+    assert len(notify.read()) == 1
 
 
 @pytest.mark.parametrize("given", ["foo=1", "precision.level=1", "train.x=1", "a.b.c=1"])

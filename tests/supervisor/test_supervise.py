@@ -108,8 +108,8 @@ wait()
     none_left(state)
 
 
-def test_stop_reaches_the_ranks_and_not_what_they_started(go):
-    run = go("""
+def test_another_stop_signal_reaches_the_ranks_and_not_what_they_started(go):
+    run = go(run={"stop_signal": "SIGTERM"}, body="""
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
 def stop(*_):
     print("asked; child alive:", child.poll() is None, flush=True)
@@ -130,16 +130,36 @@ wait()
     assert not [p for p in below if procs.start_ticks(p)]
 
 
-def test_a_rank_that_ignores_the_stop_is_ended_after_the_grace(go):
-    run = go("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\nwait()",
-             run={"grace": 0.5})
+GOES_ON = """
+def heard(number, frame):
+    print(signal.Signals(number).name, flush=True)
+signal.signal(signal.SIGINT, heard)
+signal.signal(signal.SIGTERM, heard)
+print("up", flush=True)
+while True: time.sleep(1)
+"""
+
+
+def test_a_stop_is_sigint_then_sigterm_and_sigkill_after_the_grace(go):
+    run = go(GOES_ON, run={"grace": 1.0})
     running(run)
-    wait_for(lambda: all(b"deaf" in run.log(r).read_bytes() for r in (0, 1)))
+    wait_for(lambda: all(b"up" in run.log(r).read_bytes() for r in (0, 1)))
     run.stop()
     state = ended(run)
     assert state.state == "stopped"
     assert "did not stop in time" in state.reason
+    for rank in (0, 1):
+        assert run.log(rank).read_text().split()[-3:] == ["up", "SIGINT", "SIGTERM"]
     none_left(state)
+
+
+def test_a_second_stop_sends_sigterm_at_once(go):
+    run = go(GOES_ON.replace("heard)\nprint", "signal.SIG_DFL)\nprint"))
+    running(run)
+    for name in (b"up", b"SIGINT"):
+        wait_for(lambda name=name: all(name in run.log(r).read_bytes() for r in (0, 1)))
+        run.stop()
+    assert [p.exit for p in ended(run).processes] == [-signal.SIGTERM] * 2
 
 
 def test_a_stop_that_nobody_commanded_says_where_it_came_from(go):

@@ -20,6 +20,8 @@ import gpu_engine
 
 from .. import event_lines
 
+ENVIRON = dict(os.environ)
+"""That of every test, whichever is the first to need the zygote: its forks print their sys.path."""
 WORKER = Path(gpu_engine.__file__).parent / "worker" / "__main__.py"
 TORCHRUN = Path(__file__).with_name("torchrun.py")
 """A program for `Zygote.start`: torchrun, which forks its ranks."""
@@ -73,7 +75,7 @@ class Zygote:
     """Seconds to wait for an answer. The first one takes an import of torch, on a busy machine."""
 
     def __init__(self) -> None:
-        env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+        env = dict(ENVIRON, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
         run = env.get("PYTEST_XDIST_TESTRUNUID")
         name = f"gpu-panel-zygote-{f'{run}-{os.getppid()}' if run else os.getpid()}"
         # If another test process has started one, this one ends at once.

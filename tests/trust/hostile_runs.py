@@ -573,6 +573,15 @@ def events_a_line_of_8_mib(path: Path, world: World) -> None:
 
 
 @case
+def a_line_of_many_events(path: Path, world: World) -> None:
+    """A line of its events is a list of many."""
+    runs_now(path, world, locked=False)  # of a lost run the last step is looked for
+    for kind in ("start", "error", "step"):
+        with (path / "ranks/00000.jsonl").open("ab") as file:
+            file.write(b"[" + b'{"kind":"%b"},' % kind.encode() * (1 << 16) + b"1]\n")
+
+
+@case
 def a_log_full_of_escapes(path: Path, world: World) -> None:
     """Logs, of the supervisor too, are full of escapes."""
     for name in ("ranks/00000.log", "ranks/00000.log.1", "supervisor.log", "node0.log",

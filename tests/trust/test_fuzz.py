@@ -39,21 +39,27 @@ from gpu_engine.runs.state import State
 from gpu_engine.spec.read import from_dict, from_dict_leniently, load
 from gpu_engine.spec.write import to_toml
 
+from ..command_line import called
 from .hostile_runs import (
     EVIL,
+    FILES,
     JSON_FILES,
     LONE,
     STEP,
+    World,
     as_json,
     events_of,
     finished,
+    good,
     places,
     plan_of,
     prepared,
     read,
     replaced,
+    runs_now,
     state_of,
 )
+from .watching import limits
 
 pytestmark = pytest.mark.usefixtures("world")
 SOME = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -175,6 +181,35 @@ def test_events(tmp_path: Path, lines: list[bytes]):
     list(hangs.stalled(follower.ranks.values(), time.time()))
     follower.progress()
     grouped(lines, lambda line: None)
+
+
+_LINES = (*events_of(0), b"  File \"a.py\", line 1\n    x\n", b"Traceback (most recent call last):\n",
+          b"Current thread 0x1 (most recent call first):\n", b"2026-01-01 12:34:56 ", b"x\n")
+_PIECES = st.one_of(
+    st.sampled_from(_LINES), st.sampled_from(_LINES).map(lambda line: line.rstrip(b"\n") + b","),
+    st.sampled_from([b'{"kind":"%b"},' % e["kind"].encode() for e in EVENTS]),
+    st.sampled_from([b"[", b'{"a":', b'"', b"\\", b"9", b" ", b"\t", b"\r", b"\x1b[", b"\x1b[2K\r",
+                     "e\u0301".encode(), b"'", b"("]), st.binary(min_size=1, max_size=20))
+_MUCH = 1 << 18
+"""Bytes of it, for which a reader needs a tenth of a second; one whose time grows with the square
+needs minutes."""
+
+
+@SOME
+@given(st.sampled_from([name for name in FILES if name.endswith((".jsonl", ".log", ".digest"))]),
+       st.lists(_PIECES, min_size=1, max_size=2).map(b"".join), st.sampled_from([b"", b"["]))
+def test_the_time_that_much_of_the_same_takes(world: World, name: str, piece: bytes, before: bytes):
+    path = world.runs / "77aa"
+    shutil.rmtree(path, ignore_errors=True)
+    good(path, world)
+    runs_now(path, world, locked=False)
+    prepared(name, path).write_bytes(
+        b"".join(events_of(0)) + before + piece * (_MUCH // len(piece)) + b"\n")
+    for words in (("runs",), ("show", "77aa"), ("logs", "-n", "9999", "77aa"),
+                  ("report", "--markdown", "77aa"),
+                  ("export", "--to", "csv", "-o", "r.csv", "77aa")):
+        with limits():
+            assert "Traceback (most" not in called(*words).stderr
 
 
 @SOME

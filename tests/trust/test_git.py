@@ -3,12 +3,14 @@ look at what would be sent to a host starts nothing. A launch may."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpu_engine.code import snapshot
+from gpu_engine.common.errors import SpecError
 
 from .hostile_runs import World
 
@@ -22,19 +24,36 @@ def _git(*words: str) -> None:
 def folder(world: World) -> Path:
     """The present one: a repository."""
     Path("a.py").write_text("pass\n")
+    Path(".gitignore").write_text("*.log\n")
     _git("init", "-q", ".")
     _git("add", ".")
     _git("commit", "-q", "-m", "x")
+    Path("a.py").write_text("print()\n")
+    Path("b.py").write_text("")
+    # A partial clone: what git misses, it would fetch with the program of core.sshCommand.
+    blob = subprocess.check_output(["git", "rev-parse", ":.gitignore"], text=True).strip()
+    _git("update-index", "--skip-worktree", ".gitignore")
+    for path in (Path(".gitignore"), Path(".git/objects", blob[:2], blob[2:])):
+        path.unlink()
     program = str(world.outside / "program")
-    for key in ("core.fsmonitor", "core.pager", "core.sshCommand", "diff.external",
-                "filter.x.clean", "filter.x.process"):
-        _git("config", key, program)
+    for key, value in (("core.repositoryformatversion", "1"), ("extensions.partialClone", "origin"),
+                       ("remote.origin.url", "ssh://x/y"), ("remote.origin.promisor", "true"),
+                       *((name, program) for name in (
+                           "core.fsmonitor", "core.pager", "core.sshCommand", "diff.external",
+                           "filter.x.clean", "filter.x.process"))):
+        _git("config", key, value)
     Path(".git/info/attributes").parent.mkdir(exist_ok=True)
     Path(".git/info/attributes").write_text("* filter=x\n")
-    Path("a.py").write_text("print()\n")
     return Path.cwd()
 
 
 def test_it_is_looked_at_to_be_sent(folder: Path, world: World):
-    assert snapshot.describe(folder).files == len(snapshot.take(folder).entries) == 1
+    assert snapshot.describe(folder).files == len(snapshot.take(folder).entries) == 2
     assert not world.marker.exists()
+
+
+def test_a_file_that_git_waits_for(monkeypatch: pytest.MonkeyPatch, folder: Path):
+    os.mkfifo(".gitignore")
+    monkeypatch.setattr(snapshot, "_TIMEOUT", 0.5)
+    with pytest.raises(SpecError, match="git has not said"):
+        snapshot.describe(folder)

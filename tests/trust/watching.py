@@ -250,7 +250,7 @@ class Watch:
         """The interpreter of the tests to look at weights, git and Slurm to ask, ssh to a host by
         its name; what waits may have its waiter, and what was started here is taken up again."""
         if Path(argv[0]).name == "git":
-            return argv[1] == "--no-optional-locks"
+            return argv[1:3] == ["-c", "core.fsmonitor=false"]
         if Path(argv[0]).name in ("squeue", "sacct"):
             return any(trust.started_here(path) for path in self.world.runs.iterdir()
                        if (path / "slurm.json").exists())

@@ -107,6 +107,25 @@ def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> Non
     assert f"goes on as attempt 2, from step {reached}" in (tmp_path / "0.log").read_text()
 
 
+def test_who_failed_first_is_the_cause_without_a_supervisor(job, tmp_path: Path) -> None:
+    """Rank 0, which keeps the state, fails for it."""
+    (tmp_path / "odd.py").write_text("""
+import torch.distributed as dist
+from toy import Toy
+
+class Odd(Toy):
+    def trouble(self, loss):
+        if (dist.get_rank(), self.calls) == (1, 3):
+            raise ValueError("odd")
+        return loss
+""")
+    assert [p.wait(600) for p in job(0, *words("--set", f"task.use={tmp_path / 'odd.py'}:Odd"))] \
+        == [1, 1]
+    told = state(*runs_of(tmp_path / "home"))
+    assert (told["state"], told["reason"]) == ("failed", "rank 1: odd")
+    assert (told["cause"]["rank"], told["cause"]["type"]) == (1, "ValueError")
+
+
 def test_only_a_requeue_goes_on_by_itself(job, tmp_path: Path) -> None:
     home = tmp_path / "home"
     for requeued, line in ((0, words(steps=3)), (0, words(steps=3)), (1, words(steps=4))):

@@ -45,7 +45,7 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
         {"supervisor": found.path / "supervisor.log"}
     output = Output(lambda: files, count,
                     lambda prefix, line: unchanged(line) if raw else
-                    echo(prefix + clean_bytes(line)))
+                    echo(prefix + clean_bytes(line, None)))
     while True:
         if follow:
             ask_slurm(found)
@@ -82,7 +82,7 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
 def of_ranks(run: Run) -> Output:
     """All that the ranks of a run print, in whole lines."""
     return Output(lambda: _files(run, None), None,
-                  lambda prefix, line: echo(prefix + clean_bytes(line, len(line))))
+                  lambda prefix, line: echo(prefix + clean_bytes(line, None)))
 
 
 class Output:

@@ -1,4 +1,4 @@
-"""gpu-engine stop: let a run finish its step, save and end."""
+"""gpu-engine stop: ask a run to save and end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from gpu_engine.cli.output import echo
 @click.option("--now", is_flag=True, help="Kill the ranks at once, without a checkpoint.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it has ended (the default).")
 def command(run: str, now: bool, wait: bool) -> None:
-    """Stop RUN (an id, the beginning of one, or "last"). Its ranks finish their step and save; a
-    job that waits in Slurm's queue is cancelled."""
+    """Stop RUN (an id, the beginning of one, or "last"). A task's ranks finish their step and save;
+    your own command gets SIGINT, as from Ctrl-C, or its run.stop_signal, and if it is stopped again
+    SIGTERM. A job that waits in Slurm's queue is cancelled."""
     from gpu_engine.launching.lookup import ask_slurm, find, stop
 
     found = find(run)

@@ -102,6 +102,7 @@ def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> 
     """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it. `each` is
     called at each look, the last time with True."""
     from gpu_engine.launching.reattach import StillOn
+    from gpu_engine.plan.own_command import on_stop
 
     goes_on, pressed = StillOn(follower.run), 0
     while True:
@@ -120,8 +121,8 @@ def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> 
             except UserError:
                 continue  # it has just ended; the next check finds out how
             if pressed == 1:
-                echo("\nstopping: the ranks finish their step and save; press Ctrl-C again "
-                     "to end them now", err=True)
+                echo(f"\nstopping: {on_stop(follower.run.require_plan().spec)}; press Ctrl-C again "
+                     "to end the run now", err=True)
 
 
 _noted = False

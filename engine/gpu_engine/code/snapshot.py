@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.code import listing
-from gpu_engine.common import units
+from gpu_engine.common import git, units
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.files import reason
 from gpu_engine.plan.records import Code
 
 _KEY = "run.sync"
+_TIMEOUT = 60.0
+"""Seconds after which git is not waited for: a .gitignore may be a FIFO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +109,15 @@ def _files(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes
 
 
 def _listed(top: Path, folder: bytes) -> list[bytes]:
-    # The folder's own configuration may name a program as its monitor.
-    argv = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--others",
-            "--exclude-standard"]
     try:
-        done = subprocess.run(argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
-                              env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
-                              check=False)
+        done = git.ask(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard",
+                       timeout=_TIMEOUT)
     except OSError as err:
         raise _problem(top, f"can't be sent: git, which says what is code there, can't be started: "
                             f"{reason(err)}") from None
+    except subprocess.TimeoutExpired:
+        raise _problem(top, f"can't be sent: git has not said what is code there after "
+                            f"{_TIMEOUT:.0f} s. Take run.sync=none") from None
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
         raise _problem(top, f"can't be sent: git does not say what is code there ({lines[-1][:200]}"

@@ -36,12 +36,13 @@ _KEPT = str.maketrans("\n\t", "  ")
 _BREAKS = str.maketrans(dict.fromkeys("\n\v\f\x85\u2028\u2029", " "))
 
 
-def clean(text: str, limit: int = LIMIT) -> str:
-    """`text` as one harmless line: only printable characters and spaces, at most `limit` of them.
-    Where a progress bar redraws itself (carriage return, backspace), its last state is kept."""
+def clean(text: str, limit: int | None = LIMIT) -> str:
+    """`text` as one harmless line: only printable characters and spaces, at most `limit` of them;
+    None: all, which may be more than `text` has, as tabs are widened. Where a progress bar redraws
+    itself (carriage return, backspace), its last state is kept."""
     if not (text.isascii() and text.isprintable()):
         text = _show_last(text.translate(_BREAKS))
-    return text if len(text) <= limit else text[:max(limit - 1, 0)] + "…"
+    return text if limit is None or len(text) <= limit else text[:max(limit - 1, 0)] + "…"
 
 
 def clean_text(text: str) -> str:
@@ -49,7 +50,7 @@ def clean_text(text: str) -> str:
     breaks and tabs stay."""
     if text.isascii() and text.translate(_KEPT).isprintable():
         return text
-    return "\n".join("\t".join(clean(part, len(part)) for part in line.split("\t"))
+    return "\n".join("\t".join(clean(part, None) for part in line.split("\t"))
                      for line in text.split("\n"))
 
 
@@ -61,7 +62,7 @@ def escaped(text: str) -> str:
         for c in text)
 
 
-def clean_bytes(data: bytes, limit: int = LIMIT) -> str:
+def clean_bytes(data: bytes, limit: int | None = LIMIT) -> str:
     """`clean` of bytes from a file, read as UTF-8; invalid bytes become "�"."""
     return clean(data.decode("utf-8", "replace"), limit)
 

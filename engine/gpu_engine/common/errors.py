@@ -45,6 +45,10 @@ class SpecError(UserError):
         super().__init__("\n".join(str(p) for p in self.problems))
 
 
+class TooFew(UserError):
+    """Fewer devices are free at the moment than are needed. Says who holds the others."""
+
+
 def meant(given: str, there: Collection[str], there_are: str = "there are") -> str:
     """What to say of a word that is none of these: which it may mean, or which there are."""
     import difflib

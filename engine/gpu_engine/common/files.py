@@ -32,6 +32,8 @@ _WRITER = re.compile(r"\.(\d{1,7})(?:\.[0-9a-f]+)?\.tmp$")
 """The pid in the name of a temporary file."""
 MOST = 16 << 20
 """Bytes: a larger file is no JSON, spec or note of ours, and is not read."""
+_LOOKING = 2.0
+"""Seconds that who looks at a lock may take."""
 _AN_HOUR = 3600.0
 """Seconds since a temporary file was last written after which its writer is gone: another program
 has its pid."""
@@ -244,8 +246,7 @@ def remove_unfinished(folder: Path) -> None:
 
 def locked(path: Path) -> bool | None:
     """Whether a process holds the `flock` on this file; None if we may not open it, False if it is
-    not there or a link. A shared lock is taken for a moment to find out, so that two who look at
-    the same time don't take each other for the holder."""
+    not there or a link."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except PermissionError:
@@ -253,12 +254,37 @@ def locked(path: Path) -> bool | None:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return held(fd)
     except OSError:
         return True
     finally:
         os.close(fd)
+
+
+def held(fd: int) -> bool:
+    """Whether another process holds the `flock` on an open file. A shared lock is taken for a
+    moment to find out, so that two who look at the same time don't take each other for the holder.
+    Raises OSError."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
     return False
+
+
+def take_lock(fd: int) -> bool:
+    """Take the `flock` on an open file. Returns False if a process holds it. Who only looks is
+    waited for, but not for long, as it may have been suspended. Raises OSError."""
+    end = time.monotonic() + _LOOKING
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if held(fd) or time.monotonic() > end:
+                return False
+        time.sleep(0.001)
 
 
 def open_file(path: Path) -> BufferedReader:

@@ -88,6 +88,15 @@ def program(pid: int) -> str:
         return ""
 
 
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """Whether `pid` ignores this signal; False if that is not known."""
+    try:
+        status = (PROC / str(pid) / "status").read_text()
+        return bool(int(status.partition("\nSigIgn:")[2].split()[0], 16) >> (number - 1) & 1)
+    except (OSError, IndexError):
+        return False
+
+
 def boot_id() -> str | None:
     """The id of this boot, or None if it can't be read. Start times are ticks since boot, so they
     are only comparable within one."""

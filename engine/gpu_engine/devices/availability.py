@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gpu_engine.common import units
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import TooFew
 from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.leases import Holder, key
 from gpu_engine.devices.records import HARDWARE_REASONS, Device, DeviceProcess, Sample, Snapshot
@@ -172,7 +172,7 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
     Only free devices are chosen: cards of one model if `n` of one are free (as all ranks wait for
     the slowest), whole GPUs before MIG slices and never both, more memory first; then the least
     used memory in steps of 64 MiB, the least utilisation, the lowest index. Busy CPU slots are
-    taken last, but they are taken: a core can be shared. Raises `UserError`, which says who holds
+    taken last, but they are taken: a core can be shared. Raises `TooFew`, which says who holds
     what, if there are not enough.
     """
     states = judge_all(snapshots, leases, readings=readings)
@@ -187,12 +187,12 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
     if n is None:
         n = _most_alike(able)
     if len(able) < n:
-        raise UserError(_too_few(n, newest, states, free))
+        raise TooFew(_too_few(n, newest, states, free))
     able = unmixed(able, n)
     if len(able) < n:
-        raise UserError(_too_few(n, newest, states) + "; whole GPUs and MIG slices are not "
-                        "used together, as all ranks would wait for the slice, and GPUs of "
-                        "several vendors can't train together")
+        raise TooFew(_too_few(n, newest, states) + "; whole GPUs and MIG slices are not "
+                     "used together, as all ranks would wait for the slice, and GPUs of several "
+                     "vendors can't train together")
     by_model: dict[tuple[str, int], list[Sample]] = {}
     for sample in able:
         device = sample.device

@@ -24,6 +24,8 @@ SILENT = 5.0
 """Seconds without an event after which a rank is called silent. A heartbeat comes once a second."""
 _ORDER = {name: i for i, name in enumerate(
     ("init", "data", "running", "forward", "backward", "optimizer", "eval", "checkpoint"))}
+_WITHIN = ("forward", "backward", "optimizer")
+"""Phases within a step."""
 SOON = 20.0
 """Seconds after which a rank that has said where it is counts as waiting. It says so after ten."""
 _LONG = 30.0
@@ -72,12 +74,15 @@ def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
                for s in still):
         still = []
     # Before the first step data may be prepared for any time, but not behind a collective.
-    early = [v for v in views if not v.step_times and v.outcome is None and v.beat is not None
+    early = [v for v in views if not v.step_times and not v.over and v.beat is not None
              and (one := _waits(v)) is not None
              and now - max(one.began, debugged(views)) > at_least]
     if not still and not early:
         return None
-    return behind(views, now) or (_without_operations(views, still, now) if still else None)
+    told = behind(views, now)
+    if told is None and any(v.over for v in views):  # others may upload, wait for a job, ...
+        still = [s for s in still if s.phase in _WITHIN]
+    return told or (_without_operations(views, still, now) if still else None)
 
 
 def behind(views: Sequence[RankView], now: float, failed: Collection[int] = ()) -> Hang | None:
@@ -86,45 +91,81 @@ def behind(views: Sequence[RankView], now: float, failed: Collection[int] = ()) 
     waiting = {v.rank: one for v in views if (one := _waits(v, v.rank in failed)) is not None}
     if not waiting:
         return None
-    oldest = min(waiting.values(), key=lambda one: one.began)
-    same = {rank: one for rank, one in waiting.items()
-            if (one.group, one.number, one.point) == (oldest.group, oldest.number, oldest.point)}
-    absent = [v for v in views if v.rank not in same and _is_missed(v, oldest)]
     where = tuple(f"rank {v.rank}: {_at(v)}, {_does(v, now)}" for v in views
                   if v.stands is not None)
-    by_sort: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rank, one in same.items():
-        # The root of a gather or scatter rightly brings another size.
-        by_sort[one.operation, one.size if one.operation in _ALIKE else ""].append(rank)
-    if len(by_sort) > 1:
-        sides = sorted(by_sort.values(), key=len)
-        text = ", ".join(f"{_ranks(side)} in {_name(same[side[0]])} at {_at(_of(views, side[0]))}"
-                         for side in sides)
-        return Hang(f"ranks wait for each other in different operations: {text}. Is one of them "
-                    'under "if rank == 0:", or skipped where an exception was caught?',
-                    sides[0][0], False, where=where)
-    since = units.clock(max(now - oldest.began, 0.0))
-    first = _of(views, min(same, key=lambda rank: same[rank].began))
-    waits = f"{_ranks(same)} {'waits' if len(same) == 1 else 'wait'}"
-    op = f"{_name(oldest)} at {_at(first)} since {since}"
-    if not absent:
-        why = "" if oldest.point else ", and all have come: look at the network and the GPUs " \
-            "(gpu-engine check)"
-        return Hang(f"{waits} in {op}{why}", first.rank, False, where=where)
-    absent.sort(key=lambda v: (_works(v), v.rank))
+    meetings: dict[tuple[str, int, bool], dict[int, Collective]] = defaultdict(dict)
+    for rank, one in sorted(waiting.items(), key=lambda item: item[1].began):
+        meetings[one.group, one.number, one.point][rank] = one
+    if any(len(set(map(_sort, same.values()))) > 1 for same in meetings.values()):
+        return _apart(views, waiting, where)
+    for same in meetings.values():
+        one = next(iter(same.values()))
+        # One that waits itself is late only because of another, or each waits for the other.
+        absent = [v for v in views if v.rank not in waiting and _is_missed(v, one)]
+        if absent:
+            return _late(views, same, absent, now, where)
+    if len(meetings) > 1:
+        return _apart(views, waiting, where)
+    (same,) = meetings.values()
+    one = next(iter(same.values()))
+    known = one.group == _EVERYBODY and not one.point \
+        and all(v.rank in same for v in views if v.process is None)
+    why = ", and all have come: look at the network and the GPUs (gpu-engine check)"
+    return Hang(_wait_in(views, same, now) + why * known, next(iter(same)), False, where=where)
+
+
+def _apart(views: Sequence[RankView], waiting: Mapping[int, Collective], where: tuple[str, ...],
+           ) -> Hang:
+    """Ranks wait in different operations, and none is known to be late."""
+    sides: dict[object, list[int]] = defaultdict(list)
+    for rank, one in waiting.items():
+        sides[one.group, one.number, one.point, _sort(one)].append(rank)
+    fewest_first = sorted(sides.values(), key=len)
+    text = ", ".join(f"{_ranks(side)} in {_name(waiting[side[0]])} at {_at(_of(views, side[0]))}"
+                     for side in fewest_first)
+    return Hang(f"ranks wait in different operations: {text}. Is one of them under "
+                '"if rank == 0:", in another order on some ranks, or skipped where an exception '
+                "was caught?", fewest_first[0][0], False, where=where)
+
+
+def _late(views: Sequence[RankView], same: Mapping[int, Collective], absent: list[RankView],
+          now: float, where: tuple[str, ...]) -> Hang:
+    """The ranks of `same` wait for those that are `absent`."""
+    absent.sort(key=lambda v: (_works(v, now), v.rank))
     told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
     more = f"; and {len(absent) - 3} more" if len(absent) > 3 else ""
-    return Hang(f"{waits} for {_ranks([v.rank for v in absent])} in {op}; {told}{more}",
-                absent[0].rank, all(map(_works, absent)), where=where)
+    first = absent[0]
+    return Hang(f"{_wait_in(views, same, now, [v.rank for v in absent])}; {told}{more}", first.rank,
+                all(_works(v, now) for v in absent), _is_silent(first, now), where=where)
 
 
-def another_size(views: Iterable[RankView], aborted: int) -> str:
-    """Why gloo has ended the process of the rank `aborted` when it got more bytes than it asked
-    for. That one can't say any more where it was; the others can, as they failed after it."""
-    others = ", ".join(f"rank {v.rank} in {_name(one)} at {_at(v)}" for v in views
-                       if v.rank != aborted and (one := _waits(v, v.error is not None)) is not None)
-    return f"rank {aborted} was in a collective operation of another size than the others" + (
-        f" ({others})" if others else "") + ': is it called under "if rank == …:"?'
+def _wait_in(views: Sequence[RankView], same: Mapping[int, Collective], now: float,
+             absent: Collection[int] = ()) -> str:
+    first, one = next(iter(same.items()))  # it came first
+    whom = f" for {_ranks(absent)}" if absent else ""
+    return f"{_ranks(same)} {'waits' if len(same) == 1 else 'wait'}{whom} in {_name(one)} at " \
+        f"{_at(_of(views, first))} since {units.clock(max(now - one.began, 0.0))}"
+
+
+def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None]) -> str:
+    """Which operations ranks were in when gloo ended the processes of those `aborted`, as they got
+    more bytes than they had asked for: that may be the odd ones, or those that were right. Of the
+    odd ones only the line that their stacks tell is known: "/here/train.py:40 in main"."""
+    sides: dict[str, list[int]] = defaultdict(list)
+    places: dict[str, str] = {}
+    for view in views:
+        if view.rank not in aborted and (one := _waits(view, view.error is not None)) is not None:
+            what = f"{_name(one)} at {_at(view)}"
+            sides[what].append(view.rank)
+            places[what] = _at(view)
+    for rank, line in aborted.items():
+        at = "an unknown line" if line is None else line
+        there = [what for what, place in places.items() if at.endswith(f"/{place}")]
+        sides[there[0] if len(there) == 1 else f"one at {at}"].append(rank)
+    told = ", ".join(f"{_ranks(ranks)} in {what}"
+                     for what, ranks in sorted(sides.items(), key=lambda side: len(side[1])))
+    return "collective operations of different sizes met" + (f": {told}" if told else "") + \
+        '. Is one of them under "if rank == …:"?'
 
 
 def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], now: float,
@@ -133,13 +174,13 @@ def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], 
     told = [v for s in still if (v := _of(views, s.rank)).stands is not None]
     if not told or still[0].is_silent:
         return Hang(describe(still), still[0].rank, False, silent=still[0].is_silent)
-    told.sort(key=_works)
+    told.sort(key=lambda v: _works(v, now))
     longest = units.clock(max(s.still for s in still))
     by_place: dict[str, list[int]] = defaultdict(list)
     for view in told:
         by_place[f"{_does(view, now)}{_and_where(view)}"].append(view.rank)
     text = "; ".join(f"{_ranks(ranks)} {what}" for what, ranks in list(by_place.items())[:3])
-    return Hang(f"no step for {longest}: {text}", told[0].rank, all(map(_works, told)),
+    return Hang(f"no step for {longest}: {text}", told[0].rank, all(_works(v, now) for v in told),
                 where=tuple(f"rank {v.rank}: {_at(v)}, {_does(v, now)}" for v in told))
 
 
@@ -203,8 +244,7 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0,
     found, views = [], list(views)
     person = debugged(views)
     for view in views:
-        if view.outcome is not None or view.beat is None or not view.step_times \
-                or view.rank in unheard:
+        if view.over or view.beat is None or not view.step_times or view.rank in unheard:
             continue
         since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0], person)
         standing = Standstill(view.rank, view.step, view.phase, max(now - since, 0.0),
@@ -239,6 +279,8 @@ def _begun(view: RankView) -> Mapping[int, Collective]:
 def _waits(view: RankView, failed: bool = False) -> Collective | None:
     """The operation that it waits in: of those that have not ended, the one begun first. The one in
     which it has `failed` may count as ended."""
+    if view.over and not failed:
+        return None
     begun = list(_begun(view).values())
     return next((one for one in begun if not one.done), begun[-1] if failed and begun else None)
 
@@ -252,9 +294,20 @@ def _is_missed(view: RankView, one: Collective) -> bool:
     return one.number > max(numbers) if numbers else one.group == _EVERYBODY and not one.point
 
 
-def _works(view: RankView) -> bool:
+def _is_silent(view: RankView, now: float) -> bool:
+    """Whether it was suspended, or native code keeps its interpreter, or its disk is full."""
+    return view.beat is not None and now - view.beat > SILENT
+
+
+def _sort(one: Collective) -> tuple[str, str]:
+    """What has to be the same on all ranks."""
+    # The root of a gather or scatter rightly brings another size.
+    return one.operation, one.size if one.operation in _ALIKE else ""
+
+
+def _works(view: RankView, now: float) -> bool:
     """Whether it works, or goes on with its steps."""
-    if view.ended or view.outcome is not None or view.error is not None:
+    if view.over or view.error is not None or _is_silent(view, now):
         return False
     return view.stands is None or (view.stands.works and _waits(view) is None)
 
@@ -264,9 +317,9 @@ def _does(view: RankView, now: float) -> str:
     stands = view.stands
     if view.error is not None or view.outcome == "failed":
         return "has failed"
-    if view.ended or view.outcome is not None:
+    if view.over:
         return f"has ended after step {view.at_step or 0:,}"
-    if view.beat is None or now - view.beat > SILENT:
+    if view.beat is None or _is_silent(view, now):
         since = "" if view.beat is None else f" since {units.clock(now - view.beat)}"
         return f"gives no sign of life{since}"
     if stands is None:
@@ -285,7 +338,7 @@ def _at(view: RankView) -> str:
 
 
 def _and_where(view: RankView) -> str:
-    if view.stands is None or view.error is not None or view.ended:
+    if view.stands is None or view.error is not None or view.over:
         return ""
     return f" at {_at(view)}"
 

@@ -29,10 +29,12 @@ DATA, WORTH = 0.2, 0.002
 quarter of the time; and seconds of it in a step."""
 BEHIND, LEAST, EXPLAINED, QUARTERS = 0.1, 0.001, 0.8, 4
 """Straggler: how much longer than it the others wait, as a share of a step and in seconds; how much
-of that a part of its own explains; in how many parts of the time it has to be the same rank."""
+of that its own parts explain; in how many parts of the time it has to be the same rank."""
 SAVING, TIMES = 0.05, 3
 """Saving: its share of all time; in how many spans it was seen. The same number of times a device
 has been measured."""
+ALONE = 0.1
+"""Evaluation: the share of all time for which one rank alone evaluates."""
 OWN_PARTS = ("data", "copy", "forward", "backward", "optimizer", REST)
 
 
@@ -137,15 +139,19 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
     others = [r.whole for r in ranks if r.rank != culprit]
     more = {name: (own.a_step(name) or 0.0) - median(o.a_step(name) or 0.0 for o in others)
             for name in OWN_PARTS}
-    cause, seconds = max(more.items(), key=lambda item: item[1])
-    if seconds < EXPLAINED * gap:
+    causes: dict[str, float] = {}  # as few as explain it, the largest first
+    for name, seconds in sorted(more.items(), key=lambda item: -item[1]):
+        if sum(causes.values()) < EXPLAINED * gap and seconds > 0:
+            causes[name] = seconds
+    if sum(causes.values()) < EXPLAINED * gap:
         return None
+    figures = {"seconds_a_step": round(gap, 6)} | {
+        f"{name}_a_step": round(seconds, 6) for name, seconds in causes.items()}
     return Verdict(
         "straggler", f"rank {culprit} makes the others wait {units.brief(gap)} in each step of "
-        f"{units.brief(own.seconds / own.steps)}: its {NAMES[cause]} takes "
-        f"{units.brief(seconds)} longer than theirs",
-        {"seconds_a_step": round(gap, 6), f"{cause}_a_step": round(seconds, 6)}, culprit,
-        gap * own.steps / own.seconds)
+        f"{units.brief(own.seconds / own.steps)}: its {' and '.join(NAMES[c] for c in causes)} "
+        f"{'take' if len(causes) > 1 else 'takes'} {units.brief(sum(causes.values()))} longer than "
+        "theirs", figures, culprit, gap * own.steps / own.seconds)
 
 
 def _comes_last(each: Sequence[Parts]) -> tuple[int, float] | None:
@@ -185,11 +191,21 @@ def saving(ranks: Sequence[RankTimes]) -> Verdict | None:
 
 
 def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
-    """Evaluations take longer than the training between them."""
-    found = min(ranks, key=lambda r: r.whole.parts["eval"] or 0.0).whole
+    """Evaluations take longer than the training between them, or one rank's keep the others
+    waiting: under DDP these make no step without it, wherever they wait."""
+    by_time = sorted(ranks, key=lambda r: r.whole.parts["eval"] or 0.0)
+    most, found = by_time[-1], by_time[0].whole
+    if sum((span.eval or 0.0) > 0.0 for span in most.spans) < TIMES:
+        return None
     spent = found.parts["eval"] or 0.0
-    times = sum((span.eval or 0.0) > 0.0 for span in ranks[0].spans)
-    if spent <= found.training or times < TIMES:
+    alone = (most.whole.share("eval") or 0.0) - (by_time[-2:][0].whole.share("eval") or 0.0)
+    if alone >= ALONE and all(r.whole.parts["wait"] is not None for r in ranks):
+        return Verdict(
+            "evaluation", f"the other ranks wait while rank {most.rank} alone evaluates, "
+            f"{alone:.0%} of the time: divide the evaluation among them, or evaluate less often",
+            {"share": round(alone, 4), "seconds": round(alone * most.whole.seconds, 3)},
+            most.rank, alone)
+    if spent <= found.training:
         return None
     return Verdict(
         "evaluation", f"evaluations take {spent / found.seconds:.0%} of the time, more than the "

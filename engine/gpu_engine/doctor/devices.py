@@ -36,7 +36,7 @@ def drivers(inventories: Sequence[Inventory], root: Path = Path("/")) -> list[Fi
         if found.hidden:
             out.append(note(f"{found.visible_variable}={found.inherited_visible!r} hides all GPUs",
                             f"unset {found.visible_variable}"))
-        elif found.visible_variable:
+        elif found.visible_variable and found.devices:
             out.append(note(f"{found.visible_variable}={found.inherited_visible} is set: only "
                             "these devices are offered", f"unset {found.visible_variable}"))
     seen = any(i.devices or i.problem or i.driver or i.hidden

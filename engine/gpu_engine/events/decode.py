@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from gpu_engine.events.schema import KINDS, Collective, Event, Other
+from gpu_engine.events.schema import KINDS, Collective, Event, Other, Step
 
+_Steps = TypeVar("_Steps", bound=Any)
 _Whole: Any = Annotated[int, msgspec.Meta(ge=0, lt=1 << 60)]
 ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding and checking raise."""
@@ -46,10 +47,13 @@ def from_dict(data: object) -> Event | None:
         return None
     shape = shape_of(cls)
     try:
-        found = msgspec.structs.asdict(msgspec.convert(with_words(data, shape), shape.record,
-                                                       str_keys=True))
+        record: Any = msgspec.convert(with_words(data, shape), shape.record, str_keys=True)
     except ERRORS as err:
         raise BadEvent(str(err)) from None
+    if cls is Step:
+        for step in (record, *(record.others or {}).values()):
+            placed(step)
+    found = msgspec.structs.asdict(record)
     if not math.isfinite(found["t"]):
         raise BadEvent("not a time")
     for name, of in shape.records.items():
@@ -64,6 +68,16 @@ def from_dict(data: object) -> Event | None:
     event = object.__new__(cls)  # `t` is no argument of the class
     object.__setattr__(event, "__dict__", found)
     return event
+
+
+def placed(step: _Steps) -> _Steps:
+    """The same `Step` or `Other`; of losses that are fewer than its steps only the bounds and the
+    last. Earlier versions left out what they did not know, so the others' steps are unknown."""
+    if step.losses and len(step.losses) < step.n:
+        finite = [loss for loss in step.losses if math.isfinite(loss)] or step.losses
+        step.loss_min, step.loss_max, step.loss_last = min(finite), max(finite), step.losses[-1]
+        step.losses = ()
+    return step
 
 
 def number(value: object) -> float | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from gpu_engine.events import schema
-from gpu_engine.events.decode import ERRORS, shape_of, struct_of, with_words
+from gpu_engine.events.decode import ERRORS, placed, shape_of, struct_of, with_words
 from gpu_engine.events.schema import Event
 
 if TYPE_CHECKING:
@@ -72,9 +72,10 @@ def decoded(line: bytes) -> Frequent | None:
     """The event in a line; None where it is not one of the frequent ones, or has a number that is
     not finite."""
     try:
-        return _decode(line)
+        event = _decode(line)
     except ERRORS:
         return None
+    return placed(event) if type(event) is StepLine else event
 
 
 def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> list[EventOrBatch]:
@@ -88,7 +89,7 @@ def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> l
         return []
     named = (one.step for one in reversed(every)
              if type(one) is StepLine or (type(one) is PhaseLine and one.step is not None))
-    return [EventBatch([one for one in every if type(one) is StepLine], [],
+    return [EventBatch([placed(one) for one in every if type(one) is StepLine], [],
                        [one for one in every if type(one) is MemoryLine],
                        [one for one in every if type(one) is PhaseLine],
                        next(named, None),
@@ -123,6 +124,6 @@ def _odd(line: bytes) -> StepLine | None:
         return None
     try:
         data = msgspec.json.decode(line, type=dict[str, Any])
-        return msgspec.convert(with_words(data, shape_of(schema.Step)), StepLine)
+        return placed(msgspec.convert(with_words(data, shape_of(schema.Step)), StepLine))
     except ERRORS:
         return None

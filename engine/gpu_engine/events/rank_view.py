@@ -58,13 +58,14 @@ class RankView:
     beat: float | None = None
     """The time of the rank's last event, Unix seconds."""
     step: int | None = None
-    """The last step whose loss is known."""
+    """The last step of which there is an event."""
     at_step: int | None = None
     """The last step that any event names, heartbeats included."""
     stepped: bool = False
     """Whether a step of this attempt is done. The time before the first step has no limit."""
     epoch: int | None = None
     loss: float | None = None
+    """The last that is known."""
     lr: float | None = None
     samples_per_s: float | None = None
     """Of this rank alone."""
@@ -124,6 +125,11 @@ class RankView:
         if self.detail:
             words.append(self.detail)
         return ", ".join(filter(None, words))
+
+    @property
+    def over(self) -> bool:
+        """Whether its training has ended, though its process may go on, as with an upload."""
+        return self.phase == "done" or self.outcome is not None
 
     @property
     def debugged(self) -> bool:

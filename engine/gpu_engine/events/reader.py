@@ -122,11 +122,15 @@ def backwards(path: Path, *kinds: type[_Kind], within: int | None = None) -> Ite
             end = len(text)
             while end > first:
                 begin = max(first, end - END)
-                for at in _marked(text, marks, begin, end):
-                    event = event_in(_line_at(text, at))
+                # A mark that crosses the border belongs to the part in which it begins.
+                last = {m: text.rfind(m, begin, min(end + len(m) - 1, len(text))) for m in marks}
+                while (at := max(last.values())) >= 0:
+                    end, _, event = _line_at(text, at, first)
                     if isinstance(event, kinds):
                         yield event
-                end = begin
+                    # A line may have a million marks: it is read once.
+                    last |= {m: text.rfind(m, begin, end) for m in marks if last[m] >= end}
+                end = min(begin, end)
     except (OSError, ValueError):  # ValueError: an empty file can't be mapped
         return
 
@@ -140,16 +144,16 @@ def attempts(path: Path) -> Iterator[tuple[int, int]]:
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             at = text.find(starts)
             while at >= 0:
-                after = text.find(starts, at + 1)
-                start = event_in(_line_at(text, at))
-                step = text.find(steps, at, after if after >= 0 else len(text))
+                _, end, start = _line_at(text, at)
+                at = text.find(starts, end)
+                upto = at if at >= 0 else len(text)
+                step = text.find(steps, end, upto)
                 while step >= 0 and isinstance(start, Start):
-                    event = event_in(_line_at(text, step))
+                    _, end, event = _line_at(text, step)
                     if isinstance(event, Step) and event.n:
                         yield start.attempt or 1, max(event.step - event.n + 1, 0)
                         break
-                    step = text.find(steps, step + 1, after if after >= 0 else len(text))
-                at = after
+                    step = text.find(steps, end, upto)
     except (OSError, ValueError):  # ValueError: an empty file can't be mapped
         return
 
@@ -183,22 +187,13 @@ def sample(path: Path, *kinds: type[Event], parts: int, piece: int = 2048,
                 yield event
 
 
-def _marked(text: mmap.mmap, marks: list[bytes], begin: int, end: int) -> Iterator[int]:
-    """The places between `begin` and `end` at which one of `marks` begins, last to first."""
-    while True:
-        # A mark that crosses the border belongs to the part in which it begins.
-        end = max((text.rfind(m, begin, min(end + len(m) - 1, len(text))) for m in marks),
-                  default=-1)
-        if end < 0:
-            return
-        yield end
-
-
-def _line_at(text: mmap.mmap, at: int) -> bytes:
-    begin = text.rfind(b"\n", 0, at) + 1
+def _line_at(text: mmap.mmap, at: int, first: int = 0) -> tuple[int, int, Event | None]:
+    """The line around the byte `at`, of which nothing before `first` is read: where it begins and
+    ends, and its event, if it has one."""
+    begin = text.rfind(b"\n", first, at) + 1 or first
     stop = text.find(b"\n", at)
     end = stop if stop >= 0 else len(text)
-    return text[begin:end] if end - begin <= Tail.MAX_LINE else b""
+    return begin, end, event_in(text[begin:end]) if end - begin <= Tail.MAX_LINE else None
 
 
 def event_in(line: bytes) -> Event | None:

@@ -114,9 +114,10 @@ class Step(Event):
     epoch: int | None = None
     """None in a person's own script, as are samples_per_s and data_wait."""
     loss: float | None = None
-    """The mean loss of the n steps."""
+    """The mean loss of the n steps, as far as it is known."""
     losses: tuple[float, ...] = ()
-    """The loss of each of the n steps. If they are too many, the next three fields instead."""
+    """The loss of each of the n steps, which follow each other. If they are too many, or some of
+    their losses are unknown, the next three fields instead."""
     loss_min: float | None = None
     loss_max: float | None = None
     loss_last: float | None = None

@@ -230,7 +230,9 @@ def _stepped(run: RunView, rank: RankView, events: Sequence[schema.Step]) -> Non
     """What steps of the first optimizer change, one or several events in a row."""
     first, last = events[0], events[-1]
     rank.step, rank.epoch, rank.stands = last.step, last.epoch, None
-    rank.loss, rank.lr = last_loss(last), last.lr
+    rank.loss = next((loss for event in reversed(events)
+                      if (loss := last_loss(event)) is not None), rank.loss)
+    rank.lr = last.lr
     rank.samples_per_s, rank.data_wait = last.samples_per_s, last.data_wait
     rank.step_times += [(event.t, event.step) for event in events[-_TIMES:]]
     del rank.step_times[:-_TIMES]

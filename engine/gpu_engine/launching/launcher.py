@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import SpecError, UserError, telling
+from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import open_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.discover import cpu_slots, discover
@@ -43,10 +43,12 @@ class Prepared:
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
             in_turn: bool = False, near: Path | None = None, for_here: bool = True,
-            send: bool = True) -> Prepared:
+            only_plan: bool = False) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
-    with run.sync each host is sent the code that it lacks, as its checks run in that folder, unless
-    `send` is False: then it checks all but the task, and only the plan can be used.
+    with run.sync each host is sent the code that it lacks, as its checks run in that folder.
+
+    only_plan: nothing but the plan is used. Hosts are then sent nothing and check all but the task,
+    and it is only a warning that devices of this machine are in use.
 
     Whether devices that are named are free is judged here unless `inventory` is given. The
     supervisor checks the devices again before the ranks start. `in_turn`: the run was in the queue,
@@ -60,25 +62,37 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     if spec.devices.hosts is not None:
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
-        prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd, send=send))
+        prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan))
         return replace(prepared, plan=_warned(prepared.plan, notifier.doubt()))
     alone = inventory is None
     inventory = inventory or discover_for(spec)
     named, asked = spec.devices.ids, counted(spec)
-    spec = pick(spec, inventory)
+    none_free: str | None = None
+    try:
+        spec = pick(spec, inventory)
+    except TooFew as err:
+        if not only_plan:
+            raise
+        none_free = f"it can't start now: {err}"  # the plan is of the first devices
     checked = check(spec, inventory)
     taken = interpreter.of(spec, near or cwd) if for_here else None
     # Devices that were chosen here, or by the queue, were free a moment ago.
     problems, warnings = preflight.judge(
         spec, inventory, cwd, taken,
-        free=bool(named) and alone and not in_turn and not checked.problems)
+        free=bool(named) and alone and not in_turn and not checked.problems, only_plan=only_plan)
     if problems or checked.problems:
         raise SpecError([*checked.problems, *problems])
     resolved = replace(interpreter.planned(checked, taken, base=base),
                        chosen=_why(asked, spec, inventory))
     return Prepared(spec, inventory, _warned(
-        resolved, None if in_turn else overtaken(spec, inventory), *warnings,
-        logind.here().warning, notifier.doubt()))
+        resolved, None if in_turn else overtaken(spec, inventory), _visible(inventory), none_free,
+        *warnings, logind.here().warning, notifier.doubt()))
+
+
+def _visible(inventory: Inventory) -> str | None:
+    """What is wrong with the list of devices that this process has inherited; None: nothing."""
+    narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
+    return inventory.problem if narrowed else None
 
 
 def _why(asked: RunSpec, spec: RunSpec, inventory: Inventory) -> str | None:
@@ -283,7 +297,7 @@ def pick(spec: RunSpec, inventory: Inventory) -> RunSpec:
     """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.availability`. A
     spec that names no devices gets the freest one, or all that are free if its mode uses several.
 
-    Raises UserError saying what holds the others where there are too few, and where the GPUs
+    Raises TooFew saying what holds the others where there are too few, and UserError where the GPUs
     can't be used: a run that was meant for them does not begin on the processor unasked.
     """
     spec = counted(spec)

@@ -35,13 +35,18 @@ _PATIENCE = 1.0
 
 
 def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Chosen | None,
-          *, free: bool) -> tuple[list[Problem], list[str]]:
+          *, free: bool, only_plan: bool = False) -> tuple[list[Problem], list[str]]:
     """All problems of a spec that only this machine can show, and what it is warned of. `free`:
-    whether its devices are read, to see that they are free. The others: as for `probe`."""
-    problems = probe(spec, inventory, cwd, interpreter)
-    doubts: tuple[str, ...] = ()
-    if not problems and free:
-        problems, doubts = _occupied(spec, inventory)
+    whether its devices are read, to see that they are free. `only_plan`: what passes by waiting is
+    no problem but a warning. The others: as for `probe`."""
+    problems = lasting(spec, inventory, cwd, interpreter)
+    passing, doubts = _passing(spec, inventory), list[str]()
+    if free and not problems and not passing:
+        problems, passing, doubts = _occupied(spec, inventory)
+    if only_plan:
+        doubts += [f"it can't start now: {p}" for p in passing]
+    else:
+        problems += passing
     if problems:
         return problems, []
     warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
@@ -56,7 +61,7 @@ def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
     cwd: the folder from which a task's relative path starts.
     interpreter: what a task's ranks run in; None: they don't run here, or it is a command.
     """
-    return [*lasting(spec, inventory, cwd, interpreter), *_port(spec), *_leases(spec, inventory)]
+    return [*lasting(spec, inventory, cwd, interpreter), *_passing(spec, inventory)]
 
 
 def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
@@ -70,44 +75,49 @@ def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
     else:
         found = [interpreter.problem]
     return [*_task(spec, cwd, interpreter, files), *_command(spec, cwd), *filter(None, found),
-            *_meeting(spec)]
+            *_meeting(spec), *_reserved_port(spec)]
 
 
-def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
-    """GPUs that another run holds. CPU slots are shared by everything anyway."""
-    gpus = _gpus(spec, inventory)
+def _passing(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+    """The port that something else uses, and GPUs that another run holds. CPU slots are shared by
+    everything anyway."""
+    port, gpus = _port(spec), _gpus(spec, inventory)
+    taken = ports.port_taken(port) if port else None
+    out = [Problem("parallel.master_port", port, taken)] if taken else []
     if not gpus or spec.devices.share:
-        return []
+        return out
     from gpu_engine.devices import leases as lease
 
     held = lease.holders(paths.leases_folder())
-    return [Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; {_CURE}")
-            for d in gpus if lease.key(d) in held]
+    return out + [
+        Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; {_CURE}")
+        for d in gpus if lease.key(d) in held]
 
 
-def _occupied(spec: RunSpec, inventory: Inventory) -> tuple[list[Problem], tuple[str, ...]]:
-    """The problems of the named GPUs that can't be used or that others compute on, and the doubts
-    about the rest. With devices.share only a lost GPU is a problem. They are read until nothing is
-    in the way, `_PATIENCE` seconds at most."""
+def _occupied(spec: RunSpec, inventory: Inventory
+              ) -> tuple[list[Problem], list[Problem], list[str]]:
+    """The problems of the named GPUs that can't be used, those of GPUs that others compute on, and
+    the doubts about the rest. With devices.share only a lost GPU is a problem. They are read until
+    nothing is in the way, `_PATIENCE` seconds at most."""
     gpus, share = _gpus(spec, inventory), spec.devices.share
     if not gpus:
-        return [], ()
+        return [], [], []
     from gpu_engine.devices import sampler
 
     end = time.monotonic() + _PATIENCE
     while True:
         found = _judged(gpus, sampler.take_several(replace(inventory, devices=tuple(gpus)),
                                                    readings=0)[-1], share)
-        if not found[0] or time.monotonic() >= end:
+        if not (found[0] or found[1]) or time.monotonic() >= end:
             return found
         time.sleep(0.2)
 
 
 def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
-            ) -> tuple[list[Problem], tuple[str, ...]]:
+            ) -> tuple[list[Problem], list[Problem], list[str]]:
     from gpu_engine.devices import availability as free
 
-    problems, doubts = [], []
+    problems, busy, doubts = [], [], []
     for device in gpus:
         sample = shot.of(device.id)
         if sample is None or (share and not sample.lost):
@@ -116,10 +126,10 @@ def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
         if sample.problem:
             problems.append(_unusable(device, sample))
         elif why:
-            problems.append(Problem("devices.ids", device.id,
-                                    f"{device.label} is not free: {why}; {_CURE}"))
+            busy.append(Problem("devices.ids", device.id,
+                                f"{device.label} is not free: {why}; {_CURE}"))
         doubts += [f"{device.label}: {doubt}" for doubt in free.doubts(sample)]
-    return problems, tuple(doubts)
+    return problems, busy, doubts
 
 
 def unusable(spec: RunSpec, inventory: Inventory, shot: Snapshot) -> list[Problem]:
@@ -236,16 +246,19 @@ def _python(spec: RunSpec) -> list[Problem]:
     return [Problem("run.python", python, what)]
 
 
-def _port(spec: RunSpec) -> list[Problem]:
-    mode, port = modes.get(spec.parallel.mode), port_of(spec)
+def _port(spec: RunSpec) -> int:
+    """The port of this machine at which the ranks meet; 0: any that is free, or one elsewhere."""
+    mode = modes.get(spec.parallel.mode)
     ours = mode.process_a_device and mode.node_rank(spec.parallel.node_rank) == 0
-    if not ours or port == 0:
+    return port_of(spec) if ours else 0
+
+
+def _reserved_port(spec: RunSpec) -> list[Problem]:
+    port = _port(spec)
+    if not 0 < port < 1024 or os.geteuid() == 0:
         return []
-    if 0 < port < 1024 and os.geteuid() != 0:
-        return [Problem("parallel.master_port", port,
-                        f"ports below 1024 need root; take {modes.MEETING_PORT}")]
-    why = ports.port_taken(port)
-    return [Problem("parallel.master_port", port, why)] if why else []
+    return [Problem("parallel.master_port", port,
+                    f"ports below 1024 need root; take {modes.MEETING_PORT}")]
 
 
 def _meeting(spec: RunSpec) -> list[Problem]:

@@ -6,14 +6,13 @@ The run's lock keeps two from doing so: the one that gets it hands it to the new
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from dataclasses import replace
 
 from gpu_engine.common import only_look, procs
 from gpu_engine.common.errors import UserError, telling
-from gpu_engine.common.files import json_inside
+from gpu_engine.common.files import json_inside, take_lock
 from gpu_engine.launching.launcher import supervise
 from gpu_engine.remote.run import parts, pending_stops
 from gpu_engine.runs import trust
@@ -36,9 +35,8 @@ def reattach(run: Run) -> bool:
         return False
     with telling(f"run {run.id} can't be reattached"):
         lock = lock_of(run.path)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody else does
+        taken = take_lock(lock)
+    if not taken:  # somebody else does
         os.close(lock)
         return False
     recorded = _left(run)

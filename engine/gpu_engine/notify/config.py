@@ -71,7 +71,7 @@ def read() -> list[To]:
         raise UserError(f"{path()}: more than {_LONGEST_FILE:,} bytes: too large for a list of "
                         "notifications")
     try:
-        data = tomllib.loads(text.decode("utf-8"))
+        data = tomllib.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise UserError(f"{path()}: not valid TOML: it is not UTF-8") from None
     except ValueError as err:

@@ -1,5 +1,6 @@
 """Observes how a rank of a person's own script ends: catches the exception that ends it, in the
-main thread, in other threads and in child processes. Also makes SIGUSR2 print all stacks."""
+main thread, in other threads and in child processes. Also makes SIGUSR2 print all stacks, and a
+crash in native code before it ends the process."""
 
 from __future__ import annotations
 
@@ -36,6 +37,8 @@ def add(observer: Observer) -> None:
     with contextlib.suppress(Exception):  # not the main thread, or stderr is no file
         if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
             faulthandler.register(signal.SIGUSR2, all_threads=True)
+        if not faulthandler.is_enabled():
+            faulthandler.enable()
     with contextlib.suppress(Exception):
         # A child of multiprocessing calls neither atexit functions nor the excepthook. But it runs
         # its finalizers while the exception is being handled.

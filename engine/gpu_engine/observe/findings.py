@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import socket
 import sys
@@ -122,7 +123,9 @@ class Findings:
                ) -> None:
         if self._one_device:
             self._one_device = False
-            if len(gpus()) == 1:
+            # Ranks that the script itself has started share the devices.
+            several = self._had_group or multiprocessing.parent_process() is not None
+            if not several and len(gpus()) == 1:
                 self._warn(notices.one_device(len(self._devices)))
         if self._world < 2:
             return

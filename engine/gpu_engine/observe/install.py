@@ -8,7 +8,8 @@ reaches the script.
 The loss of a step is the sum of all tensors on which `backward()` was called since the last step
 of any optimizer. So each optimizer of a GAN gets its own loss. Special cases:
 
-- Calls from inside a backward pass (reentrant checkpointing) do not count.
+- Calls from inside a backward pass (reentrant checkpointing) do not count, nor do those whose
+  gradients are cleared before a step (`cleared`).
 - If a step gets a closure, its loss is that of the closure's first evaluation. The further
   evaluations of L-BFGS do not count.
 - The scale of a GradScaler is divided out. A step that it leaves out is counted in `skipped`.
@@ -91,6 +92,8 @@ def _wrap_backward(undo: _Undo) -> Any:
             if rec is not None:
                 rec.phase = before
                 rec.parts.here(parts.BACK)
+                if o.cleared.suspected:
+                    _quietly(o.cleared.confirm)
 
     undo.set(torch.autograd, "backward", backward)
     with contextlib.suppress(Exception):  # TorchScript recognises builtins by identity

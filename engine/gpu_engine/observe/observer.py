@@ -25,6 +25,7 @@ from ..worker.rank.sniff import Sniffer
 from ..worker.rank.step_parts import LastGradient
 from . import frames, identity, notes, parts, torch_private
 from .by_hand import ByHand
+from .cleared import Cleared
 from .findings import Findings
 from .identity import Identity
 from .loss import Losses, PendingLoss
@@ -68,6 +69,7 @@ class Observer:
         """The rank of `rec`."""
         self.here = _ThreadState()
         self.optimizers = Optimizers()
+        self.cleared = Cleared(self.optimizers)
         self._by_hand = ByHand()
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
@@ -163,6 +165,8 @@ class Observer:
                 self._sniff(self._sniffer, rec, tensors)
             if not self.here.steps and not self.stepped:
                 self._without_steps(rec, tensors)
+            elif self.losses.parts:
+                self.cleared.look(len(self.losses))
             self.losses.add(tensors, gradients)
         except Exception as err:  # noqa: BLE001 - never the script's problem
             self.fault(err)
@@ -199,7 +203,11 @@ class Observer:
             self.stepped += 1
             here.closed = False
             rec.phase = RUNNING
-            loss = self.losses.take()
+            if self.cleared.count and (count := self.cleared.take(optimizer)):
+                left_out, loss = self.losses.take_each([0, count])
+                rec.drop(left_out)
+            else:
+                loss = self.losses.take()
             if not self.losses.unscaled and _found_inf(optimizer):
                 rec.skipped += 1
                 rec.drop(loss)
@@ -253,6 +261,7 @@ class Observer:
         """Called when a GradScaler has left a step out."""
         if self.rec is not None:
             self.rec.skipped += 1
+            self.cleared.take()
             self.rec.drop(self.losses.take())
 
     def _without_steps(self, rec: ScriptRecorder, tensors: Any) -> None:
@@ -333,6 +342,7 @@ class Observer:
         self.findings = self.last_gradient = None
         self.losses = Losses()
         self.optimizers = Optimizers()
+        self.cleared = Cleared(self.optimizers)
         self._by_hand = ByHand()
         self.stepped = 0
         self.here = _ThreadState()
@@ -340,8 +350,8 @@ class Observer:
             rec.give_up()
 
     def finish(self, *, failed: bool = False) -> None:
-        """Called when the interpreter ends. Whether that is a success, only the exit status tells;
-        `failed`: it is known to be a failure."""
+        """Called when the interpreter ends. Whether that is a success, only the exit status tells,
+        and after Ctrl-C whether a stop was asked; `failed`: it is known to be a failure."""
         rec = self.rec
         if rec is None:
             return
@@ -356,7 +366,8 @@ class Observer:
         if self.tried:
             rec.phase = "done"
             rec.write_memory()
-            rec.write(schema.End("failed" if failed or self._error is not None else None,
+            failed |= not isinstance(self._error, (KeyboardInterrupt, type(None)))
+            rec.write(schema.End("failed" if failed else None,
                                  rec.step_now, round(time.monotonic() - self._began, 3)))
         rec.give_up()
 

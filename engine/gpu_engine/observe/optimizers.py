@@ -8,20 +8,28 @@ from typing import Any, NamedTuple
 
 import torch
 
+_PLAIN = (torch.nn.Parameter, torch.Tensor)
+
 
 class Optimizer:
     """What is known of one optimizer."""
 
-    __slots__ = ("name", "number", "ref", "stepped")
+    __slots__ = ("name", "number", "probe", "ref", "stepped")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.ref: Callable[[], Any] = lambda: None
         """Gives torch's optimizer, or None once it is gone."""
         self.name = ""
+        self.probe: weakref.ref[Any] | None = None
+        """The smallest parameter that had a gradient in its first step, if it is a plain tensor."""
         self.stepped: set[int] | None = None
         """The ids of the parameter groups in the current update so far. None if none of its steps
         has ever had a loss."""
+
+    def gradient(self) -> Any:
+        """The gradient of `probe` now; None if there is none."""
+        return getattr(self.probe and self.probe(), "grad", None)
 
 
 class Stepped(NamedTuple):
@@ -55,6 +63,9 @@ class Optimizers:
             one = self._free(type(optimizer).__name__)
             one.ref, one.name = weakref.ref(optimizer), type(optimizer).__name__
             one.stepped = None
+            there = [p for group in optimizer.param_groups for p in group["params"]
+                     if type(p) in _PLAIN and p.grad is not None]
+            one.probe = weakref.ref(min(there, key=torch.Tensor.numel)) if there else None
             self._by_id = {id(o.ref()): o for o in self._known if o.ref() is not None}
             alive = frozenset(o.number for o in self._known
                               if o is not one and o.ref() is not None)
@@ -70,7 +81,11 @@ class Optimizers:
         """Whether some optimizer is known, and the parameters of all are plain tensors."""
         found = [p for ref in [o.ref for o in self._known] if (optimizer := ref()) is not None
                  for group in optimizer.param_groups for p in group["params"]]
-        return bool(found) and all(type(p) in (torch.nn.Parameter, torch.Tensor) for p in found)
+        return bool(found) and all(type(p) in _PLAIN for p in found)
+
+    def alive(self) -> list[Optimizer]:
+        """Those whose torch optimizers still exist."""
+        return [one for one in self._known if one.ref() is not None]
 
     def by_hand(self) -> Optimizer:
         """An entry for updates by hand, without an optimizer. A real optimizer that steps later

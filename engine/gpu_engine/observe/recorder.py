@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,6 +115,9 @@ class ScriptRecorder:
             return
         if self._lifeline is not None:
             self._lifeline.check()
+        main = threading.main_thread()
+        if self.parts.thread == main.ident and not main.is_alive():
+            self.phase = "done"  # what functions of atexit or other threads do is no training
         self._writer.tick()
 
     # --- what is observed ----------------------------------------------------------------------

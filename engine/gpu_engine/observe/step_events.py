@@ -6,7 +6,6 @@ The script's thread appends items to a queue, and the thread that writes takes t
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..events import schema
 from ..events.writer import encode
-from ..worker.rank.values import loss_fields, number, short
+from ..worker.rank.values import loss_fields, number, short, spans
 from .loss import has_arrived, value_of
 from .trainings import PlacedStep, Step, Trainings
 
@@ -43,15 +42,16 @@ class _Span:
     def clear(self) -> None:
         """Begin the next span."""
         self.n = 0
-        self.losses: list[float] = []
+        self.losses: list[float | None] = []
+        self.rates: list[float | None] = []
         self.norm: float | None = None
 
     def add(self, step: Step) -> None:
         """Add one more step."""
         self.n += 1
         self.name, self.lr = step.name, step.lr
-        if step.loss is not None:
-            self.losses.append(step.loss)
+        self.losses.append(step.loss)
+        self.rates.append(step.lr)
         if step.norm is not None:
             self.norm = step.norm
 
@@ -71,8 +71,6 @@ class StepEvents:
         self._logged_due = 0.0
         self.has_losses = False
         """Whether the loss of any step is known."""
-        self._finite = True
-        """Whether no loss has been told of as the first that is not finite."""
 
     @property
     def step(self) -> int:
@@ -153,40 +151,24 @@ class StepEvents:
 
     def _end_span(self, skipped: int, lines: list[bytes]) -> None:
         curve = self._curve
-        self.has_losses = self.has_losses or bool(curve.losses)
-        if self._finite and _EACH_LOSS_UP_TO < curve.n == len(curve.losses) \
-                and not math.isfinite(sum(curve.losses)):
-            self._name_the_first_bad(skipped, lines)
+        self.has_losses = self.has_losses or any(x is not None for x in curve.losses)
         beside = {i: span for i, span in self._beside.items() if span.n}
         if not curve.n and not beside:
             return
         others = {i: schema.Other(span.name, span.step, span.n,
                                   **loss_fields(span.losses, _EACH_LOSS_UP_TO))
                   for i, span in beside.items() if i <= _OTHERS}
-        lines.append(encode(schema.Step(
-            curve.step, curve.lr, skipped, n=curve.n,
-            grad_norm=None if curve.norm is None else short(curve.norm),
-            others=others if beside else None,
-            **loss_fields(curve.losses, _EACH_LOSS_UP_TO))))
+        parts = spans(curve.losses, _EACH_LOSS_UP_TO) or [slice(0, 0)]
+        for part in parts:
+            last, losses = part is parts[-1], curve.losses[part]
+            lr = curve.rates[part.stop - 1] if losses else curve.lr
+            lines.append(encode(schema.Step(
+                curve.step - curve.n + part.stop, lr, skipped, n=len(losses),
+                grad_norm=short(curve.norm) if last and curve.norm is not None else None,
+                others=others if last and beside else None,
+                **loss_fields(losses, _EACH_LOSS_UP_TO))))
         for span in (curve, *beside.values()):
             span.clear()
-
-    def _name_the_first_bad(self, skipped: int, lines: list[bytes]) -> None:
-        """End the span behind the first loss that is not finite, which gets an event of its own:
-        of many losses in one event it would not be known which it was."""
-        curve = self._curve
-        at = next((i for i, loss in enumerate(curve.losses) if not math.isfinite(loss)), None)
-        if at is None:
-            return
-        self._finite = False
-        step = curve.step - curve.n
-        for losses in (curve.losses[:at], curve.losses[at:at + 1]):
-            step += len(losses)
-            if losses:
-                lines.append(encode(schema.Step(step, curve.lr, skipped, n=len(losses),
-                                                **loss_fields(losses, _EACH_LOSS_UP_TO))))
-        curve.losses = curve.losses[at + 1:]
-        curve.n = len(curve.losses)
 
 
 def _numbers_of(item: Any) -> Iterable[Any]:

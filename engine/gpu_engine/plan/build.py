@@ -16,6 +16,7 @@ from dataclasses import replace
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.backends.registry import torch_type
 from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Layout, backend_of, learning_rate
 from gpu_engine.plan.check import Checked, check
 from gpu_engine.plan.command_line import lines
@@ -61,6 +62,11 @@ def resolve(checked: Checked, *, python: str, base: tuple[str, RunSpec] | None =
     if modes.get(p.mode).several_nodes and (
             p.master_addr == "localhost" or p.master_addr.startswith("127.")):
         warnings.append(f"{p.master_addr} is this machine itself: other machines can't meet there")
+    ranks, many = own_command.said(spec.task.command or ()).ranks, len({d.id for d in devices})
+    if ranks is not None and ranks[1] != many and layout.nodes == 1 and not cpu:
+        warnings.append(f"your command starts {ranks[1]} rank{'s' * (ranks[1] != 1)} ({ranks[0]}), "
+                        f"and the run has {many} GPU{'s' * (many != 1)}: for a GPU each, "
+                        f"--mode ddp -n {ranks[1]}")
     return replace(
         resolved, warnings=tuple(warnings),
         processes=processes(resolved, devices, python=own or python, environ=environ or {}),

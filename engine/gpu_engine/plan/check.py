@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.frozen import frozen
+from gpu_engine.devices.backends import registry
+from gpu_engine.devices.backends.protocol import hides_all
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import (
@@ -57,6 +59,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         problems += _check_task(spec)
         if devices:
             problems += _check_mode(spec, devices)
+            problems += _check_said(spec, inventory, devices)
         problems += _check_nodes(spec, len(devices))
         problems += own_command.check_heard(spec) + _check_debugged(spec, layout)
     else:
@@ -126,6 +129,25 @@ def _check_task(spec: RunSpec) -> list[Problem]:
     if spec.train.steps is None and "steps" in told and "epochs" not in told:
         found.append(Problem("train.steps", None, "say how many: the command has {steps}"))
     return found
+
+
+def _check_said(spec: RunSpec, inventory: Inventory, devices: Sequence[Device]) -> list[Problem]:
+    """The problems of a command that takes other devices than the run, whatever its environment
+    lists."""
+    ours = registry.environment(inventory.source, devices)
+    here, out = ", ".join(d.label for d in devices), []
+    for variable, written, names in own_command.said(spec.task.command or ()).devices:
+        found = [d.id for d in map(inventory.find, map(str.strip, names.split(","))) if d]
+        none = hides_all(names)
+        same = none if devices[0].is_cpu else \
+            spec.devices.ids is not None and set(found) == {d.id for d in devices}
+        if variable not in ours or same:
+            continue
+        cure = f" and take them by --devices {names} (in the panel, tick them)" if found else \
+            " and take the processor by --devices cpu:0 (in the panel, c)" if none else ""
+        out.append(Problem("task.command", written, f"the run has {here}, and its command would "
+                                                    f"use other devices: leave this out{cure}"))
+    return out
 
 
 def names_none(spec: RunSpec) -> bool:
@@ -214,7 +236,7 @@ def _check_launched(spec: RunSpec, layout: Layout) -> list[Problem]:
 def _check_kind(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     """The problems for what this kind of device can't do."""
     p, mode, out = spec.parallel, modes.get(spec.parallel.mode), []
-    if devices[0].is_cpu and mode.needs_gpus:
+    if devices[0].is_cpu and mode.needs_gpus and spec.task.command is None:
         out.append(Problem("parallel.mode", mode.name,
                            f"{mode.label} needs GPUs; on CPU slots take ddp"))
     if devices[0].is_cpu and p.backend == "nccl":
@@ -232,10 +254,14 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     if mode.most_devices is not None and n > mode.most_devices:
         most = "one device" if mode.most_devices == 1 else f"at most {mode.most_devices} devices"
         but = "one" if mode.most_devices == 1 else str(mode.most_devices)
+        command, other = spec.task.command, "the mode ddp"
+        if command and not own_command.launches_itself(command):
+            other = "a mode: dp runs your command once, with all of them (it may start its own " \
+                    "ranks), ddp once for each"
         out.append(Problem("parallel.mode", p.mode,
                            f"{mode.label} trains on {most} and {n} are chosen; "
-                           f"choose {but}, or the mode ddp"))
-    elif mode.needs_gpus and cpu:
+                           f"choose {but}, or {other}"))
+    elif mode.needs_gpus and cpu and spec.task.command is None:
         pass  # said already
     elif not mode.process_a_device and repeated:
         out.append(Problem("devices.ids", spec.devices.ids,

@@ -9,7 +9,8 @@ from typing import Any
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.plan.wrappers import is_python, module_or_script, name_of, program
+from gpu_engine.common.frozen import frozen
+from gpu_engine.plan.wrappers import is_python, module_or_script, name_of, program, unwrapped
 from gpu_engine.spec.schema import RunSpec, keys, known_keys
 
 PLACEHOLDERS = {
@@ -48,6 +49,18 @@ NEVER_TOLD = frozenset({
       and key not in TOLD_BY and key not in _WHATEVER_RUNS)})
 """Keys without an effect on a person's own command: they configure the engine's own training, as do
 all keys of [amp] and [train] that have no placeholder."""
+
+
+def on_stop(spec: RunSpec | None) -> str:
+    """What a stop does to a run, in words that follow "stop: ". None: it is one of several."""
+    if spec is None:
+        return "a task finishes its step and saves a checkpoint; a command of your own gets " \
+            "SIGINT, as from Ctrl-C, or its run.stop_signal"
+    if spec.task.command is None:
+        return "the ranks finish their step and save a checkpoint"
+    as_by_hand = ", as from Ctrl-C" * (spec.run.stop_signal == "SIGINT")
+    return f"the command gets {spec.run.stop_signal}{as_by_hand}"
+
 
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
@@ -170,6 +183,50 @@ def launches_itself(command: Sequence[str]) -> bool:
                                       and name_of(script[0]) in SELF_LAUNCHERS)
     name = name_of(behind[0])
     return name in SELF_LAUNCHERS or name.endswith(".sh")
+
+
+@frozen
+class Said:
+    """What a command's own words say of devices and ranks."""
+
+    devices: tuple[tuple[str, str, str], ...] = ()
+    """Devices that it takes whatever its environment lists: the variable that lists them, as it is
+    written ("CUDA_VISIBLE_DEVICES=2,3", "--gpu_ids 2,3"), and their names, with commas."""
+    ranks: tuple[str, int] | None = None
+    """How many ranks its launcher starts on this machine, with the option as it is written."""
+
+
+_LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_LAUNCHERS = re.compile(r"(torchrun|torch\.distributed|accelerate|deepspeed)\b.*")
+
+
+def said(command: Sequence[str]) -> Said:
+    """What the words of a command, and those that it has a shell run (`sh -c`), say."""
+    sets, words = unwrapped(command)
+    if words and name_of(words[0]) in _SHELLS:
+        sets = words = [w for text in words[1:] for w in text.replace(";", " ").split()]
+    listed = [(n, f"{n}={value}", value.strip("'\""))
+              for n, _, value in (w.partition("=") for w in sets) if n in _LISTS]
+    launcher, ranks = None, None
+    for word, following in zip(words, [*words[1:], ""]) if launches_itself(command) else ():
+        launcher = launcher or _LAUNCHERS.fullmatch(name_of(word))
+        if launcher is None:
+            continue
+        if word.endswith(".py"):  # what follows is the script's
+            break
+        name, eq, value = word.partition("=")
+        value, written = (value, word) if eq else (following, f"{word} {following}")
+        option = launcher[1], name.replace("_", "-")
+        if option[1] in ("--nproc-per-node", "--num-processes") and value.isdecimal():
+            ranks = written, int(value)
+        elif option == ("accelerate", "--gpu-ids") and value != "all":
+            listed.append((_LISTS[0], written, value))
+        # deepspeed takes CUDA_VISIBLE_DEVICES away for these (deepspeed/launcher/runner.py).
+        elif option == ("deepspeed", "--include"):
+            listed.append((_LISTS[0], written, value.rpartition(":")[2]))
+        elif option == ("deepspeed", "--num-gpus") and value.isdecimal():
+            listed.append((_LISTS[0], written, ",".join(map(str, range(int(value))))))
+    return Said(tuple(listed), ranks)
 
 
 def script(command: Sequence[str]) -> str | None:

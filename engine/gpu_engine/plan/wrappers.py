@@ -72,7 +72,13 @@ def is_python(word: str) -> bool:
 
 def program(command: Sequence[str]) -> list[str]:
     """The command behind all wrappers; empty where there is none."""
-    rest = list(command)
+    return unwrapped(command)[1]
+
+
+def unwrapped(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The variables that `env` sets before a command (`X=1`), and the command behind all wrappers.
+    """
+    rest, variables = list(command), list[str]()
     for _ in range(len(command)):
         if not rest:
             break
@@ -87,11 +93,11 @@ def program(command: Sequence[str]) -> list[str]:
             break
         if name == "env":
             while behind and _ASSIGNMENT.fullmatch(behind[0]):
-                del behind[0]
+                variables.append(behind.pop(0))
         if name == "uv" and behind and behind[0].endswith(".py"):
             behind.insert(0, "python")
         rest = behind
-    return rest
+    return variables, rest
 
 
 def _behind(wrapper: _Wrapper, words: list[str]) -> list[str] | None:

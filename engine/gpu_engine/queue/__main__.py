@@ -10,6 +10,7 @@ import socket
 import sys
 from pathlib import Path
 
+from gpu_engine.common.files import take_lock
 from gpu_engine.queue.waiter import Waiter
 from gpu_engine.runs import waiting
 
@@ -25,9 +26,7 @@ def main(argv: list[str]) -> int:
     fd = os.open(waiting.lock_path(folder, socket.gethostname()),
                  os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(fd):
             return 0
         try:
             Waiter(folder).run()

@@ -6,7 +6,6 @@ start that hangs or fails holds up no other run.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from gpu_engine.code import submitted
 from gpu_engine.common import procs
 from gpu_engine.common.errors import SpecError, UserError, telling
-from gpu_engine.common.files import json_inside, write_inside, write_json_inside
+from gpu_engine.common.files import json_inside, take_lock, write_inside, write_json_inside
 from gpu_engine.launching import environment, notifier
 from gpu_engine.launching.launcher import Prepared, prepare, supervise
 from gpu_engine.runs import attempts, disk_room, waiting
@@ -37,9 +36,7 @@ def main(argv: list[str]) -> int:
     longer, or NOT_YET."""
     run, devices = Run(Path(argv[1])), argv[2:]
     lock = lock_of(run.path)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:  # a person is just stopping it
+    if not take_lock(lock):  # a person is just stopping it
         os.close(lock)
         return 0
     recorded, entry = State.from_dict(json_inside(run.path, "state.json")), waiting.read(run.path)

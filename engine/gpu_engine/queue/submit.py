@@ -81,10 +81,11 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     the run that it waits for, which may still write the files that it names. Raises SpecError with
     everything that waiting would not cure."""
     spec = counted(spec)
-    problems = _not_to_wait(spec)
+    if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
+        raise SpecError(problems)
     checked = check(spec, inventory)
     taken = interpreter.of(spec)
-    problems += [*checked.problems, *lasting(spec, inventory, cwd, taken, files=after is None)]
+    problems = [*checked.problems, *lasting(spec, inventory, cwd, taken, files=after is None)]
     if problems:
         raise SpecError(problems)
     made = interpreter.planned(checked, taken, base=base, environ={})

@@ -182,11 +182,9 @@ def _lock(run: Run) -> int:
     end = time.monotonic() + _ENDING
     while True:
         fd = lock_of(run.path)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if files.take_lock(fd):
             return fd
-        except BlockingIOError:
-            os.close(fd)
+        os.close(fd)
         if run.state().live or time.monotonic() > end:
             raise UserError(f"run {run.id} is running")
         time.sleep(0.02)

@@ -20,7 +20,6 @@ says running but the lock is free, the supervisor has died without writing an en
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -40,6 +39,7 @@ from gpu_engine.common.files import (
     open_inside,
     overwrite_inside,
     reason,
+    take_lock,
     why_not_inside,
     write_json_inside,
 )
@@ -181,7 +181,8 @@ class Run:
                              json.dumps(state.to_dict(), allow_nan=False) + "\n")
 
     def stop(self, *, now: bool = False) -> None:
-        """Tell the supervisor to stop the run: ranks finish their step and save. `now`: kill them.
+        """Tell the supervisor to stop the run: a task's ranks finish their step and save, and a
+        command gets its `run.stop_signal`, a second time SIGTERM. `now`: kill them.
 
         If the run waits for its turn, it waits no longer. If it is lost, the processes that are
         left of it are ended, which takes some seconds. Raises UserError if nothing runs, or if the
@@ -215,7 +216,8 @@ class Run:
         with telling(f"run {self.id} can't be stopped"):
             fd = open_inside(self.path, "lock", os.O_RDWR)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not take_lock(fd):
+                return False
             recorded = State.from_dict(json_inside(self.path, "state.json"))
             if recorded is None or waiting.judge(recorded, self.path, held=False) is None:
                 return False
@@ -224,8 +226,6 @@ class Run:
                                      reason="stopped while it waited for its turn"))
             waiting.leave(self.path)
             return True
-        except BlockingIOError:
-            return False
         except OSError as err:
             raise UserError(f"run {self.id} can't be stopped: {reason(err)}") from None
         finally:

@@ -111,6 +111,8 @@ class Job:
     def _waiting(self) -> str:
         # With some reasons Slurm lists nodes: "ReqNodeNotAvail, UnavailableNodes:gpu[1-3]".
         reason = self.reason if self.reason not in (None, "", "None") else None
+        if reason is None and self.expected is None:
+            return "was submitted"  # Slurm has not looked at it; it may begin at any moment
         why = _WHY_WAITING.get((reason or "").partition(",")[0])
         if why is None and reason and reason.startswith(("QOS", "Assoc", "MaxJobs")):
             why = "a limit of the account or QOS is reached"

@@ -23,6 +23,8 @@ from gpu_engine.runs.folder import Run
 _HEAD = re.compile(rb"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):",
                    re.MULTILINE)
 _LINE = re.compile(r"  (File |\.\.\.|<)")
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_NOT_OWN = re.compile("^<|-packages/|/lib/python3|/gpu_engine/")
 _MOST = 1 << 20
 
 
@@ -65,6 +67,15 @@ def process(run: Run, rank: int) -> tuple[int, int | None] | None:
         return start.pid, start.started
     return next(((p.pid, p.ticks) for p in state.processes if p.rank == rank and p.exit is None),
                 None)
+
+
+def crashed_at(log: str) -> str | None:
+    """The innermost line of the main thread that is not a library's, "/here/train.py:40 in main",
+    in what Python printed as native code ended the process; None if it printed nothing."""
+    _, crashed, stacks = log.rpartition("Fatal Python error: ")
+    main = stacks.rpartition("(most recent call first):")[2]  # the oldest thread comes last
+    return next((f"{file}:{line} in {function}" for file, line, function in _FRAME.findall(main)
+                 if not _NOT_OWN.search(file)), None) if crashed else None
 
 
 def printed(path: Path, offset: int) -> str | None:

@@ -38,7 +38,7 @@ def read() -> Settings:
     where = path()
     try:
         with open_file(where) as file:
-            text = file.read(_LONGEST + 1).decode("utf-8")
+            text = file.read(_LONGEST + 1).decode("utf-8-sig")
     except FileNotFoundError:
         return Settings()
     except OSError as err:
@@ -115,7 +115,7 @@ def placed(problems: str) -> str:
     that stands."""
     where, text = path(), ""
     with contextlib.suppress(OSError), open_file(where) as file:
-        text = file.read(_LONGEST).decode("utf-8", errors="replace")
+        text = file.read(_LONGEST).decode("utf-8-sig", errors="replace")
     lines = [(line_of(text, one.partition(" = ")[0]), one) for one in problems.split("\n")]
     return "\n".join(f"{where}{f', line {line}' if line else ''}: {one}" for line, one in lines)
 

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import re
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,15 +20,17 @@ from pathlib import Path
 from gpu_engine.common import only_look
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.files import file_inside, json_inside
 from gpu_engine.common.paths import runs_folder
 from gpu_engine.events.paths import inside, log_path
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.job import Job
+from gpu_engine.runs.state import Cause, State
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import Seen, SlurmError
+from gpu_engine.supervisor.cause import Failure, of_events
 
 EVERY = 3.0
 """Seconds between two questions."""
@@ -35,10 +38,14 @@ _AFTER_FAILURE = 30.0
 """Seconds until the next one if Slurm could not be asked."""
 _STAMP = ".slurm-asked"
 _END = 4096
-"""Bytes of a job's output that are searched for its last line."""
+"""Bytes at the end of a job's output that are read."""
 _NOISE = re.compile(r"srun: (launch/slurm|Job step|error: \S+: tasks? |got SIG|forc)"
-                    r"|slurmstepd-?\S*: error: \*")
+                    r"|slurmstepd-?\S*: error: \*", re.IGNORECASE)
 """Lines in which Slurm says only that it ends what has failed."""
+_TASK = re.compile(rb"^srun: error: (\S+): tasks? (\d+)[\d,-]*: "
+                   rb"(?:Exited with exit code (\d+)|(\w[\w ]+))", re.MULTILINE)
+"""How srun tells that a rank has ended: its node, its number, its exit code or its signal."""
+_SIGNALS = {signal.strsignal(number): number for number in signal.valid_signals()}
 
 
 def refresh(*, at_once: bool = False) -> None:
@@ -94,7 +101,10 @@ def _query(runs: Sequence[tuple[Run, Job]]) -> None:
         for run, job in here:
             now = _now(job, seen.get(job.id), why)
             if now.over and now.state not in ("CANCELLED", jobs.GONE):
-                now = replace(now, words=_last_words(run.path) or now.words)
+                cause = _cause(run, now)
+                words = cause.line if cause is not None else _last_words(run.path)
+                now = replace(now, words=words or now.words)
+                _explain(run, cause)
             _note(run, job, now)
             if now.waits and jobs.asked_to_stop(run.path):  # it went back before it could know
                 with contextlib.suppress(SlurmError):
@@ -122,20 +132,47 @@ def _note(run: Run, before: Job, now: Job) -> None:
             jobs.write(run.path, now)
 
 
+def _cause(run: Run, job: Job) -> Cause | None:
+    """Why a job's run has failed, by what its ranks have recorded and srun says of how they ended:
+    who was killed has recorded nothing."""
+    said = _tail(run.path / jobs.OUTPUT)
+    nodes, ended = {}, []
+    for node, task, code, name in _TASK.findall(said):
+        status = int(code) if code else -_SIGNALS.get(name.decode().strip(), signal.SIGKILL)
+        nodes[rank := int(task)] = node.decode()
+        ended.append(Failure(rank, status, job.ended or time.time()))
+    cause = of_events(run, ended)
+    return cause and replace(cause, host=nodes.get(cause.rank))
+
+
+def _explain(run: Run, cause: Cause | None) -> None:
+    """Note the cause with a run whose rank 0 has recorded that it failed: it knows no more than its
+    own error."""
+    state = State.from_dict(json_inside(run.path, "state.json"))
+    if state is not None and state.state == "failed" and cause is not None:
+        with contextlib.suppress(OSError):
+            run.write_state(replace(state, reason=cause.line, cause=cause))
+
+
 def _last_words(run: Path) -> str | None:
     """The last line that the job's script wrote or, if that is not told, rank 0; None if neither
     has written any."""
     for path in (run / jobs.OUTPUT, log_path(run, 0)):
-        try:
-            with file_inside(*inside(path)) as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
-                lines = file.read(_END).decode(errors="replace").splitlines()
-        except OSError:
-            continue
+        lines = _tail(path).decode(errors="replace").splitlines()
         told = (clean(line).strip() for line in reversed(lines))
         if (last := next((line for line in told if line and not _NOISE.match(line)), None)):
             return last
     return None
+
+
+def _tail(path: Path) -> bytes:
+    """The end of a file in a run folder; empty where it can't be read."""
+    try:
+        with file_inside(*inside(path)) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
+            return file.read(_END)
+    except OSError:
+        return b""
 
 
 def stop(run: Run, *, now: bool = False) -> None:

@@ -154,7 +154,7 @@ register(Mode(
     strategy="gpu_engine.training.strategies.base:Strategy",
     process_a_device=False, replica_a_device=False, most_devices=1))
 register(Mode(
-    name="dp", label="DataParallel", short="DP", help="one process, several GPUs",
+    name="dp", label="DataParallel", short="DP", help="one process, all ticked devices",
     strategy="gpu_engine.training.strategies.data_parallel:DataParallel",
     process_a_device=False, replica_a_device=True, needs_gpus=True))
 register(Mode(

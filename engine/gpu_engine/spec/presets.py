@@ -16,8 +16,8 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError, meant, telling
 from gpu_engine.common.files import expanded, open_file, write_atomic
 from gpu_engine.common.frozen import frozen
-from gpu_engine.spec.read import from_dict, read_toml
-from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.read import from_dict, in_our_words, read_toml
+from gpu_engine.spec.schema import RunSpec, keys
 from gpu_engine.spec.write import Difference, compare, to_dict
 
 DEFAULT = "default"
@@ -96,7 +96,7 @@ def about(preset: Preset) -> str:
         return preset.description
     comment: list[str] = []
     try:
-        with preset.path.open(encoding="utf-8", errors="replace") as file:
+        with preset.path.open(encoding="utf-8-sig", errors="replace") as file:
             for line in file:
                 if not line.startswith("#"):
                     break
@@ -199,7 +199,7 @@ def save(name: str, spec: RunSpec, description: str | None = None) -> Path:
     path = own_folder() / f"{name}.toml"
     try:
         earlier = path if path.exists() else shipped_folder() / f"{name}.toml"
-        document = tomlkit.parse(earlier.read_text(encoding="utf-8"))
+        document = tomlkit.parse(earlier.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, TOMLKitError):
         document = tomlkit.document()
     if description is None:
@@ -234,7 +234,11 @@ def _read(name: str, path: Path, is_shipped: bool) -> Preset:
     wrong = description_problem(description) if isinstance(description, str) else "expected a text"
     if wrong is not None:
         raise SpecError([Problem("description", description, wrong)])
-    return Preset(name, path, is_shipped, data, from_dict(data), description.strip())
+    spec = from_dict(data)
+    for key in keys().values():
+        if key.name in data.get(key.section, ()):  # the form offers a choice by the schema's word
+            data[key.section][key.name] = in_our_words(key, data[key.section][key.name])
+    return Preset(name, path, is_shipped, data, spec, description.strip())
 
 
 def _files() -> Iterator[tuple[Path, bool]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
-from gpu_engine.common.values import ANY, convert, describe, parse, show
+from gpu_engine.common.values import ANY, convert, describe, in_toml, parse, show
 from gpu_engine.spec.host_names import BadName, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
 from gpu_engine.spec.typed_command import split
@@ -59,7 +59,7 @@ def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(_content(path, run).decode())
+        return tomllib.loads(_content(path, run).decode("utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as err:
@@ -112,12 +112,31 @@ def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list
     return out
 
 
+_OTHER_NAMES = {"learning_rate": "train.lr", "batch_size": "batch.size",
+                "num_workers": "train.workers"}
+"""Names that keys have elsewhere."""
+_OTHER_WORDS = {"amp.dtype": {"fp32": "off", "float32": "off", "none": "off", "no": "off",
+                              "bfloat16": "bf16", "float16": "fp16"},
+                "run.sync": {"rsync": "send"}}  # the word of earlier versions
+"""Words for a key's values that mean the same elsewhere."""
+
+
+def in_our_words(key: Key, value: Any) -> Any:
+    """A choice written otherwise as the schema writes it: "BF16" as "bf16", "fp32" as "off". Any
+    other value as it is."""
+    if not isinstance(value, str):
+        return value
+    choices = {text.lower(): text for text, _ in key.kind.without_none.choices}
+    return (_OTHER_WORDS.get(key.dotted, {}) | choices).get(value.lower(), value)
+
+
 def spelled_out(assignment: str) -> str:
     """`lr=1e-3` as `train.lr=1e-3`: with the section of the one key that has this name. Any other
     text as it is."""
     short, eq, text = assignment.partition("=")
     short = short.strip()
     full = [] if short in keys() else [k.dotted for k in keys().values() if k.name == short]
+    full = full or [k for name, k in _OTHER_NAMES.items() if name == short]
     return f"{full[0]}={text}" if eq and len(full) == 1 else assignment
 
 
@@ -152,7 +171,7 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
     if dotted == "devices.hosts" and isinstance(value, list) and not text.lstrip().startswith("["):
         value = glued(map(str, value))  # the commas between a host's devices are its own
     part = data.setdefault(key.section, {}) if key.section else data
-    part[key.name] = value
+    part[key.name] = in_our_words(key, value)
 
 
 # --- helpers -----------------------------------------------------------------------------------
@@ -196,13 +215,11 @@ def _value(key: Key, value: Any) -> Any:
         raise ValueError  # a file must hold a real list; typed text was parsed before
     if key.dotted == "devices.ids" and isinstance(value, list):
         value = [str(v) if type(v) is int else v for v in value]
-    if (key.dotted, value) == ("run.sync", "rsync"):
-        value = "send"  # the word of earlier versions
     if key.dotted == "run.env" and isinstance(value, dict):
-        value = {k: str(v) if type(v) is int else v for k, v in value.items()}
+        value = {k: in_toml(v) if isinstance(v, (int, float)) else v for k, v in value.items()}
     if not _shallow(value, 32):
         raise ValueError
-    return convert(value, key.kind)
+    return convert(in_our_words(key, value), key.kind)
 
 
 def _shallow(value: object, levels: int) -> bool:
@@ -255,7 +272,8 @@ def unknown_key(key: str, known: list[str], *, value: Any = None, typed: bool = 
         meant = next((k for k in inside if typed and _takes(k, value)), inside[0])
         given = f"={value}" if typed and _takes(meant, value) else ""
         return Problem(key, value, f"there is no such key; did you mean {meant.dotted}{given}?")
-    near = [k for k in known_keys() if k.rpartition(".")[2] == last]  # right word, wrong section
+    # The right word in the wrong section, or a word of elsewhere.
+    near = [k for k in known_keys() if k.rpartition(".")[2] == last or k == _OTHER_NAMES.get(last)]
     names = {k.rpartition(".")[2]: k for k in known}
     near = near[:1] or [names[n] for n in difflib.get_close_matches(last, names, n=1, cutoff=0.6)]
     if near:

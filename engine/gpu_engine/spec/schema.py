@@ -177,6 +177,9 @@ class ProcessSpec:
     torch."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
+    stop_signal: Literal["SIGINT", "SIGTERM", "SIGUSR1"] = "SIGINT"
+    """What a stop sends to a command of your own; SIGINT is what Ctrl-C sends. What still runs
+    after run.grace gets SIGTERM, and five seconds later SIGKILL."""
     sync: Literal["none", "send"] = "none"
     """How the code comes to other hosts. none: it is there, as on a shared file system; send: what
     git tracks or does not ignore is sent. Data is never sent."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from gpu_engine.diagnose import hangs
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room
+from gpu_engine.runs import disk_room, stacks
 from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, oom, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
@@ -143,7 +143,8 @@ class Attempt:
         if self.left is not None:
             failures += self._failed_later(self.left, run, plan)
         if stop_asked:
-            erred = [f for f in failures if f.error is not None and not f.in_wake]
+            erred = [f for f in failures if f.error is not None and not f.in_wake
+                     and f.error.type != "KeyboardInterrupt"]
             if not erred:
                 words = None
                 if self.forced:
@@ -168,9 +169,10 @@ class Attempt:
         """If ranks failed only as a connection broke or time was up: who did not come to the
         collective operation that they were in, or came with another; None if that is not known."""
         views = [s.view for s in self.events.values()]
-        odd = next((f for f in failures if _OTHER_SIZE in f.log_tail), None)
-        if odd is not None:
-            return hangs.another_size(views, odd.rank)
+        ended = [f for f in failures if _OTHER_SIZE in f.log_tail]
+        if ended:  # a log may be of several ranks: the one that could say an error was not ended
+            return hangs.another_size(views, {f.rank: stacks.crashed_at(f.log_tail)
+                                              for f in ended if f.error is None})
         if not all(f.in_wake for f in failures):
             return None
         told = hangs.behind(views, min(f.when for f in failures),

@@ -1,4 +1,4 @@
-"""Why a run failed: which rank failed first, and with which error. Pure.
+"""Why a run failed: which rank failed first, and with which error. Pure, but for `of_events`.
 
 When one rank dies, the others soon fail with connection errors, often within the same second, so a
 launcher's "root cause" is a guess. Here it is the earliest failure that is not a communication
@@ -16,9 +16,10 @@ from gpu_engine.common import exit_status
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.nccl import own_fault
 from gpu_engine.events import schema
+from gpu_engine.events.reader import backwards
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.disk_room import Room
-from gpu_engine.runs.folder import Cause
+from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import oom
 
 _WAKE = re.compile(
@@ -90,6 +91,20 @@ def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
     silent = cause.rank is not None and cause.type is None and "exited with" in cause.message
     full = disk_room.blame(f"{cause.message}\n{cause.traceback or ''}", disk, silent=silent)
     return replace(cause, message=f"{full}.\n{cause.message}") if full else cause
+
+
+def of_events(run: Run, ended: Sequence[Failure] = ()) -> Cause | None:
+    """The cause of the failure of ranks without a supervisor, by the errors that they have recorded
+    in their last attempt; None where there is none. `ended`: how somebody else saw processes end,
+    which says nothing more of a rank that has recorded its error."""
+    attempts = run.state().attempts
+    begun = attempts[-1].started if attempts else 0.0
+    found = {one.rank: one for one in ended}
+    for path in run.path.glob("ranks/[0-9]*.jsonl"):
+        error = next(backwards(path, schema.Error, within=1 << 20), None)
+        if path.stem.isdecimal() and error is not None and error.t >= begun:
+            found[int(path.stem)] = Failure(int(path.stem), 1, error.t, error)
+    return first_cause(list(found.values()))
 
 
 def _first(failures: Sequence[Failure], oom_kills: int | None,

@@ -90,6 +90,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
         if os.getppid() != parent:  # the parent died just before: the signal will never come
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # we block some for sigtimedwait
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where a shell started us with `&`
         if terminal is not None:
             fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
         if _files is not None:

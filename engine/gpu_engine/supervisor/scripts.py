@@ -51,10 +51,10 @@ def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Chi
             continue
         child = next((c for c in children if rank in c.ranks), children[0])
         late = orphans.get(view.pid or 0)
-        if view.error is not None:
-            outcome = "failed" if child.status != 0 or view.pid != child.pid else "completed"
-        elif stop_asked:
+        if stop_asked and (view.error is None or view.error.type == "KeyboardInterrupt"):
             outcome = "stopped"
+        elif view.error is not None:
+            outcome = "failed" if child.status != 0 or view.pid != child.pid else "completed"
         elif late is not None:
             outcome = "failed" if late else "completed"
         elif child.status == 0 or (view.ended and view.pid != child.pid):

@@ -4,6 +4,10 @@ A rank below a launcher, a shell or another wrapper gets the signal itself: many
 without passing it on, torchrun signals whole process groups, and an orphaned rank would not save.
 The ranks' events say which processes they are. Shells and `make` are suspended meanwhile, as they
 would go on to their next command when a rank ends.
+
+The ranks of a task get SIGTERM. A person's own command gets what Ctrl-C in a terminal sends:
+SIGINT. Torchrun's ranks get it from torchrun, which then waits for them: it would end the others
+once one has ended by itself. If no rank is known, every Python of the command gets it.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.plan.wrappers import is_python
 from gpu_engine.supervisor.children import Child, process_table
 from gpu_engine.supervisor.rank_state import RankState
 
@@ -52,6 +57,8 @@ class _Below:
 class Stopping:
     """The state of a stop that was requested."""
 
+    number: signal.Signals = signal.SIGTERM
+    """What is sent."""
     signalled: set[Known] = field(default_factory=set)
     _below: dict[int, _Below] = field(default_factory=dict)
     _bytes: int = 0
@@ -69,6 +76,16 @@ class Stopping:
         for child in children:
             if child.running:
                 self._end(child, self._below[child.pid])
+
+    def press_on(self) -> bool:
+        """Send SIGTERM to all that got another signal before. Returns whether there was one."""
+        before, self.number = self.number, signal.SIGTERM
+        if before == signal.SIGTERM:
+            return False
+        for known in self.signalled:
+            with contextlib.suppress(PermissionError):
+                procs.send(*known, self.number)
+        return True
 
     @property
     def going_on(self) -> bool:
@@ -100,7 +117,7 @@ class Stopping:
     # --- signals -------------------------------------------------------------------------------
 
     def _signal(self, children: Sequence[Child], events: Collection[RankState],
-             table: Mapping[int, tuple[int, bool]]) -> None:
+                table: Mapping[int, tuple[int, bool]]) -> None:
         started = {c.pid for c in children}
         first = started - self._below.keys()
         self._below |= {pid: _Below() for pid in first}
@@ -108,28 +125,71 @@ class Stopping:
             rank = seen.view
             if rank.pid is None or rank.ended or rank.pid in started:
                 continue
+            known = rank.pid, rank.started
             chain = _chain(rank.pid, started | {os.getpid()}, table)
-            if not chain or not self._send((rank.pid, rank.started)):
+            if not chain or known in self.signalled or not self._send_rank(known, chain):
                 continue
             wrapper = self._below.get(chain[-1])  # none: it is an orphan that fell to us
             if wrapper is not None:
-                wrapper.ranks.add((rank.pid, rank.started))
+                wrapper.ranks.add(known)
                 self._hold(wrapper, chain[1:])
         for child in children:
             below = self._below[child.pid]
-            trains = any(s.view.pid == child.pid and s.view.stepped for s in events)
-            if child.running and not below.told and (
-                    trains or (child.pid in first and not below.ranks)):
+            own = [s.view for s in events if s.view.pid == child.pid]
+            new = child.pid in first and not below.ranks
+            if not child.running or below.told:
+                continue
+            if new and not own and self.number == signal.SIGINT:
+                self._interrupt(child, below, table)
+            elif new or any(view.stepped for view in own):
                 below.told = True
-                self.signalled.add((child.pid, child.ticks))
-                child.signal(signal.SIGTERM)
+                self._send((child.pid, child.ticks))
+
+    def _send_rank(self, known: Known, chain: Sequence[int]) -> bool:
+        """Signal a rank, or the Python that has put it into a process group of its own, as torchrun
+        does: that passes Ctrl-C on. `chain`: from the rank up to the process that we started."""
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            above = chain[chain.index(os.getpgid(known[0])) + 1:]
+            if self.number == signal.SIGINT and above and above[0] != os.getpid() \
+                    and is_python(procs.program(above[0])):
+                self._send((above[0], procs.start_ticks(above[0])))
+                self.signalled.add(known)
+                return True
+        return self._send(known)
+
+    def _interrupt(self, child: Child, below: _Below, table: Mapping[int, tuple[int, bool]]
+                   ) -> None:
+        """Signal what may be a rank: each Python with its process group, as a terminal does, and
+        each other program that has started none. What reads from a pipe, as `tee` does, ends with
+        what it reads."""
+        under: dict[int, list[int]] = {}
+        for pid, (parent, ended) in table.items():
+            if not ended:
+                under.setdefault(parent, []).append(pid)
+        queue, found = [child.pid], list[int]()
+        while queue:
+            pid = queue.pop()
+            if is_python(procs.program(pid)):
+                found += [pid, *_group_below(pid, under)]
+            elif pid in under:
+                self._hold(below, [pid])
+                queue += under[pid]
+            elif not _reads_pipe(pid):
+                found.append(pid)
+        for pid in found or [child.pid]:
+            known = pid, procs.start_ticks(pid)
+            if self._send(known) and pid != child.pid:
+                below.ranks.add(known)
+        below.told = (child.pid, child.ticks) in self.signalled
 
     def _send(self, known: Known) -> bool:
-        """Send SIGTERM, once. Returns whether it was sent now."""
+        """Send the signal, once; SIGTERM to who ignores SIGINT, as what a shell has started in the
+        background does. Returns whether it was sent now."""
         if known in self.signalled:
             return False
+        deaf = self.number == signal.SIGINT and procs.ignores(known[0], signal.SIGINT)
         with contextlib.suppress(PermissionError):
-            if procs.send(*known, signal.SIGTERM):
+            if procs.send(*known, signal.SIGTERM if deaf else self.number):
                 self.signalled.add(known)
                 return True
         return False
@@ -175,6 +235,24 @@ def _chain(pid: int, roots: set[int], table: Mapping[int, tuple[int, bool]]) -> 
             return found
         pid = table[pid][0]
     return []
+
+
+def _group_below(pid: int, under: Mapping[int, Sequence[int]]) -> list[int]:
+    """The pids below `pid` in its process group, without those that leave Ctrl-C to others."""
+    found, queue = list[int](), list(under.get(pid, ()))
+    while queue:
+        at = queue.pop()
+        queue += under.get(at, ())
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(at) == os.getpgid(pid) and not procs.ignores(at, signal.SIGINT):
+                found.append(at)
+    return found
+
+
+def _reads_pipe(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/{pid}/fd/0").readlink()).startswith("pipe:")
+    return False
 
 
 def _written(pid: int) -> int:

@@ -71,6 +71,7 @@ class Supervisor:
             and not own_command.launches_itself(spec.task.command)
         """Whether the processes that are ranks are a person's own script."""
         self.grace, self.log_limit = spec.run.grace, spec.run.log_mb << 20
+        self.first_signal = signal.SIGTERM if self.is_task else signal.Signals[spec.run.stop_signal]
         self.hang_timeout, self.restarts = spec.train.hang_timeout, spec.train.restarts
         self.stop_asked = False
         self.stopped_by: str | None = None
@@ -326,7 +327,11 @@ class Supervisor:
             self._request_stop(attempt)
         if attempt.deadline is not None and time.monotonic() >= attempt.deadline \
                 and attempt.going_on and not self._let_save(attempt):
-            self._kill(attempt, "time is up")
+            if attempt.stopping is not None and attempt.stopping.press_on():
+                log.info("time is up: SIGTERM to what still runs")
+                attempt.deadline = time.monotonic() + _WAKE_GRACE
+            else:
+                self._kill(attempt, "time is up")
 
     def _note_ends(self, attempt: Attempt, ended: list[Child]) -> None:
         for child in ended:
@@ -347,12 +352,13 @@ class Supervisor:
             self._write()
 
     def _request_stop(self, attempt: Attempt) -> None:
-        """Tell the ranks to finish their step and save. Their groups are not signalled: a
-        DataLoader worker that dies first would spoil the save."""
+        """Tell the ranks to finish their step and save; a person's own command, what it makes of
+        the signal. A second time, that gets SIGTERM."""
         self.stop_asked = True
         if attempt.stopping is not None:
+            attempt.stopping.press_on()
             return
-        attempt.stopping = Stopping()
+        attempt.stopping = Stopping(self.first_signal)
         # A save that was allowed to take longer before had another reason.
         attempt.late = attempt.leaving = False
         self._limit(attempt, self.grace)

@@ -159,10 +159,7 @@ class Loop:
                     self._forward_backward(task, model, batch, last=False)
         self.strategy.check_pass()
         rec.phase = "optimizer"
-        loss = self._loss.finish()
-        lr = self.optimizer.param_groups[0].get("lr")
-        if isinstance(lr, Tensor):  # which a schedule changes in place
-            lr = lr.detach().clone()
+        loss, lr = self._loss.finish(), self._lr()
         if self.precision.step(self.optimizer, self.clip, self.strategy):
             self.schedule.step()
             self._skips_in_a_row = 0
@@ -186,7 +183,12 @@ class Loop:
         self.at.step += 1
         self.at.offset += 1
         self.recorder.step_now = self.at.step
+        self.recorder.left_out(self.at.step, self.at.epoch, self._lr())
         return True
+
+    def _lr(self) -> Any:
+        lr = self.optimizer.param_groups[0].get("lr")
+        return lr.detach().clone() if isinstance(lr, Tensor) else lr  # a schedule changes it
 
     def _forward_backward(self, task: Task, model: Any, batch: Any, *, last: bool) -> None:
         rec = self.recorder

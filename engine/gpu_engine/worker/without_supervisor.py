@@ -39,6 +39,7 @@ from gpu_engine.spec import modes, presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
+from gpu_engine.supervisor.cause import of_events
 from gpu_engine.worker import restarts
 from gpu_engine.worker.rank.identity import Identity, identify
 from gpu_engine.worker.rank.job import Job, from_plan
@@ -159,7 +160,10 @@ class RankWithoutSupervisor:
         `trained`, the others wait until that is done, as many launchers end all ranks when the
         first one exits."""
         if self._run is not None and self._state is not None:
-            self._run.write_state(_ended(self._state, outcome, trained))
+            state = _ended(self._state, outcome, trained)
+            if outcome == "failed" and (cause := of_events(self._run)) is not None:
+                state = replace(state, reason=cause.line, cause=cause)
+            self._run.write_state(state)
         if trained and outcome != "failed":
             with contextlib.suppress(RuntimeError):
                 self.group.broadcast("")

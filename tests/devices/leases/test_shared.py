@@ -148,7 +148,7 @@ def test_root_is_told_what_is_in_the_way(box, place):
 
 
 def test_a_file_system_that_can_not_is_refused(box, monkeypatch):
-    monkeypatch.setattr(held, "_locked", lambda fd: False)
+    monkeypatch.setattr(held, "held", lambda fd: False)
     with pytest.raises(UserError, match="a local disk"):
         shared.set_up()
 

@@ -54,7 +54,7 @@ async def test_enter_opens_a_menu_and_down_goes_to_the_next_field(size):
         mode = screen.query_one("#f-parallel-mode", Choice)
         mode.focus()
         await pilot.press("enter")
-        await until(pilot, lambda: "one process, several GPUs" in screen_text(pilot.app))
+        await until(pilot, lambda: "one process, all ticked devices" in screen_text(pilot.app))
         menu = pilot.app.screen.query_one("OptionList")
         assert menu.region.bottom <= size[1]
         await pilot.press("up", "space")

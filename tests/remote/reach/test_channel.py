@@ -238,17 +238,28 @@ def test_the_argument_list_of_ssh(home, monkeypatch):
 def test_connections_to_a_host_are_shared_by_sockets_of_the_user_alone(tmp_path, monkeypatch):
     with TemporaryDirectory(prefix="h") as short:
         monkeypatch.setenv("GPU_PANEL_HOME", short)
-        words = ssh.shell(Host("gpu1"))
-        own = ssh.shell(Host("gpu1"), shared=False)
-        assert {"ControlPath=none", "ControlMaster=no"} <= set(own)
+        ways = {"a": "hostname 10.0.0.1", "b": "hostname 10.0.0.1", "c": "hostname 10.0.0.2"}
+        monkeypatch.setattr(ssh, "answer", lambda argv, _: ways.get(argv[-1]))
         folder = Path(short, "ssh")
-        assert f"ControlPath={folder}/%C" in words
+
+        def socket(host: str) -> str | None:
+            words = ssh.shell(Host(host))
+            assert ("ControlMaster=auto" in words) == any("ControlPath=" in w for w in words)
+            return next((w for w in words if w.startswith(f"ControlPath={folder}/")), None)
+
+        assert len({socket("a"), socket("b"), socket("c")}) == 3
+        assert socket("gpu1") is None, "ssh does not say how it goes there"
+        before = socket("a")
+        ways["a"] = "hostname 10.0.0.1\nproxyjump gate"
+        assert socket("a") not in (before, None)
+        own = ssh.shell(Host("a"), shared=False)
+        assert {"ControlPath=none", "ControlMaster=no"} <= set(own)
         assert folder.stat().st_mode & 0o777 == 0o700
         folder.chmod(0o770)
-        assert "ControlMaster=auto" not in ssh.shell(Host("gpu1"))
+        assert "ControlMaster=auto" not in ssh.shell(Host("a"))
         folder.rmdir()
         folder.symlink_to(tmp_path)
-        assert "ControlMaster=auto" not in ssh.shell(Host("gpu1"))
+        assert "ControlMaster=auto" not in ssh.shell(Host("a"))
 
 
 @pytest.mark.parametrize("torch", [True, False])
@@ -319,6 +330,7 @@ def test_where_the_shared_connection_ends_another_is_opened_alone(home, tmp_path
 def test_a_folder_of_sockets_of_another_user_is_not_used(monkeypatch):
     with TemporaryDirectory(prefix="h") as short:
         monkeypatch.setenv("GPU_PANEL_HOME", short)
+        monkeypatch.setattr(ssh, "answer", lambda *_: "hostname gpu1")
         assert "ControlMaster=auto" in ssh.shell(Host("gpu1"))
         other = os.getuid() + 1
         monkeypatch.setattr(ssh.os, "getuid", lambda: other)

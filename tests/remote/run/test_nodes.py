@@ -78,6 +78,9 @@ def test_one_host_keeps_its_mode_and_a_host_without_ids_gives_all():
 @pytest.mark.parametrize(("asked", "machines", "key", "words"), [
     (["a:0", "b:7"], [machine("a"), machine("b")], "devices.hosts", "no such device"),
     (["a:0", "b:cpu:0"], [machine("a"), machine("b", slots(2))], "devices.hosts", "can't train"),
+    (["b:0,1"], [machine("b", slots(2))], "devices.hosts",
+     '"b:0,1": b has no GPU that can be used, only its processor: '
+     "--set devices.hosts=b:cpu:0,cpu:1"),
     (["a:0", "b:0", "c:0,1,2"], [machine(n) for n in "abc"], "batch.size", "must divide by 5")])
 def test_what_does_not_fit(asked, machines, key, words):
     with pytest.raises(SpecError) as caught:

@@ -92,6 +92,23 @@ def test_many_steps_at_once_give_least_and_largest(rec: Recorder, tmp_path: Path
     assert "losses" not in event
 
 
+def test_a_loss_stands_under_its_own_step_beside_steps_without_one(rec: Recorder,
+                                                                   tmp_path: Path) -> None:
+    for step in range(1, 7):
+        if step == 4:
+            rec.left_out(step, 0, 0.01)
+        else:
+            rec.step(step, 0, float(step), 0.01, 8, 0.0)
+    rec.write(schema.Warning("and of many at once the first that is not finite is told apart"))
+    for step in range(7, 107):
+        rec.step(step, 0, math.nan if step == 50 else 1.0, 0.01, 8, 0.0)
+    rec.close()
+    told = [(e["step"], e["n"], e.get("losses"), "samples_per_s" in e)
+            for e in lines(tmp_path / "r.jsonl") if e["kind"] == "step"]
+    assert told == [(3, 3, [1, 2, 3], True), (4, 1, None, False), (6, 2, [5, 6], True),
+                    (49, 43, None, True), (50, 1, ["NaN"], True), (106, 56, None, True)]
+
+
 def test_what_happens_stays_in_order(rec: Recorder, tmp_path: Path) -> None:
     rec.step(1, 0, torch.tensor(1.0), 0.01, 8, 0.0)
     rec.step_now = 1

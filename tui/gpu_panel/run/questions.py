@@ -3,12 +3,14 @@ ended; and that for a person's note at a moment of it."""
 
 from __future__ import annotations
 
+from gpu_engine.plan.own_command import on_stop
+from gpu_engine.plan.records import LaunchPlan
 from gpu_panel.common.dialogs import Confirm
 
 
-def ask_to_stop(run_id: str) -> Confirm:
-    return Confirm(f"Stop run {run_id}?",
-                   "The ranks finish their step and save a checkpoint; the run can be resumed.",
+def ask_to_stop(run_id: str, plan: LaunchPlan | None) -> Confirm:
+    words = on_stop(plan and plan.spec)
+    return Confirm(f"Stop run {run_id}?", f"{words[0].upper()}{words[1:]}.",
                    yes="Stop", no="Keep running")
 
 
@@ -25,8 +27,8 @@ def ask_to_leave(run_id: str) -> Confirm:
 
 def end_now(run_id: str) -> Confirm:
     return Confirm(f"End run {run_id} now?",
-                   "It has been asked to stop. If you end it now, the ranks don't finish their "
-                   "step, and everything after the last checkpoint is lost.", yes="End now",
+                   "It has been asked to stop. If you end it now, it can save nothing more: "
+                   "everything after the last checkpoint is lost.", yes="End now",
                    no="Keep waiting")
 
 

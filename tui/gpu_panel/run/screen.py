@@ -335,7 +335,8 @@ class RunScreen(StoreScreen):
         question = questions.end_left(run.id, left) if left \
             else questions.ask_to_leave(run.id) if queued \
             else questions.ask_to_cancel(run.id) if waits \
-            else questions.end_now(run.id) if now else questions.ask_to_stop(run.id)
+            else questions.end_now(run.id) if now \
+            else questions.ask_to_stop(run.id, self.store.plan)
         if not await self.app.push_screen_wait(question):
             return
         try:

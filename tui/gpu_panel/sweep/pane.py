@@ -244,12 +244,14 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         with guard(self.app):
             if (group := self.group) is None:
                 return
-            if not await self.app.push_screen_wait(Confirm(
-                    f"Stop sweep {group.id}", "The runs that wait leave the queue; those that run "
-                    "finish their step, save a checkpoint and end.", yes="Stop it",
-                    no="Keep running")):
-                return
+            from gpu_engine.plan.own_command import on_stop
             from gpu_engine.sweep import again
+
+            plan = group.members[0][0].plan()
+            if not await self.app.push_screen_wait(Confirm(
+                    f"Stop sweep {group.id}", "The runs that wait leave the queue. Of each that "
+                    f"runs, {on_stop(plan and plan.spec)}.", yes="Stop it", no="Keep running")):
+                return
 
             done = await in_thread(lambda: again.stop(group))
             self.poll_now()

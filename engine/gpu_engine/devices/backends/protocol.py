@@ -8,11 +8,20 @@ Everything else in gpu-panel works on the records that it returns.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from gpu_engine.devices.records import Device, Inventory, Sample
+
+_NONE = re.compile(r"\s*(-\d.*|none|void|nodevfiles|)\s*", re.IGNORECASE | re.DOTALL)
+
+
+def hides_all(value: str | None) -> bool:
+    """Whether the value of a variable that lists devices hides all of them on purpose. One that
+    only names none, as "all" or a list in quotes, is a mistake."""
+    return value is not None and _NONE.fullmatch(value) is not None
 
 
 class DriverLost(Exception):
@@ -86,7 +95,7 @@ class Backend(ABC):
         return {}
 
     def hides_all(self, environ: Mapping[str, str]) -> bool:
-        """Whether the values of `variables` in `environ` hide all devices."""
+        """Whether the values of `variables` in `environ` hide all devices on purpose."""
         return False
 
     def nothing(self, environ: Mapping[str, str], problem: str | None = None) -> Inventory:

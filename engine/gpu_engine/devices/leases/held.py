@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.files import remove_temporary
+from gpu_engine.common.files import held, remove_temporary
 from gpu_engine.common.frozen import frozen
 
 LONGEST = 32 << 10
@@ -139,21 +139,11 @@ def _read(path: Path) -> Found | None:
         if not stat.S_ISREG(about.st_mode) or about.st_size > LONGEST:
             return None
         said = json.loads(os.pread(fd, LONGEST, 0))
-        return Found(path, about.st_uid, _locked(fd), said) if isinstance(said, dict) else None
+        return Found(path, about.st_uid, held(fd), said) if isinstance(said, dict) else None
     except (ValueError, RecursionError):
         return None
     finally:
         os.close(fd)
-
-
-def _locked(fd: int) -> bool:
-    """Whether a process holds the file. A shared lock is taken for a moment to find out, so that
-    two who look at the same time don't take each other for the holder."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def _names(listed: str) -> tuple[str, ...]:
 def _document() -> Any:
     import tomlkit
 
-    return tomlkit.parse(path().read_text(encoding="utf-8")) if path().exists() \
+    return tomlkit.parse(path().read_text(encoding="utf-8-sig")) if path().exists() \
         else tomlkit.document()
 
 

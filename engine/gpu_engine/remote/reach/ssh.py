@@ -8,11 +8,13 @@ its standard input, so nothing has to be quoted twice.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from pathlib import Path
 
 from gpu_engine.common import paths
+from gpu_engine.common.ask_program import answer
 from gpu_engine.common.own_programs import own_environment
 from gpu_engine.remote.reach.protocol import MARK
 from gpu_engine.remote.reach.records import Host, check_name
@@ -34,15 +36,16 @@ def shell(host: Host, *, shared: bool = True) -> list[str]:
     BadName. `shared`: over a connection that is open already, where there is one."""
     if host.via:
         return [*host.via, "sh", "-s"]
+    destination = check_name(host.destination)
     options = {"BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": 5,
                "ServerAliveCountMax": 3, "ForwardAgent": "no", "ForwardX11": "no",
                "ClearAllForwardings": "yes", "PermitLocalCommand": "no", "RemoteCommand": "none"}
     if not shared:  # nor over one that ~/.ssh/config names
         options |= {"ControlMaster": "no", "ControlPath": "none"}
-    elif (sockets := _sockets()) is not None:
-        options |= {"ControlMaster": "auto", "ControlPath": f"{sockets}/%C", "ControlPersist": 30}
+    elif (socket := _socket(destination)) is not None:
+        options |= {"ControlMaster": "auto", "ControlPath": socket, "ControlPersist": 30}
     said = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    return ["ssh", "-T", *said, "--", check_name(host.destination), "exec sh -s"]
+    return ["ssh", "-T", *said, "--", destination, "exec sh -s"]
 
 
 def environment() -> dict[str, str]:
@@ -73,9 +76,15 @@ def quoted(path: str) -> str:
     return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
 
 
-def _sockets() -> Path | None:
-    """The folder of the sockets over which ssh shares connections; None where its path is too long
-    for them, or it can't be had: then they are shared where ~/.ssh/config says so."""
+def _socket(destination: str) -> Path | None:
+    """The socket over which ssh shares the connections to `destination`; None where its path would
+    be too long, its folder can't be had, or ssh does not say how it goes there: then they are
+    shared where ~/.ssh/config says so.
+
+    ssh's own short name for a connection, %C, leaves out how it comes there and whose key it
+    expects (ProxyCommand, HostKeyAlias; ProxyJump before OpenSSH 9.6). Two machines with one
+    address, each behind a jump host of its own, would share one connection.
+    """
     folder = paths.home() / "ssh"
     if len(os.fsencode(folder)) > _LONGEST_SOCKET:
         return None
@@ -85,4 +94,8 @@ def _sockets() -> Path | None:
     except OSError:
         return None
     private = info.st_uid == os.getuid() and not info.st_mode & 0o077
-    return folder if private and folder.is_dir() and not folder.is_symlink() else None
+    if not private or not folder.is_dir() or folder.is_symlink():
+        return None
+    way = answer(["ssh", "-G", "--", destination], CONNECT)
+    name = hashlib.sha256(f"{destination}\n{way}".encode()).hexdigest()[:40]
+    return folder / name if way else None

@@ -92,7 +92,7 @@ def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: in
             plan = plan_of(mine, machine.inventory, python=machine.welcome.interpreter
                            or machine.welcome.python)
         except SpecError as err:
-            raise SpecError([_on(machine.name, p) if p.key.startswith("devices") else p
+            raise SpecError([on(machine.name, p) if p.key.startswith("devices") else p
                              for p in err.problems]) from None
         nodes.append(Node(machine, number, mine, plan))
     return tuple(nodes), _joined(spec, nodes, base)
@@ -114,8 +114,12 @@ def _same_kind(spec: RunSpec, chosen: Sequence[Sequence[str]],
                                  f"CPU slots ({', '.join(cpu)}) and GPUs can't train together")])
 
 
-def _on(host: str, problem: Problem) -> Problem:
-    return Problem(_HOSTS, f"{host}:{problem.value}" if problem.value else host, problem.message)
+def on(host: str, problem: Problem) -> Problem:
+    """What is wrong with a host's devices, in words for who sits at another machine."""
+    ids = ",".join(problem.value) if isinstance(problem.value, list) else problem.value
+    words = problem.message.replace("this machine", host).partition(", or -n ")[0]
+    return Problem(_HOSTS, f"{host}:{ids}" if ids else host,
+                   words.replace(" --devices ", f" --set devices.hosts={host}:"))
 
 
 def _joined(spec: RunSpec, nodes: Sequence[Node], base: tuple[str, RunSpec] | None) -> LaunchPlan:

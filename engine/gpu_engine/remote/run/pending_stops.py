@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import json_inside, locked, open_inside
+from gpu_engine.common.files import json_inside, locked, open_inside, take_lock
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Refused, Unreachable, open_channel
 from gpu_engine.remote.reach.protocol import BadMessage
@@ -80,15 +80,14 @@ def _delivered(run: Run, part: Part) -> bool:
             lock = open_inside(run.path, "lock", os.O_RDWR)
             try:
                 # Another attempt, which would have the lock, must not be what is stopped.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not take_lock(lock):
+                    return True
                 known = _now(run, part)
                 if known is not None:
                     way.ask(protocol.Stop(part.run, False), seconds=ANSWERS)
                     _note(run, known)
             finally:
                 os.close(lock)
-    except BlockingIOError:
-        return True
     except Refused:  # it has no such run any more
         known = _now(run, part)
         if known is not None:

@@ -250,7 +250,7 @@ class Span:
             self._stop_all(now=False)
         elif any(s in ("completed", "stopped") for s in states.values()):
             grace = self.plan.spec.run.grace
-            self._limit(LINGER if "completed" in states.values() else grace + WAKE)
+            self._limit(LINGER if "completed" in states.values() else grace + 2 * WAKE)
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self._stop_all(now=True)
 

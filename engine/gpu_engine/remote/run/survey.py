@@ -20,7 +20,7 @@ from gpu_engine.remote.reach.channel import (
     open_channel,
 )
 from gpu_engine.remote.reach.records import Host, HostDevices
-from gpu_engine.remote.run.nodes import Machine
+from gpu_engine.remote.run.nodes import Machine, on
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 
@@ -215,7 +215,7 @@ def check(met: Sequence[Asked], specs: Sequence[RunSpec], folders: Sequence[tupl
 
 def _problem(host: str, wrong: protocol.Wrong) -> Problem:
     if wrong.key == "devices.ids":
-        return Problem(_KEY, f"{host}:{wrong.value}", wrong.message)
+        return on(host, Problem(wrong.key, wrong.value, wrong.message))
     return Problem(wrong.key, wrong.value or None, f"{host}: {wrong.message}") if wrong.key \
         else Problem(_KEY, host, wrong.message)
 

@@ -38,9 +38,11 @@ def started_by(key: str) -> Run | None:
 
 
 def stop(asked: Asked, request: protocol.Stop) -> None:
-    """Of a run that has ended there is nothing to do."""
+    """Of a run that has ended there is nothing to do, nor of one that has heard it before: it is
+    asked again when a connection was lost."""
     run = run_of(request.run)
-    if run.state().live or run.state().state == "lost":
+    state = run.state()
+    if (state.live and (request.now or state.state != "stopping")) or state.state == "lost":
         try:
             run.stop(now=request.now)
         except UserError:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     """One optimizer step, as the loop reports it, in a plain tuple, as that is made fastest:
 
     - step and epoch;
-    - its loss; None if it is still on its way from a GPU, or the ring was full;
+    - its loss; None if it is still on its way from a GPU, the ring was full, or it was left out;
     - the slot in the ring where the loss arrives; None if it comes from no GPU;
     - the learning rate as the optimizer has it, and the examples that this rank trained on;
     - the seconds that the step waited for its examples, and when it ended (monotonic).
@@ -144,6 +144,11 @@ class Recorder:
                 self.write(measured)
             self.mark()
 
+    def left_out(self, step: int, epoch: int, lr: Any) -> None:
+        """Record that this optimizer step was left out with its examples: it has no loss. `lr` as
+        for `step`."""
+        self._queue.append((step, epoch, None, None, lr, 0, 0.0, time.monotonic()))
+
     def mark(self) -> None:
         """Note that training goes on now, so that the time since the last step is not counted in
         the rates."""
@@ -214,7 +219,7 @@ class Recorder:
 
     def new_lines(self) -> list[bytes]:
         """The events of everything in the queue up to the first loss that is still on its way from
-        a GPU. Steps that follow each other make one event."""
+        a GPU. Steps that follow each other make one event, but for `values.spans`."""
         steps: list[_Step] = []
         lines: list[bytes] = []
         while self._queue:
@@ -227,7 +232,7 @@ class Recorder:
                 steps.append(item)
             else:
                 if steps:  # in the order in which they happened
-                    lines.append(self._line_of(steps))
+                    lines += self._lines_of(steps)
                     steps = []
                 if isinstance(item, (float, int)):
                     self._rate_from = item
@@ -236,7 +241,7 @@ class Recorder:
                     lines.append(encode(schema.Metric(item.step, read)))
             self._queue.popleft()
         if steps:
-            lines.append(self._line_of(steps))
+            lines += self._lines_of(steps)
         times = self.parts.event(self.step_now,
                                  over=self.phase == "done" or self._done.is_set())
         if times is not None:
@@ -250,6 +255,10 @@ class Recorder:
             self._not_finite(step, loss)
         return step, epoch, loss, slot, lr, examples, wait, ended
 
+    def _lines_of(self, steps: list[_Step]) -> list[bytes]:
+        parts = numbers.spans([loss for _, _, loss, *_ in steps], _EACH_LOSS_UP_TO)
+        return [self._line_of(steps[part]) for part in parts]
+
     def _line_of(self, steps: list[_Step]) -> bytes:
         step, epoch, _, _, lr, _, _, ended = steps[-1]
         _, _, losses, _, _, examples, waits, _ = zip(*steps)
@@ -257,10 +266,12 @@ class Recorder:
         took = max(ended - self._rate_from, 1e-9)
         self._rate_from = ended
         rate = sum(examples) / took
+        left_out = not any(examples)
         event = schema.Step(
-            step, lr, self.skipped, n=len(steps), epoch=epoch, samples_per_s=round(rate, 1),
-            data_wait=round(min(sum(waits) / took, 1.0), 4),
-            **numbers.loss_fields([x for x in losses if x is not None], _EACH_LOSS_UP_TO))
+            step, lr, self.skipped, n=len(steps), epoch=epoch,
+            samples_per_s=None if left_out else round(rate, 1),
+            data_wait=None if left_out else round(min(sum(waits) / took, 1.0), 4),
+            **numbers.loss_fields(losses, _EACH_LOSS_UP_TO))
         if self._progress_line is not None:
             self._progress_line.stepped(step, self.total_steps, epoch, event.loss, lr, rate)
         return encode(event)

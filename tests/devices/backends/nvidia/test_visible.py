@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.devices.backends.nvidia.visible import hides_all, narrow, order_doubt
+from gpu_engine.devices.backends.nvidia.visible import narrow, order_doubt, unread
+from gpu_engine.devices.backends.protocol import hides_all
 from gpu_engine.devices.records import Device
 
 GPUS = tuple(
@@ -94,8 +95,18 @@ def test_when_indices_are_ambiguous(names, value, order, doubtful):
 
 
 @pytest.mark.parametrize(("value", "meant"), [
-    (None, False), ("", True), ("-1", True), ("NoDevFiles", True), ("0", False), (" 7", False),
-    ("GPU-12", False), ("GPU-", True), ("MIG-a", False),
+    (None, False), ("", True), ("-1", True), ("NoDevFiles", True), ("none", True), ("0", False),
+    (" 7", False), ("GPU-12", False), ("GPU-", False), ("MIG-a", False), ("all", False),
+    ('"0,1"', False), ("[0,1]", False), ("cuda:0", False),
 ])  # fmt: skip
 def test_hidden_on_purpose(value, meant):
     assert hides_all(value) is meant
+
+
+@pytest.mark.parametrize(("value", "over"), [
+    (None, None), ("0,1", None), ("GPU-bbbb,GPU-aaaa1", None), ("0,-1,2", None), ("0,", None),
+    ("all", None), ("0-2", "-2"), ("0;1", ";1"), ("0 1", " 1"), ("0,9,1", "9,1"),
+    ("GPU-bbbb,0", "0"),
+])  # fmt: skip
+def test_what_is_passed_over_without_a_word(value, over):
+    assert unread(narrow(GPUS, value), value) == over

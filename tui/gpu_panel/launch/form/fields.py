@@ -83,7 +83,8 @@ TASK_ROWS = (
 
 ROWS = (
     FormRow("Mode", (Field("parallel.mode", "",
-                           ". ".join(f"{m.short}: {m.help}" for m in modes.every()),
+                           ". ".join(f"{m.short}: {m.help}" for m in modes.every())
+                           + ". A script with its own ranks: DP",
                            options=tuple((m.name, m.short) for m in modes.every()),
                            notes=tuple(m.help for m in modes.every())),)),
     FormRow("", (Field("parallel.nodes", "machines", width=4),

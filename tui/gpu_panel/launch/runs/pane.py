@@ -44,8 +44,8 @@ class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverr
     CHANGES: ClassVar[frozenset[str]] = frozenset({
         "stop", "resume", "remove", "prune", "move", "note", "tags", "export"})
     HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
-the run under the cursor, live or finished; enter shows it on a whole screen. s asks its ranks to
-finish their step, save and end; u resumes a run that has ended; e loads a run's settings into the
+the run under the cursor, live or finished; enter shows it on a whole screen. s asks it to
+save and end; u resumes a run that has ended; e loads a run's settings into the
 form. x moves a finished run with its checkpoints into the bin for a week, X all but the newest.
 
 Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]

@@ -9,6 +9,7 @@ from textual.app import App
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.plan.own_command import on_stop
 from gpu_engine.runs import folder, notes
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.notes import Notes
@@ -34,6 +35,11 @@ def named(lines: Sequence[RunLine]) -> str:
     return _listed([f"{line.id} {clean(line.name)}" for line in lines])
 
 
+def _on_stop(lines: Sequence[RunLine]) -> str:
+    words = {on_stop(plan and plan.spec) for plan in (line.run.plan() for line in lines)}
+    return words.pop() if len(words) == 1 else on_stop(None)
+
+
 async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "") -> None:
     """Ask the person, then ask the live ones of these runs to stop. Call this from a worker. Raises
     UserError, naming every run that could not be asked."""
@@ -46,13 +52,12 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
     queue = [line for line in live if line.waits]
     if len(lines) == 1:
         question = ask_to_cancel(live[0].id) if waits else ask_to_leave(live[0].id) if queue \
-            else Confirm(
-            title or f"Stop run {live[0].id}", f"{live[0].name}: its ranks finish their step, save "
-            "a checkpoint and end.", yes="Stop it", no="Keep running")
+            else Confirm(title or f"Stop run {live[0].id}",
+                         f"{live[0].name}: {await in_thread(lambda: _on_stop(live))}.",
+                         yes="Stop it", no="Keep running")
     else:
         going = [line for line in live if not line.waits]
-        parts = [f"{named(going)}: their ranks finish their step, save a checkpoint and end."] \
-            if going else []
+        parts = [f"{named(going)}: {await in_thread(lambda: _on_stop(going))}."] if going else []
         parts += [f"{named(queue)}: waiting, and removed from the queue."] if queue else []
         text = " ".join(parts)
         if waits:

@@ -176,13 +176,13 @@ class LogFile(Lines):
                     # A progress bar of hours is one line; its last state is what matters.
                     last = os.pread(self._file, _REDRAWN, end - _REDRAWN)
                     if b"\r" in last.rstrip(b"\r"):
-                        return clean_bytes(last[last.index(b"\r") + 1:], _LONGEST)
+                        return clean_bytes(last[last.index(b"\r") + 1:], None)
                 if size <= _LONGEST:
-                    return clean_bytes(os.pread(self._file, size, begin), _LONGEST)
+                    return clean_bytes(os.pread(self._file, size, begin), None)
                 half = _LONGEST // 2
                 left = f" … {size - 2 * half:,} bytes left out … ".encode()
                 return clean_bytes(os.pread(self._file, half, begin) + left
-                                   + os.pread(self._file, half, end - half), 2 * _LONGEST)
+                                   + os.pread(self._file, half, end - half), None)
             except OSError:
                 return ""
 

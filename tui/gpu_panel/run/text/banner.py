@@ -10,6 +10,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
 from gpu_engine.events import notices
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.plan.own_command import on_stop
 from gpu_engine.queue.order import Wants
 from gpu_engine.runs.state import Notice, State
 from gpu_panel.common import units
@@ -49,8 +50,8 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if state.state == "stopping":
         # There is a reason once stopping takes longer than run.grace.
         why = clean(state.reason.partition(";")[0], 300) if state.reason \
-            else "the ranks finish their step and save"
-        return [f"{mark} stopping… {why}; s again ends them now"], "warning"
+            else on_stop(store.plan and store.plan.spec)
+        return [f"{mark} stopping… {why}; s again ends the run now"], "warning"
     if state.again is not None and state.attempts:
         last = state.attempts[-1]
         left = max(round(state.again - now), 0)

@@ -97,7 +97,7 @@ def lagging(view: RankView, peers: Peers) -> str:
 
 def is_silent(view: RankView, now: float) -> bool:
     """Whether a live rank has given no sign of life for too long. `now`: unix seconds."""
-    return view.beat is not None and view.outcome is None and now - view.beat > SILENT
+    return view.beat is not None and not view.over and now - view.beat > SILENT
 
 
 def stalled(ranks: Mapping[int, RankView], now: float) -> list[hangs.Standstill]:

@@ -14,10 +14,10 @@ one to see all GPUs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gpu_engine.devices.backends import protocol
 from gpu_engine.devices.records import Device
 
 FIRST = "ROCR_VISIBLE_DEVICES"
@@ -30,9 +30,8 @@ def deciding(environ: Mapping[str, str]) -> str | None:
 
 
 def hides_all(environ: Mapping[str, str]) -> bool:
-    """Whether one of the variables hides every GPU: its first entry can't be any device's name."""
-    return any(v in environ and not re.match(r"\s*(\+?\d|GPU-.)", environ[v], re.IGNORECASE)
-               for v in _that_count(environ))
+    """Whether one of the variables hides every GPU on purpose."""
+    return any(protocol.hides_all(environ.get(v)) for v in _that_count(environ))
 
 
 def narrow(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[Device, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from gpu_engine.devices.backends.nvidia import codes, visible
-from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
+from gpu_engine.devices.backends.nvidia import codes
+from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader, hides_all
 from gpu_engine.devices.probe.early import NVML, in_search_path
 from gpu_engine.devices.records import Device, Inventory
 
@@ -77,4 +77,4 @@ class Nvidia(Backend):
                 "CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(names))}
 
     def hides_all(self, environ: Mapping[str, str]) -> bool:
-        return visible.hides_all(environ.get("CUDA_VISIBLE_DEVICES"))
+        return hides_all(environ.get("CUDA_VISIBLE_DEVICES"))

@@ -74,8 +74,13 @@ def discover(nvml: ModuleType, nothing: Inventory, device_order: str | None, pat
     if doubt:
         problems.append(doubt)
     if found and not offered:
+        cure = "" if nothing.hidden else ": it takes numbers or UUIDs, as in 0,1"
         problems.append(f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which makes none of the '
-                        f"{len(found)} devices visible")
+                        f"{len(found)} devices visible{cure}")
+    over = visible.unread(offered, inherited)
+    if over:
+        problems.append(f'CUDA_VISIBLE_DEVICES is "{inherited}" here, and "{over}" of it is not '
+                        "read: it takes numbers or UUIDs of devices that are there, as in 0,1")
     return replace(nothing, devices=offered, driver=driver,
                    cuda=f"{version // 1000}.{version % 1000 // 10}" if version else None,
                    problem="; ".join(problems) or None)

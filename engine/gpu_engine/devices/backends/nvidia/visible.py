@@ -45,9 +45,16 @@ def narrow(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]
     return tuple(replace(d, visible_index=i) for i, d in enumerate(chosen))
 
 
-def hides_all(visible: str | None) -> bool:
-    """Whether the value hides every GPU on purpose: its first entry can't be any device's name."""
-    return visible is not None and not re.match(r"\s*(\+?\d|GPU-.|MIG-.)", visible)
+def unread(shown: Sequence[Device], visible: str | None) -> str | None:
+    """What of the value CUDA passes over without a word, where it makes `shown` visible: "-3" of
+    "0-3", "9,1" of "0,9,1" if there is no GPU 9. None: nothing. A list may be ended by -1."""
+    if not visible or not shown:
+        return None
+    entries = [e.strip() for e in visible.split(",")]
+    read, rest = entries[:len(shown)], entries[len(shown):]
+    over = [e[n.end():] for e in read if (n := re.match(r"\+?\d+", e))]
+    over += [] if rest[:1] == ["-1"] else rest
+    return ",".join(filter(None, over)) or None
 
 
 def order_doubt(devices: Sequence[Device], visible: str | None, device_order: str | None
