@@ -61,7 +61,8 @@ def test_json_is_json_and_nothing_else(home, script):
     assert {"id", "state", "reason", "memory_total"} <= set(devices["devices"][0])
 
 
-TALKING = "import sys; print('epoch\\tloss'); print('err', file=sys.stderr); print('no end', end='')"
+TALKING = ("import sys; print('epoch\\tloss'); print('err', file=sys.stderr); "
+           "print('no end', end='')")
 
 
 @pytest.mark.parametrize("quiet", [True, False])
