@@ -100,8 +100,6 @@ def command(run: str, as_json: bool) -> None:
              + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if (parts := steps.of_last(view)) is not None:
             echo(f"  {steps.line(parts)}")
-        if view.flops_per_s:
-            echo(f"  matrix product {view.flops_per_s[-1] / 1e12:.3g} TFLOP/s")
         if view.error is not None and state.cause is None:  # the run ended well nevertheless
             echo("  " + clean(with_type(view.error.type, view.error.message)))
         for name, value in view.evaluations.items():

@@ -18,17 +18,12 @@ from gpu_engine.common.clean import clean
               help="Only this rank; several times for several.")
 @click.option("--wait", type=click.FloatRange(1, 3600), default=120.0, show_default=True,
               help="Seconds to wait for the steps.")
-@click.option("--memory", is_flag=True, help="What holds the memory, instead of what takes time.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def command(run: str, steps: int, ranks: tuple[int, ...], wait: float, memory: bool, as_json: bool,
-            ) -> None:
+def command(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bool) -> None:
     """Trace the next steps of RUN's ranks with torch's profiler, while training goes on.
 
     A file for each rank, traces/… in the run folder, is for https://ui.perfetto.dev or
     chrome://tracing. Printed is what it says at a glance. The exit code is 1 if a rank gave none.
-
-    With --memory the lines are printed that hold most when most is held. On a GPU the file is for
-    https://pytorch.org/memory_viz.
     """
     from dataclasses import asdict
 
@@ -37,8 +32,8 @@ def command(run: str, steps: int, ranks: tuple[int, ...], wait: float, memory: b
     from gpu_engine.runs.traces import trace
 
     found = find(run)
-    answers = trace(found, steps=steps, ranks=ranks, wait=wait, memory=memory)
-    out = [(rank, *traces.describe(found, rank, answer, memory=memory))
+    answers = trace(found, steps=steps, ranks=ranks, wait=wait)
+    out = [(rank, *traces.describe(found, rank, answer))
            for rank, answer in answers.items()]
     for rank, path, _, text in () if as_json else out:
         echo(f"--- rank {rank} ---")

@@ -20,7 +20,7 @@ import msgspec
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
-from gpu_engine.diagnose import memory_traces, steps, trace_files
+from gpu_engine.diagnose import steps, trace_files
 from gpu_engine.events.schema import Trace
 from gpu_engine.runs.folder import Run
 
@@ -267,10 +267,9 @@ def lines(whole: Summary) -> list[str]:
     return out + [f"→ {text}" for text in whole.advice]
 
 
-def describe(run: Run, rank: int, answer: Trace | None, *, memory: bool = False,
-             ) -> tuple[Path | None, Summary | memory_traces.Summary | None, list[str]]:
-    """Of what `rank` of `run` has answered: the file, its summary, and the lines for people.
-    `memory`: it was asked for that."""
+def describe(run: Run, rank: int, answer: Trace | None
+             ) -> tuple[Path | None, Summary | None, list[str]]:
+    """Of what `rank` of `run` has answered: the file, its summary, and the lines for people."""
     if answer is None:
         return None, None, ["no trace: it made no step in that time, or has ended; gpu-engine "
                             f"stacks {run.id} says where it is"]
@@ -278,9 +277,6 @@ def describe(run: Run, rank: int, answer: Trace | None, *, memory: bool = False,
         return None, None, [f"no trace: {answer.problem}"]
     path = run.path / answer.path
     try:
-        if memory:
-            held = memory_traces.read(run.path, answer.path)
-            return path, held, memory_traces.lines(held)
         whole = read(run.path, answer.path, _usual(run.events(rank), answer.first))
     except UserError as err:
         return path, None, [str(err)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
-from gpu_engine.diagnose import device_verdicts, outliers, steps
+from gpu_engine.diagnose import device_verdicts, steps
 from gpu_engine.diagnose.device_times import DeviceTimes
 from gpu_engine.diagnose.device_verdicts import Verdict
 from gpu_engine.diagnose.steps import NAMES, REST, Parts
@@ -52,7 +52,7 @@ def of(views: Sequence[RankView], devices: Sequence[DeviceTimes] = ()) -> list[V
     """The verdicts on a run whose ranks have these views, and on its devices."""
     ranks = _long_enough(views)
     found = [device_verdicts.of_memory(views), device_verdicts.throttled(devices),
-             device_verdicts.another_process(devices), *slow_devices(views)]
+             device_verdicts.another_process(devices)]
     if ranks:
         found += [rule(ranks) for rule in RULES]
         found.append(device_verdicts.not_kept_busy([r.whole for r in ranks], devices))
@@ -83,21 +83,6 @@ def _long_enough(views: Sequence[RankView]) -> list[RankTimes]:
             return []
         ranks.append(RankTimes(view.rank, spans, whole))
     return ranks
-
-
-def slow_devices(views: Sequence[RankView]) -> list[Verdict]:
-    """Devices that multiply matrices slower than others of their model, in the middle of the last
-    three or more times (`run.sniff`)."""
-    known = {f"rank {v.rank}": (v.rank, v.model, median(v.flops_per_s)) for v in views
-             if v.model not in (None, "cpu") and len(v.flops_per_s) >= TIMES}
-    return [Verdict(
-        "slow-device", f"the device of {one.what} computes at {one.share:.0%} of what others of "
-        f"its kind do ({one.per_s / 1e12:.3g} of {one.usual / 1e12:.3g} TFLOP/s): heat, a power "
-        "limit, or somebody else's work on it",
-        {"share": round(one.share, 4), "flops_per_s": one.per_s}, known[one.what][0],
-        1 - one.share)
-        for one in outliers.below(outliers.SLOW_DEVICE, [
-            (model or "", what, figure) for what, (_, model, figure) in known.items()])]
 
 
 def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:

@@ -14,8 +14,6 @@ from gpu_engine.events import schema, writer
 if TYPE_CHECKING:
     from gpu_engine.events.frequent import TimeLine
 
-SNIFFS = 5
-"""How many `Sniff` events are kept."""
 SPANS = 60
 """How many `StepTime` events are kept: one to ten minutes."""
 ALWAYS = ("data", "forward", "wait")
@@ -88,10 +86,6 @@ class RankView:
     """The first of this attempt."""
     stands: schema.Stands | None = None
     """Where it is, if it has made no step for a while."""
-    model: str | None = None
-    """The model of its device; None: run.sniff is off."""
-    flops_per_s: list[float] = field(default_factory=list)
-    """Of its device: the last that were measured in this attempt, oldest first."""
     debugger: schema.Debugger | None = None
     """The last about its debugger: where it waits for a person, or that it no longer does."""
     trace: schema.Trace | None = None
@@ -185,7 +179,6 @@ class RankView:
         self.gpu_total, self.gpu_retries = [], []
         self.step_times.clear()
         self.spans.clear()
-        self.flops_per_s.clear()
 
 
 def _together(one: schema.StepTime | TimeLine, other: schema.StepTime | TimeLine

@@ -324,17 +324,6 @@ class Stands(Event):
 
 
 @frozen
-class Sniff(Event):
-    """How fast the rank's device multiplies matrices, with run.sniff."""
-
-    kind = "sniff"
-    step: int
-    model: str
-    """The device's; "cpu" for a processor."""
-    flops_per_s: float
-
-
-@frozen
 class Trace(Event):
     """The rank has written the trace that a person has asked for, or could not."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema
-from gpu_engine.events.rank_view import SNIFFS, RankView
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Event
 
 if TYPE_CHECKING:
@@ -187,7 +187,6 @@ def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     rank.training = rank.training_from = rank.training_name = None
     rank.step_times.clear()
     rank.spans.clear()
-    rank.flops_per_s.clear()
     if rank.attempt > run.attempt:
         run._new_attempt(rank.attempt)
 
@@ -298,13 +297,6 @@ def _phase(run: RunView, rank: RankView, event: schema.Phase) -> None:
 @folds(schema.Stands)
 def _stands(run: RunView, rank: RankView, event: schema.Stands) -> None:
     rank.stands = event
-
-
-@folds(schema.Sniff)
-def _sniff(run: RunView, rank: RankView, event: schema.Sniff) -> None:
-    rank.model = event.model
-    rank.flops_per_s.append(event.flops_per_s)
-    del rank.flops_per_s[:-SNIFFS]
 
 
 @folds(schema.Trace)

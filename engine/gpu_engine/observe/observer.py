@@ -21,7 +21,6 @@ from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import current
 from ..worker.rank.memory import error_event
-from ..worker.rank.sniff import Sniffer
 from ..worker.rank.step_parts import LastGradient
 from . import frames, identity, notes, parts, torch_private
 from .by_hand import ByHand
@@ -73,8 +72,6 @@ class Observer:
         self._by_hand = ByHand()
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
-        sniffs = os.environ.get("GPU_PANEL_SNIFF")
-        self._sniffer = Sniffer(int(sniffs)) if sniffs else None
         self._error: BaseException | None = None
         self.last_gradient: LastGradient | None = None
         """None: no step has been seen."""
@@ -161,8 +158,6 @@ class Observer:
             # Not at the end of a step, which is inside of a range that torch records itself.
             if rec.tracer.wanted:
                 rec.tracer.stepped(self.steps_so_far())
-            if self._sniffer is not None and self.stepped >= self._sniffer.due:
-                self._sniff(self._sniffer, rec, tensors)
             if not self.here.steps and not self.stepped:
                 self._without_steps(rec, tensors)
             elif self.losses.parts:
@@ -236,16 +231,6 @@ class Observer:
         self.here.closed = True
         if len(self.losses) == before and isinstance(result, (torch.Tensor, float)):
             self.losses.add(torch.as_tensor(result), None)  # the closure called no backward()
-
-    def _sniff(self, sniffer: Sniffer, rec: ScriptRecorder, tensors: Any) -> None:
-        """Measure the device of the tensors on which backward() is called."""
-        one = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
-        rec.parts.here(parts.SAVES)  # of no step
-        with torch_private.no_modes(one):
-            measured = sniffer.measure(self.stepped, one.device)
-        rec.parts.here(parts.SAVED)
-        if measured is not None:
-            rec.write(measured)
 
     def _await_last_gradient(self, rec: ScriptRecorder) -> None:
         """Watch for the last gradient of each pass, if the model is DistributedDataParallel's."""

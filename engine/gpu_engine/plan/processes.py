@@ -116,8 +116,7 @@ def _observed(plan: LaunchPlan, ranks: Sequence[int], environ: Mapping[str, str]
     before = [p for p in inherited.split(os.pathsep) if p != HOOK] if inherited else []
     labels = [d.label for r in plan.ranks if r.rank in ranks for d in r.devices]
     run = plan.spec.run
-    asked = {"GPU_PANEL_GRAD_NORM": run.grad_norm, "GPU_PANEL_OOM_SNAPSHOT": run.oom_snapshot,
-             "GPU_PANEL_SNIFF": run.sniff}
+    asked = {"GPU_PANEL_GRAD_NORM": run.grad_norm, "GPU_PANEL_OOM_SNAPSHOT": run.oom_snapshot}
     return {name: str(int(value)) for name, value in asked.items() if value} | {
         "PYTHONPATH": os.pathsep.join([HOOK, *before]), "GPU_PANEL_RANK": str(ranks[0]),
         "GPU_PANEL_DEVICES": ";".join(labels)}

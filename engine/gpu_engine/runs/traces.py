@@ -40,10 +40,9 @@ def made(run: Run) -> list[Path]:
         return []
 
 
-def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0,
-          memory: bool = False) -> dict[int, Trace | None]:
+def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0
+          ) -> dict[int, Trace | None]:
     """Have `ranks` (none: all) trace their next steps, and wait for at most `wait` seconds.
-    `memory`: what is allocated and freed in them, for `diagnose.memory_traces`.
 
     Returns what each rank has answered; None: nothing, as it makes no steps or has ended. Raises
     UserError and OSError.
@@ -80,7 +79,7 @@ def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float 
     pace = max((v.steps_per_s or 0.0 for v in view.ranks.values()), default=0.0)
     write_json_inside(run.path, TRACE_REQUEST, {
         "steps": steps, "from": last + math.ceil(pace * _SEEN), "until": begun + wait,
-        "ranks": asked, "memory": memory}, settled=False)
+        "ranks": asked}, settled=False)
     try:
         while True:
             _read(tails, view)

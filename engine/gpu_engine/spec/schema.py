@@ -200,9 +200,6 @@ class ProcessSpec:
     oom_snapshot: bool = False
     """When a GPU's memory is used up: write what held it, and name the lines that held most. What
     is allocated is noted from the start, about 2 µs each time by torch's own figure."""
-    sniff: Whole = 0
-    """After every so many steps, have each device multiply matrices for a twentieth of a second, to
-    name one that has become slower than the others; 0: never."""
 
 
 @frozen

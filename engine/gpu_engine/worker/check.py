@@ -8,6 +8,7 @@ import json
 import socket
 import sys
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,6 @@ from gpu_engine.events import schema
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
-from gpu_engine.worker.rank.sniff import multiply, wait
 
 WAIT = 30.0
 """Seconds to wait for ranks that are missing."""
@@ -133,3 +133,28 @@ def _time(device: torch.device, size: int, group: Group) -> float:
 def _print(line: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
+
+
+def multiply(device: torch.device, seconds: float, n: int) -> dict[str, Any]:
+    """Multiply square matrices for about so many seconds, on a GPU with `n` rows: the model of the
+    device, and floating point operations per second, 2 n³ for a product."""
+    gpu = device.type == "cuda"
+    n, dtype = (n, torch.float16) if gpu else (512, torch.float32)
+    a = torch.ones((n, n), dtype=dtype, device=device)
+    a @ a
+    wait(device)
+    began, times = time.perf_counter(), 0
+    while (took := time.perf_counter() - began) < seconds:
+        for _ in range(4):
+            a @ a
+        wait(device)
+        times += 4
+    model = torch.cuda.get_device_name(device) if gpu else device.type
+    return {"model": model, "dtype": str(dtype).rpartition(".")[2], "n": n,
+            "flops_per_s": round(2 * n ** 3 * times / took)}
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

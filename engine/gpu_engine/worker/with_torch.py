@@ -19,7 +19,6 @@ from gpu_engine.worker.rank.leaving import exit_at_once
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
-from gpu_engine.worker.rank.sniff import Sniffer
 
 _PEER_GRACE = 10.0
 """Seconds that a rank may stay in a collective after another rank has announced its failure."""
@@ -61,8 +60,6 @@ def train(job: Job, group: Group, rec: Recorder, signals: Signals) -> str:
     """Train as `job` says. Returns the outcome, "completed" or "stopped"."""
     rec.watch = _Peers(rec, group, rec.watch)
     group.report_waits_to(rec)
-    if job.spec.run.sniff:
-        rec.sniffer = Sniffer(job.spec.run.sniff)
     return Session(job, group, rec, signals).run()
 
 

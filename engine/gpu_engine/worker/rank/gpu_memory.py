@@ -1,4 +1,5 @@
-"""Which lines hold a GPU's memory: torch's history of its allocator, and what it says.
+"""Which lines held a GPU's memory when it was used up (`run.oom_snapshot`): torch's history of its
+allocator, and what it says.
 
 The whole of it is a pickle for https://pytorch.org/memory_viz. Nobody of us reads that again: a
 pickle may run anything. What we tell is worked out here, and written as JSON beside it.
@@ -11,12 +12,11 @@ import json
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...common import files, units
-from ...common.held_memory import Action, Held, held
 from ...events.paths import SNAPSHOT, TRACES
 from . import torch_private
 from .memory import is_gpu_out_of_memory
@@ -26,37 +26,29 @@ ENTRIES = 100_000
 """What the allocator did last, that is kept: some ten steps of a large model."""
 _NO_LINE = "no line of Python, as in a backward pass"
 _TOLD = 3
+_MOST_PLACES = 20
+"""Places that are written down."""
 _from_start = False
 """Whether `run.oom_snapshot` asks for what held the memory when it was used up."""
 
 
-class Recording:
-    """The history of a few steps. It has what `torch.profiler.profile` has."""
+class Place(NamedTuple):
+    """What one line of code held."""
 
-    def __init__(self) -> None:
-        self._went_on = False
-        self._snapshot: dict[str, Any] = {}
+    place: str
+    bytes: int
+    blocks: int
 
-    def start(self) -> None:
-        """Begin, unless the script or `run.oom_snapshot` has begun before."""
-        self._went_on = any(torch_private.memory_snapshot()["device_traces"])
-        if not self._went_on:
-            torch_private.record_memory(ENTRIES)
 
-    def step(self) -> None:
-        """A step is over."""
+class Held(NamedTuple):
+    """What was held at one moment."""
 
-    def stop(self) -> None:
-        """Take what there is, and end."""
-        try:
-            self._snapshot = torch_private.memory_snapshot()
-        finally:
-            if not self._went_on:
-                torch_private.end_recording_memory()
-
-    def write(self, folder: Path, name: str) -> None:
-        """Write the files NAME.pickle and NAME.json in the run folder `folder`. Raises OSError."""
-        write(folder, name, self._snapshot, summary(self._snapshot))
+    places: list[Place]
+    """Those that held most, most first."""
+    bytes: int
+    """Of all places, and `early`."""
+    early: int
+    """Bytes of these whose place is not known, as they were allocated before anybody noted it."""
 
 
 def record_from_start() -> None:
@@ -80,7 +72,7 @@ def out_of_memory(err: BaseException, folder: Path, name: str) -> tuple[str, ...
     with contextlib.suppress(Exception):  # the error itself is what has to be told
         snapshot = torch_private.memory_snapshot()
         if any(snapshot["device_traces"]):
-            told = summary(snapshot, out_of_memory=True)
+            told = summary(snapshot)
             with contextlib.suppress(OSError):  # a full disk
                 write(folder, name, snapshot, told)
             return tuple(f"{units.size(one['bytes'])} by {one['place']}" for one in told["places"]
@@ -88,10 +80,9 @@ def out_of_memory(err: BaseException, folder: Path, name: str) -> tuple[str, ...
     return ()
 
 
-def summary(snapshot: Mapping[str, Any], *, out_of_memory: bool = False) -> dict[str, Any]:
-    """What a snapshot says of the device that holds most, as the JSON that is written: bytes, and
-    the lines that hold most. It is the moment when most was held, or that of the last allocation
-    that failed.
+def summary(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """What a snapshot says of the device that held most when an allocation failed there last, as
+    the JSON that is written: bytes, and the lines that held most.
 
     The snapshot's form is in the docstring of `torch.cuda.memory._snapshot`.
     """
@@ -101,11 +92,11 @@ def summary(snapshot: Mapping[str, Any], *, out_of_memory: bool = False) -> dict
     found = []
     for device, trace in enumerate(snapshot["device_traces"]):
         failed = next((i for i in range(len(trace) - 1, -1, -1) if trace[i]["action"] == "oom"),
-                      None) if out_of_memory else None
-        if failed is not None or not out_of_memory:
+                      None)
+        if failed is not None:
             found.append((_held(each[device], trace, failed), device, failed))
     if not found:  # it is older than what is kept
-        found = [(_held(each[device], (), None), device, None) for device in each] \
+        found = [(_held(each[device], (), 0), device, None) for device in each] \
             or [(Held([], 0, 0), 0, None)]
     most, device, failed = max(found, key=lambda one: one[0].bytes)
     reserved = sum(s["total_size"] for s in each[device])
@@ -121,10 +112,10 @@ def summary(snapshot: Mapping[str, Any], *, out_of_memory: bool = False) -> dict
 
 
 def _held(segments: Iterable[Mapping[str, Any]], trace: Iterable[Mapping[str, Any]],
-          failed: int | None) -> Held:
-    """What was held before the entry `failed` of the trace; None: when it was most."""
-    actions: list[Action] = []
-    moment = None
+          failed: int) -> Held:
+    """What was held before the entry `failed` of the trace."""
+    actions: list[tuple[int, int, str | None]] = []
+    moment = 0
     for number, entry in enumerate(trace):
         if number == failed:
             moment = len(actions)
@@ -140,6 +131,36 @@ def _held(segments: Iterable[Mapping[str, Any]], trace: Iterable[Mapping[str, An
                 at_end[block.get("address", address)] = block["size"], _place(block)
             address += block["size"]
     return held(actions, at_end, moment)
+
+
+def held(actions: Sequence[tuple[int, int, str | None]],
+         at_end: Mapping[int, tuple[int, str | None]], moment: int) -> Held:
+    """Who held what after the first `moment` actions, each (address, bytes, place): more than 0
+    bytes are allocated there by this place, less are freed. `at_end`: (bytes, place) by address of
+    everything that is held after the last action. Pure."""
+    live: dict[int, tuple[int, str | None]] = {}
+    then: list[tuple[int, str | None]] = []
+    early = 0
+    for number, (address, size, place) in enumerate(actions):
+        if number == moment:
+            then = list(live.values())
+        if size > 0:
+            live[address] = size, place
+        elif live.pop(address, None) is None and number >= moment:
+            early -= size  # it was there before the first action
+    if moment == len(actions):
+        then = list(live.values())
+    then += [block for address, block in at_end.items() if address not in live]
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for size, place in then:
+        if place is None:
+            early += size
+        else:
+            sums[place][0] += size
+            sums[place][1] += 1
+    places = sorted((Place(place, size, count) for place, (size, count) in sums.items()),
+                    key=lambda one: -one.bytes)
+    return Held(places[:_MOST_PLACES], sum(p.bytes for p in places) + early, early)
 
 
 def _place(entry: Mapping[str, Any]) -> str | None:

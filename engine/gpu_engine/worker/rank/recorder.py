@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import torch
 
     from .pinned_losses import PinnedLosses
-    from .sniff import Sniffer
 
     _Step = tuple[int, int, float | None, int | None, Any, int, float, float]
     """One optimizer step, as the loop reports it, in a plain tuple, as that is made fastest:
@@ -87,8 +86,6 @@ class Recorder:
         self._writer = RecordWriter(path, self, _complain)
         self._tracer = self._writer.tracer
         self._device: torch.device | None = None
-        self.sniffer: Sniffer | None = None
-        """Measures this rank's device now and then."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -138,11 +135,6 @@ class Recorder:
             self.parts.mark(STEP)
         if self._tracer.wanted:
             self._tracer.stepped(step)
-        if self.sniffer is not None and step >= self.sniffer.due and self._device is not None:
-            measured = self.sniffer.measure(step, self._device)
-            if measured is not None:
-                self.write(measured)
-            self.mark()
 
     def left_out(self, step: int, epoch: int, lr: Any) -> None:
         """Record that this optimizer step was left out with its examples: it has no loss. `lr` as

@@ -41,13 +41,6 @@ def record_memory(entries: int) -> None:
     torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=entries)
 
 
-def end_recording_memory() -> None:
-    """The end of `record_memory`."""
-    import torch
-
-    torch.cuda.memory._record_memory_history(None)
-
-
 def memory_snapshot() -> dict[str, Any]:
     """What the allocator of the GPUs has, and what it did since `record_memory`, in the form that
     https://pytorch.org/memory_viz reads. Raises where it is another."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...common import files
 from ...events import schema
-from ...events.paths import MOST_TRACED, SNAPSHOT, TRACE_REQUEST, TRACES
+from ...events.paths import MOST_TRACED, TRACE_REQUEST, TRACES
 from . import gpu_memory, torch_private
 
 _EVERY = 1.0
@@ -38,11 +38,10 @@ class Tracer:
         self._seen: tuple[int, int] | None = None
         self._due = 0.0
         self._steps, self._from, self._until = 0, 0, 0.0
-        self._memory = False
         self._profile: Any = None
         self._first = self._at = self._left = 0
         self._over: Any = None
-        """A profile or recording that is to be written, or the exception that came instead."""
+        """A profile that is to be written, or the exception that came instead."""
 
     # --- in the thread that writes events ---------------------------------------------------------
 
@@ -85,19 +84,14 @@ class Tracer:
             return
         if mine and time.time() < until and 0 < steps <= MOST_TRACED and self._profile is None:
             self._steps, self._from, self._until = steps, first, until
-            self._memory = asked.get("memory") is True
             self.wanted = True
 
     def _written(self, over: Any) -> schema.Trace:
         try:
             if isinstance(over, Exception):
                 raise over
-            name = f"{self._rank}{'-memory' * self._memory}-step-{self._first}"
-            if isinstance(over, gpu_memory.Recording):
-                over.write(self._run, name)
-                return schema.Trace(self._first, self._steps, f"{TRACES}/{name}{SNAPSHOT}")
+            name = f"{self._rank}-step-{self._first}.json.gz"
             folder = gpu_memory.made(self._run)
-            name += ".json.gz"
             temporary = folder / f".{os.getpid()}.{name}"
             over.export_chrome_trace(os.fspath(temporary))
             temporary.chmod(0o600)
@@ -131,8 +125,6 @@ class Tracer:
         """What records the steps that are asked for."""
         import torch
 
-        if self._memory and torch.cuda.is_initialized():
-            return gpu_memory.Recording()
         if torch_private.is_profiled():
             raise RuntimeError("it is being profiled already, by its own code")
         profiler = torch.profiler
@@ -141,8 +133,7 @@ class Tracer:
         # Torch 2.11 warns, into the script's log, of keeping one cycle's events and not all.
         more: dict[str, Any] = {"acc_events": True} if "acc_events" in \
             inspect.signature(profiler.profile).parameters else {}
-        return profiler.profile(schedule=plan, profile_memory=self._memory,
-                                with_stack=self._memory, **more)
+        return profiler.profile(schedule=plan, **more)
 
     def out_of_memory(self, err: BaseException, step: int) -> tuple[str, ...]:
         """Write what a GPU's memory held as `err` came after `step` steps, if that was recorded.
