@@ -58,6 +58,16 @@ def test_every_combination_once_in_order_with_the_values_that_set_gives(axes, re
         assert len(member.spec.name) <= LONGEST_NAME
 
 
+def test_modes_are_compared_on_the_same_devices_of_which_single_takes_the_first():
+    devices = {"ids": ["2", "0", "1"]}, {"pick": 3}
+    for chosen, first in zip(devices, ({"ids": ["2"]}, {"pick": 1}), strict=True):
+        spec = from_dict(to_dict(TASK) | {"devices": chosen})
+        found = members(spec, "parallel.mode=single,dp,ddp")
+        assert [to_dict(m.spec, defaults=False)["devices"] for m in found] == [
+            first, chosen, chosen]
+        assert to_dict(members(spec, "train.lr=1,2")[0].spec, defaults=False)["devices"] == chosen
+
+
 def test_names_tell_the_values_shortly():
     found = members(TASK, "train.lr=3e-4", "batch.size=128", repeat=2)
     assert [m.spec.name for m in found] == ["vgg lr=3e-4 size=128 #1", "vgg lr=3e-4 size=128 #2"]

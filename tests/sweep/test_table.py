@@ -14,17 +14,18 @@ from gpu_engine.sweep.track import Extent, Track
 
 
 def one(index, value, state="completed", *, least=None, last=None, repeat=None, why=None,
-        seconds=10.0, accuracy=None, steps=20):
+        seconds=10.0, accuracy=None, steps=20, rate=None):
     extents = {} if least is None else {
         "loss": Extent(least, least, least if last is None else last)}
     if accuracy is not None:
         extents["eval:accuracy"] = Extent(*accuracy)
     return One(f"{index:04x}", index, {"train.lr": value}, repeat, f"t lr={value}", state, why,
-               seconds, steps, extents)
+               seconds, steps, extents, rate)
 
 
 def test_mean_and_sample_standard_deviation_over_the_seeds():
-    found = points([one(1, "a", least=0.3), one(2, "a", least=0.5, seconds=20.0, steps=10),
+    found = points([one(1, "a", least=0.3, rate=100.0),
+                    one(2, "a", least=0.5, seconds=20.0, steps=10, rate=200.0),
                     one(3, "a", least=0.7), one(4, "b", least=0.4), one(5, "b", least=0.2)], By())
     assert [p.values["train.lr"] for p in found] == ["b", "a"]
     # b: mean 0.3; the squares of ±0.1 add up to 0.02, over n - 1 = 1
@@ -34,7 +35,7 @@ def test_mean_and_sample_standard_deviation_over_the_seeds():
     assert found[1].steps == (10, 20)
     assert found[1].seconds == pytest.approx(40 / 3)
     assert sweep_table.cells(found[1]) == ["a", "3 done", "0.500 ± 0.200 (3)", "0.500 ± 0.200 (3)",
-                                     "10–20", "00:13"]
+                                     "10–20", "00:13", "150"]
 
 
 def test_only_runs_that_are_done_count_while_there_are_any():
@@ -47,7 +48,7 @@ def test_only_runs_that_are_done_count_while_there_are_any():
         ("a", 0.5, False), ("b", 0.5, True), ("d", 0.9, True), ("c", None, True)]
     assert found[0].counts == {"done": 1, "running": 1, "failed": 1}
     assert sweep_table.cells(found[1])[2].startswith("~0.500 ± 0.141 (2)")
-    assert sweep_table.cells(found[3]) == ["c", "1 waiting, 1 failed", "–", "–", "–", "–"]
+    assert sweep_table.cells(found[3]) == ["c", "1 waiting, 1 failed", *"–––––"]
     assert count(mixed) == {"done": 1, "running": 2, "waiting": 1, "failed": 3, "stopped": 1}
     assert [(why, [m.index for m in whose]) for why, whose in failures(mixed)] == [
         ("rank 0: boom", [2, 5]), ("no room", [8])]
@@ -72,6 +73,17 @@ def test_values_that_are_not_finite_are_left_out_and_counted():
     assert sweep_table.cells(found[0])[2:4] == ["0.600 ± 0.141 (2)", "0.700"]
     assert sweep_table.notes(found, By())[-1] == \
         "1 run ended with a loss that is not finite; means leave it out"
+
+
+def test_examples_a_second_are_the_ranks_medians_added_up():
+    track = Track()
+    for rank, rates in enumerate(([1.0, 30.0, 32.0], [2.0, 40.0, 44.0])):
+        track.fold(rank, start())
+        for at, rate in enumerate(rates, 1):
+            track.fold(rank, Step(at, 0.1, 0, loss=1.0, losses=(1.0,), samples_per_s=rate))
+    assert track.samples_per_s == 70.0
+    track.fold(2, start())  # a rank that tells none: the sum is not known
+    assert track.samples_per_s is None
 
 
 def start(attempt=1, process=None):

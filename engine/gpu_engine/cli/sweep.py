@@ -152,6 +152,7 @@ def _json(found: Group, members: Sequence[One], by: By) -> str:
         "by": by.text, "points": [
             {"values": p.values, "counts": p.counts, "best": asdict(p.best), "last": asdict(p.last),
              "partial": p.partial, "steps": p.steps, "seconds": p.seconds,
+             "samples_per_s": p.samples_per_s,
              "runs": [one.id for one in p.members]} for p in points(members, by)],
         "runs": [_member(one, by) for one in members]})
 
@@ -159,7 +160,8 @@ def _json(found: Group, members: Sequence[One], by: By) -> str:
 def _member(one: One, by: By) -> dict[str, object]:
     return {"id": one.id, "index": one.index, "name": one.name, "state": one.state,
             "values": one.values, "repeat": one.repeat, "best": one.best(by), "last": one.last(by),
-            "steps": one.steps, "seconds": one.seconds, "exact": one.exact, "cause": one.why}
+            "steps": one.steps, "seconds": one.seconds,
+            "samples_per_s": one.samples_per_s, "exact": one.exact, "cause": one.why}
 
 
 def _csv(found: Group, members: Sequence[One], by: By) -> str:
@@ -173,9 +175,10 @@ def _csv(found: Group, members: Sequence[One], by: By) -> str:
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["run", "index", "name", "state", *map(text, found.keys), "repeat",
                    f"best {by.text}",
-                   f"last {by.text}", "steps", "seconds", "cause"])
+                   f"last {by.text}", "steps", "seconds", "samples_per_s", "cause"])
     for one in members:
         rows.writerow([text(one.id), one.index, text(one.name), one.state,
                        *(text(one.values.get(key)) for key in found.keys), one.repeat,
-                       one.best(by), one.last(by), one.steps, one.seconds, text(one.why)])
+                       one.best(by), one.last(by), one.steps, one.seconds, one.samples_per_s,
+                       text(one.why)])
     return out.getvalue()

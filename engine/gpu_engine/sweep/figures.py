@@ -32,6 +32,8 @@ class Figures:
     steps: int | None = None
     values: dict[str, Extent] = field(default_factory=dict)
     """How far each value has gone, by its name."""
+    samples_per_s: float | None = None
+    """Examples a second of all ranks."""
     exact: bool = True
     """False: only parts of the first rank's events were read, as there are so many."""
 
@@ -57,7 +59,7 @@ def of(run: Path) -> Figures:
     for rank in ranks if exact else ranks[:1]:
         for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
             track.fold(rank, event)
-    return Figures(track.steps, track.extents(), exact)
+    return Figures(track.steps, track.extents(), track.samples_per_s if exact else None, exact)
 
 
 class FiguresOf:

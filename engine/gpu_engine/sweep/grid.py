@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.plan import own_command
+from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys, known_keys
 from gpu_engine.spec.write import flat, to_dict
@@ -171,7 +172,14 @@ def _with_values(spec: RunSpec, values: dict[str, str]) -> RunSpec:
     if own:
         data["task"]["command"] = [_filled(arg, own) for arg in spec.task.command or ()]
     apply_sets(data, [f"{k}={v}" for k, v in values.items() if k not in own])
-    return from_dict(data)
+    made = from_dict(data)
+    most = modes.get(made.parallel.mode).most_devices
+    if "parallel.mode" not in values or most is None:
+        return made
+    # Modes are compared on the same devices: one that uses fewer takes the first of them.
+    ids, pick = made.devices.ids, made.devices.pick
+    return replace(made, devices=replace(made.devices, ids=ids and ids[:most],
+                                         pick=pick and min(pick, most)))
 
 
 def _filled(arg: str, own: dict[str, str]) -> str:

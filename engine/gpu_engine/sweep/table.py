@@ -53,6 +53,8 @@ class One:
     """What its attempts took."""
     steps: int | None = None
     extents: dict[str, Extent] = field(default_factory=dict)
+    samples_per_s: float | None = None
+    """Examples a second of all its ranks."""
     exact: bool = True
     """False: so much is recorded that only parts were read."""
 
@@ -100,6 +102,8 @@ class Point:
     """The least and the greatest number of steps of the runs that the figures are of."""
     seconds: float | None
     """What those took, the mean."""
+    samples_per_s: float | None
+    """Examples a second of those, the mean."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -166,10 +170,12 @@ def _point(group: Sequence[One], by: By) -> Point:
     counted = done or [one for one in group if one.best(by) is not None]
     steps = [one.steps for one in counted if one.steps is not None]
     times = [one.seconds for one in counted if one.seconds is not None]
+    rates = [one.samples_per_s for one in counted if one.samples_per_s is not None]
     return Point(group[0].values, tuple(group), stat([one.best(by) for one in counted]),
                  stat([one.last(by) for one in counted]), not done,
                  (min(steps), max(steps)) if steps else None,
-                 statistics.fmean(times) if times else None)
+                 statistics.fmean(times) if times else None,
+                 statistics.fmean(rates) if rates else None)
 
 
 # --- as text -------------------------------------------------------------------------------------
@@ -182,14 +188,22 @@ def short(keys: Sequence[str]) -> list[str]:
 
 def heads(keys: Sequence[str], by: By) -> list[str]:
     """What stands above the columns."""
-    return [*short(keys), "runs", f"best {by.name}", "last", "steps", "time"]
+    return [*short(keys), "runs", f"best {by.name}", "last", "steps", "time", "examples/s"]
 
 
 def cells(point: Point) -> list[str]:
     """A line of the table."""
     return [*(clean(v, LONGEST) for v in point.values.values()), _counted(point),
             ("~" if point.partial and point.best.mean is not None else "") + _figure(point.best),
-            _figure(point.last), _steps(point), units.clock(point.seconds)]
+            _figure(point.last), _steps(point), units.clock(point.seconds),
+            rate(point.samples_per_s)]
+
+
+def rate(samples_per_s: float | None) -> str:
+    """"1,234", or "12.3" below a hundred."""
+    if samples_per_s is None:
+        return units.UNKNOWN
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
 
 
 def summary(of: int, members: Sequence[One]) -> str:

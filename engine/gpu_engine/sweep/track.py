@@ -4,6 +4,7 @@ each. Pure."""
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ class _Rank:
     """The values of one rank: name → step → value."""
 
     values: dict[str, dict[int, float]] = field(default_factory=dict)
+    rates: list[float] = field(default_factory=list)
+    """Examples a second, as its step events tell."""
     fresh: bool = False
     """Whether a new attempt has begun, none of whose steps is known yet."""
     second: bool = False
@@ -56,6 +59,8 @@ class Track:
         elif isinstance(event, Step):
             if event.n:
                 self._step(at, event)
+            if event.samples_per_s is not None:
+                at.rates.append(event.samples_per_s)
         elif isinstance(event, Eval):
             self._named(at, event.step, event.values, EVAL)
         elif isinstance(event, Metric):
@@ -66,6 +71,13 @@ class Track:
         """The last step whose loss is known, of the slowest rank."""
         last = [max(at.values[LOSS]) for at in self._ranks.values() if at.values.get(LOSS)]
         return min(last, default=None)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Examples a second of all ranks together, by the median of each, which a slow first step
+        does not move. None unless all tell theirs, as the ranks of a script do not."""
+        each = [at.rates for at in self._ranks.values() if not at.second]
+        return sum(map(statistics.median, each)) if each and all(each) else None
 
     def extents(self) -> dict[str, Extent]:
         """Every value's extent by its name: "loss", the mean of the ranks' losses at each step;

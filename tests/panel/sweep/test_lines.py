@@ -79,12 +79,13 @@ def test_a_point_with_one_run_is_that_run():
     _head, rows = lines.build(points(single, By()), ["train.lr"], By(), 100)
     assert [row.key for row in rows] == ["0003", "0001", "0002", "0004"]
     assert text(rows[0].lines[0]).split() == [
-        "3", "0003", "✗", "failed", "~0.200", "0.200", "20", "00:10", "rank", "0:", "boom"]
+        "3", "0003", "✗", "failed", "~0.200", "0.200", "20", "00:10", "–", "rank",
+        "0:", "boom"]
     assert lines.below(points(single, By()), By(), 76)[1:] == lines.below(
         points(single, By()), By(), 76)[-1:]  # no failure is told twice
     only = lines.build(points([replace(m, values={}) for m in MEMBERS], By()), [], By(), 76,
                        unfolded={"point 1"})[1]
     assert [row.key for row in only] == ["point 1", "0001", "0002", "0003", "0004"]
     assert lines.markdown(points(MEMBERS, By()), ["train.lr"], By())[2:] == [
-        "| 3e-4 | 1 waiting, 1 failed | ~0.200 | 0.200 | 20 | 00:10 |",
-        "| 1e-3 | 2 done | 0.600 ± 0.141 (2) | 0.600 ± 0.141 (2) | 20 | 00:10 |"]
+        "| 3e-4 | 1 waiting, 1 failed | ~0.200 | 0.200 | 20 | 00:10 | – |",
+        "| 1e-3 | 2 done | 0.600 ± 0.141 (2) | 0.600 ± 0.141 (2) | 20 | 00:10 | – |"]

@@ -17,8 +17,9 @@ POINT = "point "
 _GAP = 2
 _NARROW = 10
 """Cells of a value, where there is little room."""
-_GO = (-1, -2, -3)
-"""The columns that go first where there is too little room: time, steps, the last value."""
+_GO = (-1, -2, -3, -4)
+"""The columns that go first where there is too little room: examples a second, time, steps, the
+last value."""
 
 
 def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
@@ -97,7 +98,7 @@ def _member(one: One, keys: int, by: By) -> list[str]:
     number = f"└ #{one.repeat}" if one.repeat is not None else "└"
     return [*[number, *[""] * keys][:keys], f"{one.id} {glyph(one.state)} {one.kind}",
             units.loss(one.best(by)), units.loss(one.last(by)), units.count(one.steps),
-            units.clock(one.seconds)]
+            units.clock(one.seconds), sweep_table.rate(one.samples_per_s)]
 
 
 def _sizes(table: Sequence[Sequence[str]], keys: int, width: int) -> list[int]:
