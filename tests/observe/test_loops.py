@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
+
+from gpu_engine.cli import cli
 
 from .kit import Ran, observe, observe_each
 
@@ -186,8 +189,14 @@ def test_loader_workers_are_no_ranks_and_values_that_a_script_logs_are_added(eac
     assert len(seen.of("start")) == 1
     assert seen.losses() == seen.printed()
     assert len(seen.losses()) == 9
-    assert [{k: e[k] for k in ("step", "accuracy", "tensor")} for e in seen.of("metric")] \
-        == [{"step": 9, "accuracy": 0.93, "tensor": 2.5}]
+    first, second = ({k: v for k, v in e.items() if k not in ("t", "kind")}
+                     for e in seen.of("metric"))
+    assert first == {"step": 9, "accuracy": 0.93, "tensor": 2.5, "step_": 1, "huge": None, "_": 5}
+    assert len(second) == 1 + 40
+    shown = CliRunner().invoke(cli, ["show", seen.run.id], env={
+        "GPU_PANEL_HOME": str(seen.run.path.parents[1])}).output
+    assert "value39 39" in shown
+    assert "… 14 values under other names (--json has all)" in shown  # of 44
 
 
 def test_what_is_over_within_a_moment_has_told_its_memory(each):
