@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..events import notices, schema
+from . import torch_private
 from .optimizers import Optimizer, Optimizers
 
 STEPS = 100
@@ -29,14 +30,15 @@ class Clips:
         """Called before gradients are clipped, after so many steps."""
         self.over = self.over or steps > STEPS
         self._before = [] if self.over else [
-            (one, grad._version) for one in self._optimizers.alive()
+            (one, torch_private.changes_of(grad)) for one in self._optimizers.alive()
             if (grad := one.gradient()) is not None]
 
     def ended(self, most: Any) -> None:
         """Called after gradients were clipped to the norm or value `most`."""
         for one, version in self._before:
             grad = one.gradient()
-            if grad is not None and grad._version != version and isinstance(most, (int, float)):
+            if grad is not None and torch_private.changes_of(grad) != version \
+                    and isinstance(most, (int, float)):
                 self.clipped[one.number] = most
 
     def unscaled(self, scaler: Any, optimizer: Any) -> schema.Warning | None:
