@@ -30,6 +30,9 @@ def ran(tmp_path, words: str, epochs: int = 4) -> Ran:
     ("group", 150, ["not-reduced"]),
     ("group ddp save", 1, ["data-not-divided", "same-file"]),
     ("group ddp sampler", 4, ["set-epoch"]),
+    ("group ddp module sampler set_epoch", 150, ["not-reduced"]),
+    ("group ddp sampler one_part set_epoch", 2, ["data-not-divided"]),
+    ("group ddp sampler one_replica set_epoch", 2, ["data-not-divided"]),
 ])
 def test_what_a_script_does_not_share_is_told(home, tmp_path, words, epochs, codes):
     seen = ran(tmp_path, words, epochs)

@@ -29,6 +29,7 @@ ANEW = ("binary,chdir,fork,threads", "no torch")
 @pytest.mark.parametrize(("how", "state", "outcome"), [
     ("binary,chdir,fork,threads", "completed", "completed"),
     ("raise", "failed", "failed"), ("exit", "failed", "failed"), ("kill", "failed", "failed"),
+    ("at once", "completed", "completed"),
     ("hook", "failed", "failed"), ("no torch", "failed", "failed")])
 def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
     seen = observe("odd.py", how, bare=how not in ANEW)

@@ -2,7 +2,9 @@
 
 group, ddp, fsdp: make a process group; wrap the model; divide it
 by_hand: average the gradients without DistributedDataParallel
+module: call the model inside of DistributedDataParallel, which then exchanges nothing
 sampler, set_epoch: divide the data; in another order each epoch
+one_part, one_replica: a sampler that gives all ranks the same part, or everything
 shard: each rank has other data of its own
 validate: a data set that no rank divides is evaluated, after every step
 save, rank0: all ranks save, or only rank 0
@@ -37,14 +39,17 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 data = TensorDataset(torch.randn(64, 8, generator=torch.Generator().manual_seed(1)))
 if "shard" in words:
     data = Subset(data, range(rank, 64, world))
-sampler = DistributedSampler(data) if "sampler" in words else None
+how = {"rank": 0} if "one_part" in words else {}
+if "one_replica" in words:
+    how = {"rank": 0, "num_replicas": 1}
+sampler = DistributedSampler(data, **how) if "sampler" in words else None
 loader = DataLoader(data, batch_size=4, sampler=sampler)
 held_out = DataLoader(TensorDataset(torch.zeros(8, 8)), batch_size=4)
 for epoch in range(epochs):
     if "set_epoch" in words:
         sampler.set_epoch(epoch)
     for (x,) in loader:
-        loss = (model(x) - 1).square().mean()
+        loss = ((model.module if "module" in words else model)(x) - 1).square().mean()
         optimizer.zero_grad()
         loss.backward()
         if "by_hand" in words:

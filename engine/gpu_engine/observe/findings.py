@@ -146,7 +146,8 @@ class Findings:
             if self._rank == 1:
                 self._warn(notices.apart(self._world, step, group=False))
         elif losses and self._noted_by_another("trains apart"):
-            self._warn(notices.apart(self._world, step - self._exchanged[0], group=True))
+            self._warn(notices.apart(self._world, step - self._exchanged[0], group=True,
+                                     wrapped=self._wrapper is not None))
 
     def _train_apart(self, step: int, over: bool) -> bool | None:
         """Whether no gradient has ever left this rank; None: not known yet."""
@@ -156,8 +157,9 @@ class Findings:
         if not distributed.is_initialized():
             return not self._had_group and self._wrapper is None  # else the group is gone by now
         group: Any = distributed.group.WORLD
-        if self._wrapper is not None or group is None or distributed.get_pg_count() != 1 \
-                or not self.plain():
+        # DistributedDataParallel exchanges nothing if only its `module` is called.
+        if (self._wrapper is not None and self.ddp() is None) or group is None \
+                or distributed.get_pg_count() != 1 or not self.plain():
             return False
         count = torch_private.operations_of(group)
         if self._exchanged is None:
@@ -174,8 +176,10 @@ class Findings:
         """Tell if all ranks load the same examples, though they average their gradients."""
         if loader.trace is None or not self._in_step():
             return
-        if self._noted_by_another(f"loads {loader.trace}"):
-            self._warn(notices.undivided(self._world, loader.examples, loader.sampler))
+        if self._noted_by_another(f"loads {loader.trace} {loader.part}"):
+            rank, replicas = loader.part[:2]
+            self._warn(notices.undivided(self._world, loader.examples, loader.sampler)
+                       if replicas == 1 else notices.same_part(self._world, rank, replicas))
 
     def _in_step(self) -> bool:
         """Whether the model is DistributedDataParallel's, over all ranks."""
@@ -230,8 +234,10 @@ class _Loader:
         self.judged = False
         self.examples = 0
         self.trace: str | None = None
-        """Tells its data set from another; None: it is divided among the ranks, or may be."""
+        """Tells its data set from another; None: it is not known which examples it takes."""
         self.sampler = type(loader.sampler).__name__
+        self.part: tuple[int, ...] = (0, 1)
+        """Which part of how many the loader takes, and what else decides which examples it has."""
         self._sampler = weakref.ref(loader.sampler)
         self.epochs = [self.epoch()]
         """For each iteration the epoch of a DistributedSampler that shuffles; else None."""
@@ -239,7 +245,12 @@ class _Loader:
             return
         self.examples = len(loader.dataset)
         batches = type(loader.batch_sampler) in (type(None), data.BatchSampler)
-        if batches and type(loader.sampler) in (data.SequentialSampler, data.RandomSampler):
+        own = loader.sampler
+        if type(own) is data.DistributedSampler and own.dataset is loader.dataset:
+            self.part = (own.rank, own.num_replicas, own.shuffle, own.seed, own.drop_last)
+        elif type(own) not in (data.SequentialSampler, data.RandomSampler):
+            return
+        if batches:
             self.trace = data_sets.trace(loader.dataset)
 
     def epoch(self) -> int | None:
