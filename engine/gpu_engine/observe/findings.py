@@ -3,9 +3,9 @@ anything, devices that are not used, data that is not divided among the ranks.
 
 A script may be right in a way that is not known here: it reduces its gradients by hand, divides
 its data itself, lets each rank try another seed. So each finding needs evidence, and without it
-nothing is said. None of them needs anything from a step: modules are seen as they are put into
-others, data sets as they are iterated over, files as they are saved; the rest is looked at by the
-thread that writes the record, until the first steps are done.
+nothing is said. None of them needs anything from a step but the first few: modules are seen as they
+are put into others, the first batches as they are loaded, files as they are saved; the rest is
+looked at by the thread that writes the record, until the first steps are done.
 
 What is told and under which codes: `events.notices`.
 """
@@ -26,7 +26,7 @@ import torch
 
 from ..common.files import open_inside
 from ..events import notices, schema
-from . import data_sets, torch_private
+from . import batches, torch_private
 
 STEPS = 3
 """The first steps, after which there is something to tell."""
@@ -91,6 +91,13 @@ class Findings:
                 self._loader = _Loader(loader, step)
             elif step - before.step < STEPS:
                 before.judged = True  # which of the two it trains with can't be told
+
+    def loaded(self, loader: int, batch: Any) -> None:
+        """Called with each batch that a DataLoader gives, and the loader's id."""
+        mine = self._loader
+        if mine is not None and len(mine.read) < STEPS and not mine.judged and mine.id == loader:
+            with contextlib.suppress(Exception):
+                mine.read.append(list(batches.contents(batch)))
 
     def saved(self, target: Any, step: int) -> None:
         """Called when the script has saved something with torch.save. `step`: steps so far."""
@@ -168,10 +175,11 @@ class Findings:
     # --- data ------------------------------------------------------------------------------------
 
     def _undivided(self, loader: _Loader) -> None:
-        """Tell if all ranks load the same examples, though they average their gradients."""
-        if loader.trace is None or not self._in_step():
+        """Tell if all ranks train on the same batches, though they average their gradients."""
+        if not loader.takes_all or len(loader.read) < STEPS or not all(loader.read) \
+                or not self._in_step():
             return
-        if self._noted_by_another(f"loads {loader.trace}"):
+        if self._noted_by_another(f"loads {loader.read}"):
             self._warn(notices.undivided(self._world, loader.examples, loader.sampler))
 
     def _in_step(self) -> bool:
@@ -221,13 +229,16 @@ class _Loader:
     def __init__(self, loader: Any, step: int) -> None:
         """Its iteration begins after `step` steps."""
         data = torch.utils.data
-        self.ref = weakref.ref(loader)
+        self.ref, self.id = weakref.ref(loader), id(loader)
         self.step = self.last = step
         """Steps before its first and before its last iteration."""
         self.judged = False
         self.examples = 0
-        self.trace: str | None = None
-        """Tells its data set from another; None: it is divided among the ranks, or may be."""
+        self.takes_all = False
+        """Whether its sampler takes all that the data set says to have. Only what is read tells
+        whether that is the same on all ranks: a data set may divide itself."""
+        self.read: list[list[object]] = []
+        """Contents of its first batches."""
         self.sampler = type(loader.sampler).__name__
         self._sampler = weakref.ref(loader.sampler)
         self.epochs = [self.epoch()]
@@ -235,9 +246,8 @@ class _Loader:
         if isinstance(loader.dataset, data.IterableDataset):
             return
         self.examples = len(loader.dataset)
-        batches = type(loader.batch_sampler) in (type(None), data.BatchSampler)
-        if batches and type(loader.sampler) in (data.SequentialSampler, data.RandomSampler):
-            self.trace = data_sets.trace(loader.dataset)
+        self.takes_all = type(loader.batch_sampler) in (type(None), data.BatchSampler) \
+            and type(loader.sampler) in (data.SequentialSampler, data.RandomSampler)
 
     def epoch(self) -> int | None:
         """The epoch by which its examples are shuffled now."""
