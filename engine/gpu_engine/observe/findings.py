@@ -3,9 +3,9 @@ anything, devices that are not used, data that is not divided among the ranks.
 
 A script may be right in a way that is not known here: it reduces its gradients by hand, divides
 its data itself, lets each rank try another seed. So each finding needs evidence, and without it
-nothing is said. None of them needs anything from a step: modules are seen as they are put into
-others, data sets as they are iterated over, files as they are saved; the rest is looked at by the
-thread that writes the record, until the first steps are done.
+nothing is said. None of them needs anything from a step but the first few: modules are seen as they
+are put into others, the first batches as they are loaded, files as they are saved; the rest is
+looked at by the thread that writes the record, until the first steps are done.
 
 What is told and under which codes: `events.notices`.
 """
@@ -27,7 +27,7 @@ import torch
 
 from ..common.files import open_inside
 from ..events import notices, schema
-from . import data_sets, torch_private
+from . import batches, torch_private
 
 STEPS = 3
 """The first steps, after which there is something to tell."""
@@ -92,6 +92,13 @@ class Findings:
                 self._loader = _Loader(loader, step)
             elif step - before.step < STEPS:
                 before.judged = True  # which of the two it trains with can't be told
+
+    def loaded(self, loader: int, batch: Any) -> None:
+        """Called with each batch that a DataLoader gives, and the loader's id."""
+        mine = self._loader
+        if mine is not None and len(mine.read) < STEPS and not mine.judged and mine.id == loader:
+            with contextlib.suppress(Exception):
+                mine.read.append(list(batches.contents(batch)))
 
     def saved(self, target: Any, step: int) -> None:
         """Called when the script has saved something with torch.save. `step`: steps so far."""
@@ -173,10 +180,11 @@ class Findings:
     # --- data ------------------------------------------------------------------------------------
 
     def _undivided(self, loader: _Loader) -> None:
-        """Tell if all ranks load the same examples, though they average their gradients."""
-        if loader.trace is None or not self._in_step():
+        """Tell if all ranks train on the same batches, though they average their gradients."""
+        if not loader.takes_known or len(loader.read) < STEPS or not all(loader.read) \
+                or not self._in_step():
             return
-        if self._noted_by_another(f"loads {loader.trace} {loader.part}"):
+        if self._noted_by_another(f"loads {loader.read} {loader.part}"):
             rank, replicas = loader.part[:2]
             self._warn(notices.undivided(self._world, loader.examples, loader.sampler)
                        if replicas == 1 else notices.same_part(self._world, rank, replicas))
@@ -228,13 +236,16 @@ class _Loader:
     def __init__(self, loader: Any, step: int) -> None:
         """Its iteration begins after `step` steps."""
         data = torch.utils.data
-        self.ref = weakref.ref(loader)
+        self.ref, self.id = weakref.ref(loader), id(loader)
         self.step = self.last = step
         """Steps before its first and before its last iteration."""
         self.judged = False
         self.examples = 0
-        self.trace: str | None = None
-        """Tells its data set from another; None: it is not known which examples it takes."""
+        self.takes_known = False
+        """Whether its sampler says which part it takes of what the data set says to have. Only what
+        is read tells whether that is the same on all ranks: a data set may divide itself."""
+        self.read: list[list[object]] = []
+        """Contents of its first batches."""
         self.sampler = type(loader.sampler).__name__
         self.part: tuple[int, ...] = (0, 1)
         """Which part of how many the loader takes, and what else decides which examples it has."""
@@ -244,14 +255,12 @@ class _Loader:
         if isinstance(loader.dataset, data.IterableDataset):
             return
         self.examples = len(loader.dataset)
-        batches = type(loader.batch_sampler) in (type(None), data.BatchSampler)
         own = loader.sampler
         if type(own) is data.DistributedSampler and own.dataset is loader.dataset:
             self.part = (own.rank, own.num_replicas, own.shuffle, own.seed, own.drop_last)
         elif type(own) not in (data.SequentialSampler, data.RandomSampler):
             return
-        if batches:
-            self.trace = data_sets.trace(loader.dataset)
+        self.takes_known = type(loader.batch_sampler) in (type(None), data.BatchSampler)
 
     def epoch(self) -> int | None:
         """The epoch by which its examples are shuffled now."""

@@ -370,7 +370,7 @@ def _find(undo: _Undo, direct: bool) -> None:
 
 def _watch_loaders_and_saves(undo: _Undo) -> None:
     loader = import_module("torch.utils.data").DataLoader
-    began = parts.watch_loader(loader, undo.set, lambda: _parts_of(observer.rec))
+    began = parts.watch_loader(loader, undo.set, lambda: _parts_of(observer.rec), _loaded)
     undo.set(loader, "__iter__", _around_iter(loader.__iter__, began))
     undo.set(torch, "save", _around_save(torch.save))
 
@@ -382,6 +382,11 @@ def _parts_of(rec: ScriptRecorder | None) -> parts.ScriptParts | None:
 def _module_registered(module: Any, name: str, inner: Any) -> None:
     if observer.findings is not None:
         observer.findings.registered(module, name, inner)
+
+
+def _loaded(loader: int, batch: Any) -> None:
+    if observer.findings is not None:
+        observer.findings.loaded(loader, batch)
 
 
 def _around_iter(iterate: Any, began: Callable[[Any, Any], None]) -> Any:
