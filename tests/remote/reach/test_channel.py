@@ -31,7 +31,8 @@ def box(script: str = 'exec "$@"', python: str | None = sys.executable) -> Host:
 
 def fake(body: str) -> Host:
     """One whose agent is a few lines of shell, run when it is asked who it is."""
-    return box("while [ -z \"$line\" ]; do read -r line; done; word=$(echo \"$line\" | sed 's/.*agent \\([0-9a-f]*\\).*/\\1/'); "
+    return box("while [ -z \"$line\" ]; do read -r line; done; "
+               "word=$(echo \"$line\" | sed 's/.*agent \\([0-9a-f]*\\).*/\\1/'); "
                "echo; echo gpu-panel-agent $word; "
                f"while read -r line; do case $line in *hello*) break;; esac; done; {body}")
 
