@@ -118,6 +118,13 @@ def test_a_pause_between_two_steps_is_not_free():
     assert judge([IDLE, unknown, IDLE]).state == "unknown"
 
 
+def test_the_newest_readings_decide():
+    busy, idle = (Snapshot(1.0, (replace(IDLE, utilization=u),)) for u in (0.5, 0.0))
+    states = [judge_all(looks, {})[IDLE.device.id].state for looks in (
+        [busy, busy, idle, idle, idle], [idle, idle, idle, idle, busy])]
+    assert states == ["free", "busy"]
+
+
 def test_a_slice_is_judged_without_utilisation():
     mig = replace(GPU, kind="mig", name="A100 MIG 1g.10gb 0:0")
     idle = replace(IDLE, device=mig, utilization=None)
