@@ -184,9 +184,9 @@ def test_events(tmp_path: Path, lines: list[bytes]):
     grouped(lines, lambda line: None)
 
 
-_LINES = (*events_of(0), b"  File \"a.py\", line 1\n    x\n", b"Traceback (most recent call last):\n",
-          b"Current thread 0x1 (most recent call first):\n", b"2026-01-01 12:34:56 ",
-          b"x\n")
+_LINES = (*events_of(0), b'  File "a.py", line 1\n    x\n', b"2026-01-01 12:34:56 ", b"x\n",
+          b"Traceback (most recent call last):\n",
+          b"Current thread 0x1 (most recent call first):\n")
 _PIECES = st.one_of(
     st.sampled_from(_LINES), st.sampled_from(_LINES).map(lambda line: line.rstrip(b"\n") + b","),
     st.sampled_from([b'{"kind":"%b"},' % e["kind"].encode() for e in EVENTS]),
