@@ -20,7 +20,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.cause import Failure, describe_exit, first_cause, traceback_in
 from gpu_engine.supervisor.children import descendants
 
-from ..conftest import PATIENCE, slots, wait_for
+from ..conftest import patience, slots, wait_for
 from ..faults.kit import Box
 
 SCRIPT = """
@@ -56,7 +56,7 @@ def _on(device, core):
     return replace(device, cores=(core,))
 
 
-def ended(run: runs.Run, seconds: float = PATIENCE) -> runs.State:
+def ended(run: runs.Run, seconds: float | None = None) -> runs.State:
     return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
 
 
@@ -232,7 +232,7 @@ if rank == 0:
     quick = ("import sys; from pathlib import Path; from gpu_engine.runs.folder import Run; "
              "from gpu_engine.supervisor import supervise; supervise.LINGER = 0.2; "
              "supervise.Supervisor(Run(Path(sys.argv[1])), 0o22).supervise()")
-    subprocess.run([sys.executable, "-c", quick, str(run.path)], check=True, timeout=PATIENCE)
+    subprocess.run([sys.executable, "-c", quick, str(run.path)], check=True, timeout=patience())
     assert run.state().state == state
     assert ("still running" in (run.state().reason or "")) == (not said)
     assert ("uploaded" in events_path(run.path, 0).read_text()) == said
@@ -388,7 +388,7 @@ def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
         assert not procs.send(process.pid, ticks, signal.SIGKILL, lambda pid: False)
         assert process.poll() is None
         assert procs.send(process.pid, ticks, signal.SIGTERM)
-        assert process.wait(600) == -signal.SIGTERM
+        assert process.wait() == -signal.SIGTERM
         assert not procs.send(process.pid, ticks, signal.SIGKILL)
     finally:
         process.kill()
