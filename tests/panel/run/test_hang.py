@@ -21,6 +21,7 @@ from ..run_kit import (
     shown,
     terminal,
     trained,
+    worked,
 )
 
 
