@@ -18,7 +18,7 @@ from gpu_engine.page.server import Server
 from gpu_engine.report import html
 
 from ..command_line import called
-from ..conftest import PATIENCE, wait_for
+from ..conftest import patience, wait_for
 from ..export.kit import Written
 from ..report.test_report import EVIL, Read, trained
 
@@ -69,7 +69,7 @@ def test_a_fault_of_ours_is_no_page_and_the_next_one_comes(server: Server, monke
     status, text = asked(server, f"/{server.token}/fault")
     assert (status, text) == (500, "This page could not be made.\n")
     assert asked(server, f"/{server.token}/")[0] == 200
-    assert repr(faults.get(timeout=PATIENCE)) == "RuntimeError('ours')"
+    assert repr(faults.get(timeout=patience())) == "RuntimeError('ours')"
 
 
 def test_a_page_that_takes_long_to_make_is_kept_for_longer(monkeypatch) -> None:

@@ -24,7 +24,7 @@ from gpu_engine.supervisor.cause import Failure, describe_exit, first_cause, tra
 from gpu_engine.supervisor.children import descendants
 from gpu_engine.supervisor.rank_state import RankState
 
-from ..conftest import PATIENCE, slots, wait_for
+from ..conftest import patience, slots, wait_for
 from ..faults.kit import Box
 
 SCRIPT = """
@@ -60,7 +60,7 @@ def _on(device, core):
     return replace(device, cores=(core,))
 
 
-def ended(run: runs.Run, seconds: float = PATIENCE) -> runs.State:
+def ended(run: runs.Run, seconds: float | None = None) -> runs.State:
     return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
 
 
@@ -436,7 +436,7 @@ def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
         assert not procs.send(process.pid, ticks, signal.SIGKILL, lambda pid: False)
         assert process.poll() is None
         assert procs.send(process.pid, ticks, signal.SIGTERM)
-        assert process.wait(600) == -signal.SIGTERM
+        assert process.wait() == -signal.SIGTERM
         assert not procs.send(process.pid, ticks, signal.SIGKILL)
     finally:
         process.kill()

@@ -161,7 +161,7 @@ def test_file_size_limit_is_a_warning_then_an_error(make) -> None:
                        "sys.exit(main(sys.argv[1:], os.environ))\n")
     rank = ranks.zygote().start(["--run", str(run)], dict(os.environ),
                                 run / "ranks" / "00000.log", limited)
-    assert rank.wait(600) == 1, ranks.logs(run)
+    assert rank.wait() == 1, ranks.logs(run)
     warnings = ranks.read(run, 0, "warning")
     assert len(warnings) == 3
     assert "intact" in warnings[0]["message"]
