@@ -177,6 +177,17 @@ def test_bash_replaces_what_stands_behind_its_word_breaks(value, typed, current,
     assert trimmed(value, typed, current) == told
 
 
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_behind_a_quote_bash_gets_a_text_that_stays_one(monkeypatch, quote):
+    tag = "a$(id)`id`\\\"'!x"
+    monkeypatch.setenv("COMP_LINE", f"gpu-engine note x --tag {quote}a")
+    monkeypatch.setenv("COMP_CURRENT", f"{quote}a")
+    line = answers.Bash(cli, {}, "gpu-engine", "").format_completion(CompletionItem(tag))
+    word = quote + line.partition("\t")[2] + quote
+    said = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
+    assert said.stdout.decode() == tag
+
+
 # --- installing -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("shell", "packaged"), [("bash", False), ("bash", True), ("zsh", False),

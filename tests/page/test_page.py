@@ -52,7 +52,7 @@ def test_only_this_machine_and_who_knows_the_token_is_answered(server: Server) -
     assert asked(server, f"{token}/") == (200, "<p></p>")
     assert asked(server, f"{token}/run/3f2a?x=1") == (200, "<p>run/3f2a</p>")
     for path in ("/", "", "/run/3f2a", f"{token}x/", f"/{server.token[:-1]}/", token,
-                 f"{token}/run/9999", f"{token}/../{server.token}/", "/%C3%A9/"):
+                 f"{token}/run/9999", f"{token}/../{server.token}/", "/%C3%A9/", "foo"):
         status, text = asked(server, path or "/")
         assert (status, "<p>" in text) == (404, False), path
 

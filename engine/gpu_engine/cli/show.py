@@ -52,7 +52,7 @@ def command(run: str, as_json: bool) -> None:
                       "notes": asdict(notes.read(found.path)),
                       "diagnosis": verdicts.to_dict(list(follower.ranks.values()), devices),
                       "hang": None if hang is None else asdict(hang),
-                      "plan": plan.to_dict() if plan is not None else {}}))
+                      "plan": plan.for_people().to_dict() if plan is not None else {}}))
         return
     echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
          f"{found.path}")
