@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Iterable, Sequence
@@ -61,6 +62,11 @@ class PanelApp(ThemedApp):
         `sampler` replace this machine's devices, `hosts` the way to others. `settings`: those of
         settings.toml. `light`: whether the terminal's background is."""
         super().__init__()
+        if self.console.is_dumb_terminal:
+            # Rich says 80x25 of each. Where that is wrong, Textual lays the screen out for one size
+            # and the other in turn for ever, and comes to nothing else, as to its end.
+            with contextlib.suppress(OSError):
+                self.console.size = os.get_terminal_size(2)
         self.settings = settings or Settings()
         self.preset = preset
         self.sets = tuple(sets)
