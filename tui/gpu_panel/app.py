@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
@@ -63,10 +63,9 @@ class PanelApp(ThemedApp):
         settings.toml. `light`: whether the terminal's background is."""
         super().__init__()
         if self.console.is_dumb_terminal:
-            # Rich says 80x25 of each. Where that is wrong, Textual lays the screen out for one size
-            # and the other in turn for ever, and comes to nothing else, as to its end.
-            with contextlib.suppress(OSError):
-                self.console.size = os.get_terminal_size(2)
+            # Rich says 80x25 of each. Where Textual's driver finds another size, the screen is laid
+            # out for the one and the other in turn for ever, and the panel never comes to its end.
+            self.console.size = shutil.get_terminal_size()
         self.settings = settings or Settings()
         self.preset = preset
         self.sets = tuple(sets)
