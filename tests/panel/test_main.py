@@ -124,9 +124,10 @@ def test_a_terminal_that_vanishes_ends_it_even_without_a_hangup_signal():
         process.wait()
 
 
-def test_a_terminal_that_closes_ends_it():
+@pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
+def test_a_terminal_that_closes_ends_it(kind):
     """The kernel sends SIGHUP, and SIGCONT with it."""
-    terminal = Terminal()
+    terminal = Terminal(env={"TERM": kind})
     terminal.until(b"32 global")
     os.close(terminal.fd)
     try:

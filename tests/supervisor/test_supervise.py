@@ -246,7 +246,7 @@ def supervised(plan, change):
     code = ("import sys; from pathlib import Path; from gpu_engine.runs.folder import Run; "
             f"from gpu_engine.supervisor import supervise; {change}; "
             "supervise.Supervisor(Run(Path(sys.argv[1])), 0o22).supervise()")
-    subprocess.run([sys.executable, "-c", code, str(run.path)], check=True, timeout=PATIENCE)
+    subprocess.run([sys.executable, "-c", code, str(run.path)], check=True, timeout=patience())
     return run
 
 
