@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu_engine.runs.folder import Run
 
-from .conftest import PATIENCE
+from .conftest import patience
 
 
 class Attached:
@@ -49,7 +49,7 @@ class Attached:
 
     def reads(self, wanted: str) -> str:
         """What comes next."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience()
         while True:
             over = self.process.poll() is not None
             ready, _, _ = select.select([self.ours], [], [], 0 if over else 0.5)
@@ -74,7 +74,7 @@ class Attached:
 
     def ends(self, status: int | None = None) -> None:
         """Wait for its end. The terminal is as it was before."""
-        ended = self.process.wait(PATIENCE)
+        ended = self.process.wait(patience())
         assert status in (None, ended), self.shown
         assert termios.tcgetattr(self.theirs) == self.before
 

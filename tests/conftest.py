@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import gc
 import importlib.util
+import inspect
 import os
 import runpy
 import signal
@@ -50,23 +54,66 @@ else:
                               max_examples=1000)
     settings.load_profile(os.environ.get("GPU_PANEL_EXAMPLES", "suite"))
 
-PATIENCE = 600.0
-"""Seconds after which a test stops waiting for something. It is long, as the machine may be busy
-with other things; pytest's own limit is twice that."""
-
-
 LONG = ("nodes", "e2e", "observe", "faults", "remote", "worker", "training", "trust")
 """Folders with the files that take longest, which several processes begin with: at the end of a run
-most of them would wait for one that has a long file left."""
+most of them would wait for one that has a long file left. Their tests start several processes, most
+of them with torch, which takes minutes where many others compute: `LIMIT` is their time limit."""
+LIMIT = 300.0
+"""Seconds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of LONG first."""
+    """Put the tests of LONG first, and have each `async` test end at the line where it waits."""
     def place(item: pytest.Item) -> int:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         return LONG.index(folder) if folder in LONG else len(LONG)
 
     items.sort(key=place)
+    for item in items:
+        if place(item) < len(LONG):
+            item.add_marker(pytest.mark.timeout(LIMIT))
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _limited(item.obj)
+
+
+def _limited(test):
+    """An exception in a signal's handler, which is how pytest's limit works, may get lost in
+    asyncio's loop."""
+    @functools.wraps(test)
+    async def run(*args, **named):
+        async with asyncio.timeout(patience() + 2):
+            await test(*args, **named)
+
+    return run
+
+
+_end = float("inf")
+"""When the present test has to be over, monotonic seconds."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _begin(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    _begin(item)
+
+
+def _begin(item: pytest.Item) -> None:
+    global _end
+    mark = item.get_closest_marker("timeout")
+    with contextlib.suppress(ValueError):  # where pytest has no limits
+        _end = time.monotonic() + float(mark.args[0] if mark else
+                                        item.config.getoption("timeout", None)
+                                        or item.config.getini("timeout"))
+
+
+def patience() -> float:
+    """Seconds for which the present test may wait for something: somewhat less than pytest lets it,
+    so that the test says what never came."""
+    return max(_end - time.monotonic() - 5, 1.0)
 
 
 def pytest_collection_finish() -> None:
@@ -158,10 +205,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             wait_for(lambda run=run: not run.state().live)
 
 
-def wait_for(condition, seconds: float = PATIENCE):
-    """Wait until `condition()` is true and return its value. Fails the test after `seconds`."""
-    end = time.monotonic() + seconds
+def wait_for(condition, seconds: float | None = None):
+    """Wait until `condition()` is true and return its value. Fails the test after `seconds`, or
+    right before its time limit."""
+    began = time.monotonic()
+    end = began + (seconds or patience())
     while not (value := condition()):
-        assert time.monotonic() < end, f"waited {seconds:.0f} s in vain"
+        assert time.monotonic() < end, in_vain(condition, time.monotonic() - began)
         time.sleep(0.02)
     return value
+
+
+def in_vain(condition, seconds: float) -> str:
+    """What never came."""
+    with contextlib.suppress(OSError, TypeError):
+        condition = " ".join(inspect.getsource(condition).split())
+    return f"waited {seconds:.0f} s in vain for {condition}"

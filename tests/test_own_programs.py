@@ -22,7 +22,7 @@ from gpu_engine.runs import downsampling
 from gpu_engine.runs import folder as runs
 from gpu_panel.export import exporting
 
-from .conftest import PATIENCE, wait_for
+from .conftest import patience, wait_for
 from .panel.test_main import Terminal
 from .queue.kit import queue, state
 
@@ -112,7 +112,7 @@ def test_what_a_process_starts_for_which_pythonpath_names_the_folder_by_an_empty
     monkeypatch.setenv("PYTHONPATH", os.pathsep)
     probe = Probe()
     probe.send(Discover("nvml", {}, 5.0))
-    assert probe.receive(PATIENCE) is not None
+    assert probe.receive(patience()) is not None
     probe.close()
     with open_channel(Host(LOCAL)):
         pass

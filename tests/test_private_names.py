@@ -44,7 +44,8 @@ ENGINE = {
         "engine/gpu_engine/observe/loss.py": {"_C", "_local_tensor"},
         "engine/gpu_engine/observe/observer.py": {"_foreach_norm"},
         "engine/gpu_engine/observe/torch_private.py": {
-            "_C", "_DisableTorchDispatch", "_get_sequence_number_for_group"},
+            "_C", "_DisableTorchDispatch", "_get_sequence_number_for_group",
+            "_version"},
     },
 }
 """By library: the files that use such names, and which. The file says what each buys, and what

@@ -30,7 +30,8 @@ def test_workflows_use_actions_by_their_commit_and_may_only_read():
             for step in job["steps"]:
                 assert re.fullmatch(r"\S+@[0-9a-f]{40}", step.get("uses", f"x@{'0' * 40}")), file
                 for line in step.get("run", "").splitlines():
-                    assert "pip install" not in line or "-c constraints.txt" in line, line
+                    how = "--require-hashes" if name == "publish" else "-c constraints.txt"
+                    assert "pip install" not in line or how in line, line
         assert not re.search("unsafe-best-match|EXTRA_INDEX", text), "two indexes for one name"
 
 
@@ -46,6 +47,9 @@ def test_all_that_make_installs_but_torch_has_hashes():
     locked = re.findall(r"^(\S+?)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
                         (ROOT / "locked.txt").read_text(), re.MULTILINE)
     assert len(locked) == (ROOT / "locked.txt").read_text().count("==") > 80
+    uv = re.search(r"uv==\S+(?= --hash=sha256:[0-9a-f]{64}\")", WORKFLOWS[1].read_text())
+    assert uv is not None
+    assert uv[0] in (ROOT / "constraints.txt").read_text().split()
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()
                   if "==" in line)
     assert not [name for name, version, _ in locked if pinned.get(name, version) != version]

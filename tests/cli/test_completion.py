@@ -27,7 +27,7 @@ from gpu_engine.completion import install as place
 from gpu_engine.completion.answers import trimmed, words
 
 from ..command_line import called
-from ..conftest import PATIENCE
+from ..conftest import patience
 
 BIN = Path(sys.executable).parent
 
@@ -145,7 +145,7 @@ def test_nothing_slow_is_imported(runs: Path, line: str):
     """Its time on the processor: see bench. Here: what of the slow packages came in."""
     out = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gpu_engine"], capture_output=True,
-        text=True, timeout=PATIENCE,
+        text=True, timeout=patience(),
         env=os.environ | {"_GPU_ENGINE_COMPLETE": "zsh_complete", "COMP_LINE": line})
     assert out.stdout.count("\n") >= 1, out.stderr[-500:]
     came = {row.rpartition("|")[2].strip() for row in out.stderr.splitlines()}
@@ -175,6 +175,17 @@ def test_words(line: str, whole: list[str], typed: str):
                                                    "state:lost")])
 def test_bash_replaces_what_stands_behind_its_word_breaks(value, typed, current, told):
     assert trimmed(value, typed, current) == told
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_behind_a_quote_bash_gets_a_text_that_stays_one(monkeypatch, quote):
+    tag = "a$(id)`id`\\\"'!x"
+    monkeypatch.setenv("COMP_LINE", f"gpu-engine note x --tag {quote}a")
+    monkeypatch.setenv("COMP_CURRENT", f"{quote}a")
+    line = answers.Bash(cli, {}, "gpu-engine", "").format_completion(CompletionItem(tag))
+    word = quote + line.partition("\t")[2] + quote
+    said = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
+    assert said.stdout.decode() == tag
 
 
 # --- installing -----------------------------------------------------------------------------------
@@ -249,7 +260,7 @@ class Terminal:
         """Type `text`, and wait until `until` is shown after it. Returns what was shown."""
         start = len(self.seen)
         os.write(self.fd, text.encode())
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience()
         while until not in self.seen[start:]:
             assert time.monotonic() < end, self.seen[start:]
             if select.select([self.fd], [], [], 1.0)[0]:

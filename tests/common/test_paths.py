@@ -4,6 +4,7 @@ was started with --user."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,9 @@ import pytest
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
+
+from .. import powers
+from ..command_line import called
 
 NAMELESS = """
 import os, pwd, runpy, sys
@@ -45,6 +49,31 @@ def test_one_sentence_says_what_to_set(line, tmp_path):
     assert title == "That can't be done:"
     assert "HOME is not set" in sentence
     assert "set GPU_PANEL_HOME to a folder of your own" in sentence
+
+
+@pytest.mark.parametrize("line", [
+    "runs", "show last", "logs", "stop last", "resume last", "queue", "sweep list", "devices",
+    "report last", "runs prune --keep 1", "plan default --devices cpu:0",
+    "run default --devices cpu:0"])
+def test_a_folder_that_cannot_be_read_is_named_with_what_to_type(line, tmp_path, monkeypatch):
+    """As after `sudo gpu-engine run`: nothing says that there are no runs yet."""
+    monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path))
+    for folder in ("runs", "leases", "queue"):
+        (tmp_path / folder).mkdir(mode=0)
+    with powers.root_powers_dropped():
+        done = called(*line.split())
+    assert done.returncode == 2
+    assert re.fullmatch(rf"That can't be done:\n  {tmp_path}/(\w+): can't be read: permission "
+                        rf"denied; type chmod u\+rwx {tmp_path}/\1, or set GPU_PANEL_HOME to a "
+                        r"folder of your own\n", done.stderr)
+
+
+def test_a_home_that_is_no_folder_is_named_too():
+    done = subprocess.run([sys.executable, "-m", "gpu_engine", "runs"], text=True, timeout=600,
+                          env={"PATH": os.environ["PATH"], "HOME": "/dev/null"},
+                          capture_output=True)
+    assert done.stderr == ("That can't be done:\n  /dev/null/.config/gpu-panel: can't be read: not "
+                           "a directory; set GPU_PANEL_HOME to a folder of your own\n")
 
 
 @pytest.mark.parametrize("program", ["gpu-engine", "gpu-panel"])

@@ -118,6 +118,17 @@ def test_a_pause_between_two_steps_is_not_free():
     assert judge([IDLE, unknown, IDLE]).state == "unknown"
 
 
+@pytest.mark.parametrize(("idle", "busy"), [
+    (IDLE, replace(IDLE, utilization=0.5)), (IDLE, replace(IDLE, processes=(ALICE,))),
+    (Sample(Device("cpu:0", "cpu", "core"), utilization=0.0),
+     Sample(Device("cpu:0", "cpu", "core"), utilization=1.0))], ids=["used", "process", "cpu"])
+def test_the_newest_readings_decide(idle, busy):
+    for before, now, state in ((busy, idle, "free"), (idle, busy, "busy")):
+        looks = [Snapshot(1.0, (sample,)) for sample in [before] * 3 + [now] * 3]
+        assert judge_all(looks, {})[idle.device.id].state == state
+        assert judge([before] * 3 + [now] * 3).state == state
+
+
 def test_a_slice_is_judged_without_utilisation():
     mig = replace(GPU, kind="mig", name="A100 MIG 1g.10gb 0:0")
     idle = replace(IDLE, device=mig, utilization=None)

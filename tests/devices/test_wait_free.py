@@ -15,7 +15,7 @@ from gpu_engine.devices.availability import Availability, Steady
 from gpu_engine.devices.discover import discover
 
 from ..command_line import called
-from ..conftest import PATIENCE
+from ..conftest import patience
 
 GIB = 1 << 30
 FREE, BUSY = Availability("free", "free"), Availability("busy", "x")
@@ -46,7 +46,7 @@ def test_it_waits_until_enough_are_free_and_prints_their_ids(home, as_this_machi
         assert said == "waiting for 2; free now: 1\n"
         machine.set("count 3")
         assert child.stdout.readline() == "1,2\n"
-        assert child.wait(PATIENCE) == 0
+        assert child.wait(patience()) == 0
     finally:
         held.close()
         child.kill()
@@ -64,7 +64,7 @@ def test_free_memory_is_asked_for_and_an_interrupt_says_so(home, as_this_machine
     assert called("devices", "--free-gib", "20").returncode == 2
     assert called("devices", "--wait-free", "0").returncode == 2
     child = waiting("--wait-free", "2", "--free-gib", "7.95")  # never: 128 MiB of the 8 are used
-    timer = threading.Timer(PATIENCE, child.kill)
+    timer = threading.Timer(patience(), child.kill)
     timer.start()
     assert "waiting for 2; free now: 0, 1" in child.stderr.readline()
     child.send_signal(signal.SIGINT)

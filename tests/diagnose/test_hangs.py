@@ -209,6 +209,8 @@ def test_sizes_that_differ_are_told_by_side_the_fewest_first():
              "rank 2 in all_reduce #8 (100 float) at train.py:3 in main, "
              "rank 1 in one at an unknown line")):
         assert f"met: {sides}. Is" in hangs.another_size(views, {1: line})
+    assert "met: rank 0 in one at a.py:2 in f, rank 1 in one at an unknown line. Is" in \
+        hangs.another_size([rank(0), rank(1)], {0: "a.py:2 in f"})
 
 
 def test_of_those_who_did_not_come_one_of_those_that_stand_still_is_an_alarm():

@@ -45,6 +45,7 @@ def test_a_rank_is_stalled_after_half_a_minute_and_five_of_its_steps():
     assert [s.rank for s in hangs.stalled([fine, slow, stuck, silent], 1000.0)] == [3, 2]
     stuck.outcome = "completed"
     assert hangs.stalled([stuck], 1000.0) == []
+    assert hangs.stalled([view(3, 50, phase="done", stepped=60, since=60, beat=60)], 1000.0) == []
     assert hangs.stalled([RankView(4, phase="init", beat=1.0)], 1000.0) == []
 
 

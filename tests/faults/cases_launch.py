@@ -82,7 +82,7 @@ def the_terminal_is_closed(box: Box) -> None:
         run = wait_for(lambda: runs.all_runs() and runs.all_runs()[0])
         box.running(run)
         os.killpg(process.pid, number)
-        process.wait(600)
+        process.wait()
         at = steps(run)
         box.stepping(run, at + 3)
         assert run.id in box.cli("runs").stdout
@@ -122,7 +122,7 @@ def two_launches_for_one_gpu(box: Box) -> None:
         holder = runs.find(next(iter(held.values())).run)
         assert holder.state().live
         holder.stop()
-        assert winner.wait(600) == 130
+        assert winner.wait() == 130
         winner.communicate()
 
 

@@ -29,7 +29,7 @@ from gpu_engine.spec.read import from_dict
 
 from .. import event_lines
 from ..command_line import called
-from ..conftest import PATIENCE, slots, wait_for
+from ..conftest import patience, slots, wait_for
 from .disks import can_be_root
 
 STANDIN = Path(__file__).with_name("standin.py")
@@ -152,7 +152,7 @@ class Box:
         """Run the command line to its end, in a process of its own."""
         return without_traceback(subprocess.run(
             [sys.executable, "-m", "gpu_engine", *words], text=True, capture_output=True,
-            **{"timeout": PATIENCE} | more))
+            **{"timeout": patience()} | more))
 
     def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen([sys.executable, *words], text=True, **more)
@@ -161,7 +161,7 @@ class Box:
 
     # --- waiting -----------------------------------------------------------------------------
 
-    def running(self, run: runs.Run, seconds: float = PATIENCE) -> runs.State:
+    def running(self, run: runs.Run, seconds: float | None = None) -> runs.State:
         """Wait until every rank has said `start`."""
         def all_begun() -> Any:
             state = run.state()
@@ -175,7 +175,7 @@ class Box:
         wait_for(lambda: steps(run, rank) >= step or not run.state().live)
         assert run.state().live, f"{run.state()}\n{logs(run)}"
 
-    def ended(self, run: runs.Run, seconds: float = PATIENCE) -> runs.State:
+    def ended(self, run: runs.Run, seconds: float | None = None) -> runs.State:
         """Wait until the run has ended and its supervisor too, so that it can be resumed."""
         return wait_for(
             lambda: not (s := run.state()).live and not run.supervised() and s, seconds)

@@ -362,11 +362,10 @@ def test_a_port_that_is_closed_between_machines_is_named(hosts: Rig):
     assert first.address in caught.value.problems[0].message
 
 
-@pytest.mark.parametrize("shell", ["/bin/bash", "noisy"])
-def test_whatever_the_login_shell_prints(hosts: Rig, shell: str, home: Path):
-    node = hosts.nodes[0]
-    if shell == "noisy":
-        (node.home / ".bashrc").write_text(
-            "echo welcome; echo '{\"id\":1}'; printf 'no newline: '\n")
+@pytest.mark.parametrize("bashrc", [
+    "", "echo welcome; echo '{\"id\":1}'; printf 'no newline: '\n",
+    "read -p 'Which modules? ' which; read again"], ids=["plain", "noisy", "asks"])
+def test_whatever_the_login_shell_prints_and_reads(hosts: Rig, bashrc: str, home: Path):
+    (hosts.nodes[0].home / ".bashrc").write_text(bashrc)
     prepared = prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
     assert prepared.plan.ranks[0].host == "gpu1"

@@ -18,7 +18,7 @@ from gpu_engine.runs.state import Cause
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import PATIENCE, wait_for
+from ..conftest import patience, wait_for
 from ..plans import plan
 from .endpoint import Endpoint, endpoint, private, then
 from .kit import Made, found
@@ -212,7 +212,7 @@ def test_a_launch_warns_that_nobody_will_be_told(home):
 
 
 def test_a_slow_endpoint_delays_nobody_else(monkeypatch):
-    monkeypatch.setattr(send, "SECONDS", PATIENCE)
+    monkeypatch.setattr(send, "SECONDS", patience())
     made = Made()
 
     def slow(handler: BaseHTTPRequestHandler) -> None:

@@ -17,7 +17,7 @@ from gpu_engine.common import procs
 from gpu_engine.notify import messages, send
 from gpu_engine.notify.config import To
 
-from ..conftest import PATIENCE, wait_for
+from ..conftest import patience, wait_for
 from .endpoint import drip, endpoint, hang, redirect, seconds, then
 
 MESSAGE = messages.test("here", 1.8e9)
@@ -148,7 +148,7 @@ def test_a_proxy_of_the_environment_is_used_and_no_proxy_is_kept_to(monkeypatch)
 
 def test_all_entries_are_told_at_once_and_one_that_fails_harms_no_other(monkeypatch):
     """The slow one answers only when the others are known."""
-    monkeypatch.setattr(send, "SECONDS", PATIENCE)
+    monkeypatch.setattr(send, "SECONDS", patience())
     known: list[str] = []
     others = threading.Event()
 
@@ -158,7 +158,7 @@ def test_all_entries_are_told_at_once_and_one_that_fails_harms_no_other(monkeypa
             others.set()
 
     def slow(handler: BaseHTTPRequestHandler) -> None:
-        others.wait(PATIENCE)
+        others.wait(patience())
         then(200)(handler)
 
     with endpoint(slow) as last, endpoint(200) as good, endpoint(404) as bad:

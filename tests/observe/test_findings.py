@@ -3,16 +3,16 @@ does it in its own way."""
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
 import torch
 from click.testing import CliRunner
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from gpu_engine.cli import cli
 from gpu_engine.common.ports import free_port
-from gpu_engine.observe import data_sets
+from gpu_engine.observe import batches
 from gpu_engine.observe.findings import Findings
 
 from .kit import SCRIPTS, Alone, Ran, observe
@@ -29,7 +29,11 @@ def ran(tmp_path, words: str, epochs: int = 4) -> Ran:
     ("save", 1, ["not-reduced", "same-file"]),
     ("group", 150, ["not-reduced"]),
     ("group ddp save", 1, ["data-not-divided", "same-file"]),
+    ("group ddp drawn", 1, ["data-not-divided"]),
     ("group ddp sampler", 4, ["set-epoch"]),
+    ("group ddp module sampler set_epoch", 150, ["not-reduced"]),
+    ("group ddp sampler one_part set_epoch", 2, ["data-not-divided"]),
+    ("group ddp sampler one_replica set_epoch", 2, ["data-not-divided"]),
 ])
 def test_what_a_script_does_not_share_is_told(home, tmp_path, words, epochs, codes):
     seen = ran(tmp_path, words, epochs)
@@ -54,7 +58,7 @@ def test_ranks_that_are_looked_at_compute_the_same_numbers(home, tmp_path):
 
 @pytest.mark.parametrize("words", [
     "group ddp sampler set_epoch rank0", "group by_hand shard", "group ddp shard",
-    "group ddp validate sampler set_epoch", "group fsdp shard"])
+    "group ddp validate sampler set_epoch", "group fsdp shard", "group ddp divides"])
 def test_nothing_is_told_of_a_script_that_shares_its_work(home, tmp_path, words):
     seen = ran(tmp_path, words, 8)
     assert seen.state["state"] == "completed", seen.log()
@@ -98,40 +102,13 @@ def test_one_of_several_ranks_that_a_script_starts_itself_is_not(tmp_path, monke
     assert found.check(3, lambda: [0], losses=True, over=False) == []
 
 
-class Files(Dataset):
-    """A data set of files, as many are."""
-
-    def __init__(self, names: list[str]) -> None:
-        self.samples = [(name, 0) for name in names]
-        self.transform = object()
-
-    def __getitem__(self, index: int) -> object:
-        raise AssertionError("nothing of a data set is called")
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-
-def test_data_sets_are_told_apart_without_calling_them():
-    names = [f"{i}.png" for i in range(100)]
-    numbers = torch.arange(600.0).view(100, 6)
-    alike = (lambda: Files(names), lambda: TensorDataset(numbers.clone()),
-             lambda: Subset(Files(names), list(range(0, 100, 2))),
-             lambda: ConcatDataset([Files(names), TensorDataset(numbers.T)]),
-             lambda: TensorDataset(torch.zeros(0, 3)), lambda: TensorDataset(numbers[:, ::2]))
-    traces = [data_sets.trace(make()) for make in alike]
-    assert traces == [data_sets.trace(make()) for make in alike]
-    other = (Files(names[1:]), Files([*names[:-1], "x"]), TensorDataset(numbers + 1),
-             Subset(Files(names), list(range(1, 100, 2))), Subset(Files(names), range(50)),
-             ConcatDataset([Files(names), TensorDataset(numbers)]))
-    traces += map(data_sets.trace, other)
-    assert None not in traces
-    assert len(set(traces)) == len(traces)
-
-
-def test_a_data_set_of_which_nothing_is_seen_has_no_trace():
-    class Drawn(Dataset):
-        def __init__(self) -> None:
-            self.length, self.rng = 10, object()
-
-    assert data_sets.trace(Drawn()) is None
+def test_batches_are_told_apart_by_what_is_in_them():
+    x, y = torch.arange(6000.0).view(1000, 6), torch.arange(1000)
+    made = ([x, y], {"x": x, "y": y + 1}, {"text": ["a", "b"], "more": (x + 1, [y])}, x.numpy(),
+            x[:-1], {"text": ["a", "c"]}, 3, torch.zeros(0, 3))
+    seen = [repr(list(batches.contents(one))) for one in made]
+    again = [repr(list(batches.contents(copy.deepcopy(one)))) for one in made]
+    assert seen == again
+    assert len(set(seen)) == len(seen)
+    assert max(map(len, seen)) < 30_000
+    assert not list(batches.contents([object(), None, torch.zeros(3, device="meta")]))

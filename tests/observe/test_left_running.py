@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common import procs
+from gpu_engine.runs.folder import Run
+from gpu_engine.supervisor.attempt import Attempt
+from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.left_running import LeftRunning
 
 from ..conftest import wait_for
+from ..plans import plan
 from .kit import PYTHON, SCRIPTS, Ran, engine_run, start
 
 TRAINS = f"""
@@ -37,6 +42,13 @@ if os.fork():
 FAILS = TRAINS + "raise ValueError('late')\n"
 EXITS = TRAINS + "sys.exit(3)\n"
 EARLY = "import time\ntime.sleep(1)\nimport no_such_module\n"
+KILLED = TRAINS + """
+import os
+while "left running" not in open(os.environ["GPU_PANEL_RUN"] + "/state.json").read():
+    step()
+    time.sleep(0.05)
+os.kill(os.getpid(), 11)
+"""
 LONG = TRAINS + "while True:\n    step()\n    time.sleep(0.05)\n"
 
 
@@ -44,7 +56,8 @@ LONG = TRAINS + "while True:\n    step()\n    time.sleep(0.05)\n"
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in (("train", TRAINS), ("twice", FORKS_TWICE), ("fails", FAILS),
-                       ("exits", EXITS), ("long", LONG), ("early", EARLY)):
+                       ("exits", EXITS), ("long", LONG), ("early", EARLY),
+                       ("killed", KILLED)):
         (tmp_path / f"{name}.py").write_text(text)
     return tmp_path
 
@@ -70,12 +83,22 @@ def test_the_run_lasts_as_long_as_its_training(home, folder, how):
 
 @pytest.mark.parametrize(("script", "reason"), [
     ("fails.py", "rank 0: late"), ("exits.py", "rank 0: exited with 3"),
+    ("killed.py", "rank 0: killed by SIGSEGV: a crash in native code"),
     ("early.py", "rank 0: No module named 'no_such_module'")])
 def test_a_training_that_fails_later_fails_the_run(home, folder, script, reason):
     run, state = engine_run("--devices", "cpu:0", "--", *shell(f"{PYTHON} {script} &\n"))
     assert (state["state"], state["reason"]) == ("failed", reason)
     if script != "early.py":
         assert Ran(run, state, None).of("end")[-1]["outcome"] == "failed"
+
+
+def test_what_has_failed_before_anybody_has_looked_fails_the_run(tmp_path):
+    command = Child((0,), "rank", 1, None, popen=None, status=0)
+    attempt = Attempt(1, [command], orphans={7: 0, 8: 1}, left=LeftRunning())
+    judged = {"is_task": False, "stop_asked": False, "oom_kills": None}
+    assert attempt.judge(Run(tmp_path), plan(1), **judged)[1] == "rank 0: exited with 1"
+    attempt.earlier = frozenset((8,))  # a helper, with which the command went on
+    assert attempt.judge(Run(tmp_path), plan(1), **judged)[0] == "completed"
 
 
 def test_what_would_run_for_ever_beside_it_is_ended_and_named(home, folder):

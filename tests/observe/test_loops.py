@@ -6,13 +6,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
+
+from gpu_engine.cli import cli
 
 from .kit import Ran, observe, observe_each
 
-PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "gan.py",
+PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "scaler.py clips",
+         "scaler.py unscales clips", "gan.py",
          "by_hand.py 6", "by_hand.py 30", "by_hand.py 62a",
          "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
-         "odd.py workers,log", "short.py", "beside.py")
+         "odd.py workers,log", "short.py", "beside.py",
+         "rest.py dropped", "rest.py carried", "rest.py stepped")
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +95,24 @@ def test_steps_that_a_scaler_leaves_out_are_counted(each):
     assert checked(each["scaler.py plain"], 11).of("step")[-1]["skipped"] == 1
 
 
+def test_gradients_that_are_clipped_before_they_are_unscaled_are_told(each):
+    assert not checked(each["scaler.py unscales clips"], 11).of("warning")
+    seen = each["scaler.py clips"]
+    seen.same_as_without()
+    (told,) = seen.of("warning")
+    assert told["code"] == "clip-before-unscale"
+    assert "clipped to 1 while the GradScaler scales them by 1024" in told["message"]
+
+
+@pytest.mark.parametrize(("how", "steps", "codes"), [
+    ("dropped", 8, ["rest-dropped"]), ("carried", 8, []), ("stepped", 12, [])])
+def test_batches_at_the_end_of_an_epoch_that_are_in_no_step_are_told(each, how, steps, codes):
+    seen = each[f"rest.py {how}"]
+    seen.same_as_without()
+    assert [e["code"] for e in seen.of("warning")] == codes
+    assert seen.of("step")[-1]["step"] == steps
+
+
 def test_steps_that_a_scaler_of_fsdp_leaves_out_are_counted(home):
     assert checked(observe("scaler.py", "sharded"), 11).of("step")[-1]["skipped"] == 1
 
@@ -116,7 +139,8 @@ def test_each_loss_stands_under_the_step_that_was_made_of_it(each):
         recorded.update(enumerate(e.get("losses", ()), e["step"] - e["n"] + 1))
     assert recorded == printed
     assert sorted(printed) == [*range(1, 12), *range(14, 25)]  # 12 and 13 are not known
-    assert not seen.state["warnings"]
+    assert not seen.of("warning")
+    assert "nonfinite" not in {told["code"] for told in seen.state["warnings"]}
 
 
 def test_a_compiled_step_is_seen_and_compiled_into_the_same_graphs(whole):
@@ -186,8 +210,14 @@ def test_loader_workers_are_no_ranks_and_values_that_a_script_logs_are_added(eac
     assert len(seen.of("start")) == 1
     assert seen.losses() == seen.printed()
     assert len(seen.losses()) == 9
-    assert [{k: e[k] for k in ("step", "accuracy", "tensor")} for e in seen.of("metric")] \
-        == [{"step": 9, "accuracy": 0.93, "tensor": 2.5}]
+    first, second = ({k: v for k, v in e.items() if k not in ("t", "kind")}
+                     for e in seen.of("metric"))
+    assert first == {"step": 9, "accuracy": 0.93, "tensor": 2.5, "step_": 1, "huge": None, "_": 5}
+    assert len(second) == 1 + 40
+    shown = CliRunner().invoke(cli, ["show", seen.run.id], env={
+        "GPU_PANEL_HOME": str(seen.run.path.parents[1])}).output
+    assert "value39 39" in shown
+    assert "… 14 values under other names (--json has all)" in shown  # of 44
 
 
 def test_what_is_over_within_a_moment_has_told_its_memory(each):

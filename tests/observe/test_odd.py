@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_engine.cli import cli
+from gpu_engine.observe import identity
 from gpu_engine.plan.processes import HOOK
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
@@ -29,6 +30,7 @@ ANEW = ("binary,chdir,fork,threads", "no torch")
 @pytest.mark.parametrize(("how", "state", "outcome"), [
     ("binary,chdir,fork,threads", "completed", "completed"),
     ("raise", "failed", "failed"), ("exit", "failed", "failed"), ("kill", "failed", "failed"),
+    ("at once", "completed", "completed"),
     ("hook", "failed", "failed"), ("no torch", "failed", "failed")])
 def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
     seen = observe("odd.py", how, bare=how not in ANEW)
@@ -80,6 +82,13 @@ def test_a_second_process_of_the_same_rank_has_a_record_of_its_own(home):
     assert len(seen.losses(1)) == 5
     assert len(seen.of("start")) == 1
     assert "as_rank" not in seen.of("start")[0]
+
+
+def test_no_record_is_that_of_another_rank():
+    """Several processes of each of three ranks."""
+    ranks = [identity.Identity(rank=r, local_rank=r, world_size=3, node=0) for r in range(3)]
+    numbers = [identity.record_number(who, process) for process in (1, 2, 3) for who in ranks]
+    assert numbers == list(range(9))
 
 
 def test_several_processes_that_share_a_model_are_shown_as_such(home):

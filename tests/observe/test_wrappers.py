@@ -88,7 +88,8 @@ def folder(tmp_path, monkeypatch):
                        ("leaves.py", LEAVES),
                        ("orphan.py", SAVES.replace('print("saving", flush=True)',
                                                    "import os; os.kill(os.getppid(), 9)")),
-                       ("launch.sh", f"#!/bin/sh\n{PYTHON} long.py\necho next\nsleep 100\n"),
+                       ("launch.sh", "#!/bin/sh\ntrap 'echo let go; exit' INT TERM\n"
+                                     f"{PYTHON} long.py\necho next\nsleep 100\n"),
                        ("Makefile", f"train:\n\t{PYTHON} long.py\n\techo next\n\tsleep 100\n")):
         (tmp_path / name).write_text(text)
     (tmp_path / "launch.sh").chmod(0o755)
@@ -106,6 +107,7 @@ def test_a_stop_reaches_the_ranks_and_lets_them_save(home, folder, way):
     assert (state.state, state.reason) == ("stopped", None)
     assert seen.log().count("saved") == (2 if way == "two" else 1), seen.log()
     assert "next\n" not in seen.log()
+    assert way != "script" or seen.log().endswith("let go\n")  # its shell cleans up
     for rank in ranks:
         assert seen.events(rank)[-1]["outcome"] == "stopped"
         begun = seen.of("start", rank)[-1]

@@ -18,7 +18,7 @@ from gpu_engine.page.server import Server
 from gpu_engine.report import html
 
 from ..command_line import called
-from ..conftest import PATIENCE, wait_for
+from ..conftest import patience, wait_for
 from ..export.kit import Written
 from ..report.test_report import EVIL, Read, trained
 
@@ -52,7 +52,7 @@ def test_only_this_machine_and_who_knows_the_token_is_answered(server: Server) -
     assert asked(server, f"{token}/") == (200, "<p></p>")
     assert asked(server, f"{token}/run/3f2a?x=1") == (200, "<p>run/3f2a</p>")
     for path in ("/", "", "/run/3f2a", f"{token}x/", f"/{server.token[:-1]}/", token,
-                 f"{token}/run/9999", f"{token}/../{server.token}/", "/%C3%A9/"):
+                 f"{token}/run/9999", f"{token}/../{server.token}/", "/%C3%A9/", "foo"):
         status, text = asked(server, path or "/")
         assert (status, "<p>" in text) == (404, False), path
 
@@ -69,7 +69,7 @@ def test_a_fault_of_ours_is_no_page_and_the_next_one_comes(server: Server, monke
     status, text = asked(server, f"/{server.token}/fault")
     assert (status, text) == (500, "This page could not be made.\n")
     assert asked(server, f"/{server.token}/")[0] == 200
-    assert repr(faults.get(timeout=PATIENCE)) == "RuntimeError('ours')"
+    assert repr(faults.get(timeout=patience())) == "RuntimeError('ours')"
 
 
 def test_a_page_that_takes_long_to_make_is_kept_for_longer(monkeypatch) -> None:

@@ -22,7 +22,7 @@ from gpu_panel.app import PanelApp
 from gpu_panel.launch.form.fieldset import More
 from gpu_panel.launch.screen import LaunchScreen
 
-from ..conftest import PATIENCE
+from ..conftest import in_vain, patience
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 GOLDENS = Path(__file__).parent / "goldens"
@@ -90,28 +90,29 @@ async def panel(inventory: Inventory, preset: str | None = None, *,
         yield pilot, screen
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+async def until(pilot: Pilot[None], condition: Callable[[], Any],
+                seconds: float | None = None) -> Any:
     """Let the app work until `condition` holds."""
     found = await _met(pilot, condition, seconds)
     await pilot.pause()  # the screen on top may not have its content yet
     return found
 
 
-async def _met(pilot: Pilot[None], condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+async def _met(pilot: Pilot[None], condition: Callable[[], Any],
+               seconds: float | None = None) -> Any:
     """Wait until `condition` holds, which some widgets may not have heard of yet.
 
     It asks every hundredth of a second, so it does not use `pilot.pause`, for which every widget
     of the screen handles a message.
     """
-    began = time.monotonic()
+    began, limit = time.monotonic(), seconds or patience()
     while not (found := condition()):
         if pilot.app._exception is not None:
             raise pilot.app._exception
         waited = time.monotonic() - began
         # A dialog about a fault of ours is mostly why the condition does not come.
-        if waited > seconds or (waited > 30 and "Something went wrong" in screen_text(pilot.app)):
-            raise AssertionError(f"waited {waited:g} s in vain for {condition}\n"
-                                 + _told(pilot.app))
+        if waited > limit or (waited > 9 and "Something went wrong" in screen_text(pilot.app)):
+            raise AssertionError(f"{in_vain(condition, waited)}\n{_told(pilot.app)}")
         await asyncio.sleep(0.01)
     return found
 
@@ -201,26 +202,32 @@ def problems_below(screen: LaunchScreen) -> list[str]:
                             if not isinstance(place, Static) else place.content).split("\n")]
 
 
-def compare(name: str, text: str) -> None:
-    """Compare `text` with goldens/NAME.txt; GOLDENS=write writes that file."""
-    text = re.sub(r"[0-9]{1,2}:[0-9]{2}(?=\n)", "14:02", text, count=1)
-    path = GOLDENS / f"{name}.txt"
-    if os.environ.get("GOLDENS") == "write":
-        path.write_text(text + "\n", encoding="utf-8")
-    assert text + "\n" == path.read_text(encoding="utf-8"), \
-        f"the screen differs from {path.name}; GOLDENS=write writes it again"
+async def compare(name: str, app: Any, draw: Callable[[Any], str] = screen_text) -> None:
+    """Wait until the screen is that of goldens/NAME.txt; GOLDENS=write writes that file."""
+    await _becomes(GOLDENS / f"{name}.txt", lambda: re.sub(
+        r"[0-9]{1,2}:[0-9]{2}(?=\n)", "14:02", draw(app), count=1) + "\n")
 
 
-def picture(name: str, app: Any, folder: Path = PICTURES) -> None:
-    """Compare the screen with docs/pictures/NAME.svg, or with that in `folder`; GOLDENS=write
-    writes that file."""
-    path = folder / f"{name}.svg"
-    svg = app.export_screenshot(title="gpu-panel", simplify=True)
-    if os.environ.get("GOLDENS") == "write":
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(svg, encoding="utf-8")
-    assert svg == path.read_text(encoding="utf-8"), \
-        f"the screen differs from {path.name}; GOLDENS=write writes it again"
+async def picture(name: str, app: Any, folder: Path = PICTURES) -> None:
+    """Wait until the screen is docs/pictures/NAME.svg, or that in `folder`; GOLDENS=write writes
+    that file."""
+    await _becomes(folder / f"{name}.svg",
+                   lambda: app.export_screenshot(title="gpu-panel", simplify=True))
+
+
+async def _becomes(path: Path, draw: Callable[[], str]) -> None:
+    """A screen comes to its rest in steps: it shows what it has while it reads, and gives its parts
+    their room again when more is there."""
+    write = os.environ.get("GOLDENS") == "write"
+    wanted = "" if write else path.read_text(encoding="utf-8")
+    end = time.monotonic() + (2.0 if write else 20.0)
+    while (drawn := draw()) != wanted and time.monotonic() < end:
+        await asyncio.sleep(0.05)
+    if write:
+        path.write_text(drawn, encoding="utf-8")
+    else:
+        assert drawn == wanted, \
+            f"the screen differs from {path.name}; GOLDENS=write writes it again"
 
 
 async def looked(pilot, screen):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gpu_panel.run.screen import RunScreen
 from gpu_panel.themed import ThemedApp
 
 from .. import event_lines
-from ..conftest import PATIENCE
+from ..conftest import in_vain, patience
 from ..plans import plan as made
 
 WIDE, SMALL = (160, 48), (80, 24)
@@ -159,11 +159,15 @@ async def shown(pilot: Any) -> None:
     screen = pilot.app.run_screen
     for _ in range(3):
         screen.paint()
-        # The store's reader never ends; threads of the log view do.
-        workers = [w for w in pilot.app.workers if w.group.startswith("log")]
-        if workers:
-            await pilot.app.workers.wait_for_complete(workers)
+        await worked(pilot, "log")  # the store's reader never ends
         await pilot.pause()
+
+
+async def worked(pilot: Any, group: str) -> None:
+    """Wait for the end of the workers of the groups whose names begin so."""
+    workers = [w for w in pilot.app.workers if w.group.startswith(group)]
+    if workers:  # Textual takes an empty list for all workers
+        await pilot.app.workers.wait_for_complete(workers)
 
 
 def terminal(app: App[Any]) -> str:
@@ -172,11 +176,13 @@ def terminal(app: App[Any]) -> str:
                      for strip in app.screen._compositor.render_strips())
 
 
-async def until(pilot: Any, condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Let the app work until `condition` holds. Raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await pilot.pause(0.01)
+async def until(pilot: Any, condition: Callable[[], Any], seconds: float | None = None) -> None:
+    """Let the app work until `condition` holds."""
+    began, limit = time.monotonic(), seconds or patience()
+    while not condition():
+        waited = time.monotonic() - began
+        assert waited < limit, f"{in_vain(condition, waited)}\n{terminal(pilot.app)}"
+        await pilot.pause(0.01)
     await pilot.pause()
 
 

@@ -22,7 +22,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from gpu_panel.__main__ import main
 from gpu_panel.terminal.driver import QuietDriver
 
-from ..conftest import PATIENCE, wait_for
+from ..conftest import patience, wait_for
 from .terminal.kit import Emulator
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -76,11 +76,11 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._shows = Emulator((120, 30))
 
-    def until(self, what: bytes, seconds: float = PATIENCE) -> None:
+    def until(self, what: bytes, seconds: float | None = None) -> None:
         """Read until the screen shows it, or until it was sent as it is."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + (seconds or patience())
         while what not in self.said and what.decode() not in self._shows.text():
-            assert time.monotonic() < end, self._shows.text()
+            assert time.monotonic() < end, f"{what!r} was not shown:\n{self._shows.text()}"
             if select.select([self.fd], [], [], 0.1)[0]:
                 self._take(os.read(self.fd, 1 << 16))
 
@@ -118,15 +118,16 @@ def test_a_terminal_that_vanishes_ends_it_even_without_a_hangup_signal():
         while b"Devices" not in said:
             said += os.read(fd, 1 << 16)
         os.close(fd)
-        assert process.wait(PATIENCE) == 128 + signal.SIGHUP
+        assert process.wait(patience()) == 128 + signal.SIGHUP
     finally:
         process.kill()
         process.wait()
 
 
-def test_a_terminal_that_closes_ends_it():
+@pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
+def test_a_terminal_that_closes_ends_it(kind):
     """The kernel sends SIGHUP, and SIGCONT with it."""
-    terminal = Terminal()
+    terminal = Terminal(env={"TERM": kind})
     terminal.until(b"32 global")
     os.close(terminal.fd)
     try:

@@ -22,7 +22,7 @@ from gpu_panel.run.log.view import LogView
 from .colours import contrast, painted, too_faint
 from .machines import shared_machine
 from .panel_kit import looked, panel, quiet, screen_text, settled, until
-from .run_kit import T0, Mini, shown, trained
+from .run_kit import T0, Mini, shown, trained, worked
 from .run_kit import settled as run_settled
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -192,8 +192,7 @@ async def test_the_theme_is_remembered(home: Path, monkeypatch: pytest.MonkeyPat
         assert pilot.app.theme == "textual-dark"
         pilot.app.theme = "textual-light"
         await until(pilot, lambda: (home / "panel.json").exists())
-        await pilot.app.workers.wait_for_complete(
-            [w for w in pilot.app.workers if w.group == "theme"])
+        await worked(pilot, "theme")
     async with panel(slots(1)) as (pilot, _):
         assert pilot.app.theme == "textual-light"
     monkeypatch.setenv("TEXTUAL_THEME", "nord")  # the environment takes precedence

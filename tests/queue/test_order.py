@@ -128,6 +128,9 @@ def test_another_users_run_is_not_started_but_keeps_its_turn():
     busy = answers([ask("place-1", 0, 2, owner="alice"), *line[1:]],
                    machine(gpu(0), gpu(1), gpu(2, free=False)))
     assert busy == waits
+    either = answers([ask("place-1", count=1, owner="alice"), *line[1:]], machine(gpu(0), gpu(1)))
+    assert either == {"place-1": "their turn"} | {
+        name: f"for GPU {n}, for which a run of alice comes first" for n, name in enumerate("bc")}
 
 
 _ids = st.sampled_from(["0", "1", "2", "3"])

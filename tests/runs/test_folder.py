@@ -45,6 +45,19 @@ def test_a_live_state_without_a_supervisor_is_lost(made):
     assert "supervisor" in state.reason
 
 
+def test_a_run_that_ends_while_it_is_looked_at_is_not_lost(made, monkeypatch):
+    """Its state is read, it ends, and its lock is free."""
+    run, lock = made
+
+    def ends(self: runs.Run) -> bool:
+        run.write_state(runs.State("completed", run.id, "x", 1.0))
+        os.close(lock)
+        return False
+
+    monkeypatch.setattr(runs.Run, "_held", ends)
+    assert run.state().state == "completed"
+
+
 def test_a_reboot_is_told_from_a_death(made):
     from dataclasses import replace
 

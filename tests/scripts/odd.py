@@ -75,6 +75,8 @@ if "raise" in how:
         print("cleaned up", flush=True)
 elif "exit" in how:
     sys.exit(3)
+elif "at once" in how:
+    os._exit(0)
 elif "kill" in how:
     os.kill(os.getpid(), signal.SIGKILL)
 elif "hook" in how:
@@ -83,7 +85,8 @@ elif "hook" in how:
 if "log" in how:
     import gpu_engine
 
-    gpu_engine.log(accuracy=0.93, tensor=torch.tensor(2.5))
+    gpu_engine.log(accuracy=0.93, tensor=torch.tensor(2.5), step=1, huge=10**400, **{"": 5.0})
+    gpu_engine.log(**{f"value{i}": i for i in range(40)})
 if "helper" in how:
     import subprocess
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..conftest import PATIENCE
+from ..conftest import in_vain, patience
 from ..nodes import rig
 
 DAEMONS = ("slurmctld", "slurmd")
@@ -65,7 +65,7 @@ class Cluster:
     def ask(self, *argv: str) -> str:
         """The output of one of Slurm's commands."""
         done = subprocess.run([str(self.bin / argv[0]), *argv[1:]], capture_output=True, text=True,
-                              check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+                              check=False, timeout=patience(), stdin=subprocess.DEVNULL)
         return done.stdout
 
     def state(self, job: int) -> str:
@@ -84,11 +84,11 @@ class Cluster:
         self.ask("scancel", "--user=root")
         self.until(lambda: not self.ask("squeue", "-h"))
 
-    def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float | None = None) -> None:
         """Wait for it."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + (seconds or patience())
         while not condition():
-            assert time.monotonic() < end, self.log()
+            assert time.monotonic() < end, f"{in_vain(condition, patience())}\n{self.log()}"
             time.sleep(0.05)
 
     def log(self) -> str:

@@ -19,7 +19,7 @@ from gpu_engine.supervisor.attempt import Attempt, Verdict
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.supervise import Supervisor
 
-from ..conftest import PATIENCE, wait_for
+from ..conftest import wait_for
 from ..faults.kit import Box
 from ..plans import plan
 
@@ -124,7 +124,7 @@ def box(home: Path, tmp_path: Path, monkeypatch) -> Box:
 
 
 def ended(run: Run):
-    return wait_for(lambda: (s := run.state()) and not s.live and s, PATIENCE)
+    return wait_for(lambda: (s := run.state()) and not s.live and s)
 
 
 def test_ranks_are_told_that_another_has_failed(box: Box):
@@ -161,7 +161,7 @@ for done in range(1, 30):
     time.sleep(0.1)
 finish("stopped", 1)
 """, ranks=1, run={"grace": 0.5})
-    wait_for(lambda: run.events(0).exists() and '"step"' in run.events(0).read_text(), PATIENCE)
+    wait_for(lambda: run.events(0).exists() and '"step"' in run.events(0).read_text())
     assert run.state().live
     run.stop()
     state = ended(run)

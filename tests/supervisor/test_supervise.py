@@ -13,14 +13,18 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.events.decode import from_dict as event_from
 from gpu_engine.events.paths import events_path
+from gpu_engine.events.reader import Tail
 from gpu_engine.launching.launcher import launch
+from gpu_engine.remote.run import span
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
+from gpu_engine.supervisor import attempt, stopping
 from gpu_engine.supervisor.cause import Failure, describe_exit, first_cause, traceback_in
 from gpu_engine.supervisor.children import descendants
+from gpu_engine.supervisor.rank_state import RankState
 
-from ..conftest import PATIENCE, slots, wait_for
+from ..conftest import patience, slots, wait_for
 from ..faults.kit import Box
 
 SCRIPT = """
@@ -56,7 +60,7 @@ def _on(device, core):
     return replace(device, cores=(core,))
 
 
-def ended(run: runs.Run, seconds: float = PATIENCE) -> runs.State:
+def ended(run: runs.Run, seconds: float | None = None) -> runs.State:
     return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
 
 
@@ -235,6 +239,35 @@ while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.lo
     assert all(f"sleep (pid {p})" in told for p in orphans)
 
 
+def supervised(plan, change):
+    """The run of this plan, ended, under a supervisor with this `change`."""
+    run, lock = create_run("test", "", plan)
+    os.close(lock)
+    code = ("import sys; from pathlib import Path; from gpu_engine.runs.folder import Run; "
+            f"from gpu_engine.supervisor import supervise; {change}; "
+            "supervise.Supervisor(Run(Path(sys.argv[1])), 0o22).supervise()")
+    subprocess.run([sys.executable, "-c", code, str(run.path)], check=True, timeout=patience())
+    return run
+
+
+def test_memory_that_others_lacked_before_is_not_blamed(home, tmp_path, monkeypatch):
+    made = Box(home, tmp_path, monkeypatch).prepared("start()\nos.kill(os.getpid(), 9)", ranks=1)
+    run = supervised(made.plan, "supervise.oom.kills = lambda: 7")
+    assert "not for lack of memory" in run.state().cause.message
+
+
+def test_how_long_a_save_and_the_other_ranks_may_take(tmp_path):
+    """A slow disk takes half a minute for the end of a checkpoint."""
+    seen = RankState(0, Tail(tmp_path / "e"), 1, ours=True)
+    seen.fold(event_from({"kind": "phase", "phase": "checkpoint", "since": 1.0, "t": 1.0}))
+    assert stopping.saving([seen]) == [seen]
+    seen.moved -= 25.0
+    assert stopping.saving([seen]) == [seen]
+    seen.moved -= 25.0
+    assert stopping.saving([seen]) == []
+    assert min(attempt.LINGER, span.LINGER) >= 30.0
+
+
 @pytest.mark.parametrize(("said", "state"), [(True, "completed"), (False, "failed")])
 def test_a_rank_that_has_completed_may_end_slowly(home, tmp_path, monkeypatch, said, state):
     """With an upload at its end, for example. One that has not completed is ended."""
@@ -247,12 +280,7 @@ if rank == 0:
     time.sleep(3)
     tell("warning", message="uploaded")
 """)
-    run, lock = create_run("test", "", made.plan)
-    os.close(lock)
-    quick = ("import sys; from pathlib import Path; from gpu_engine.runs.folder import Run; "
-             "from gpu_engine.supervisor import supervise; supervise.LINGER = 0.2; "
-             "supervise.Supervisor(Run(Path(sys.argv[1])), 0o22).supervise()")
-    subprocess.run([sys.executable, "-c", quick, str(run.path)], check=True, timeout=PATIENCE)
+    run = supervised(made.plan, "supervise.LINGER = 0.2")
     assert run.state().state == state
     assert ("still running" in (run.state().reason or "")) == (not said)
     assert ("uploaded" in events_path(run.path, 0).read_text()) == said
@@ -408,10 +436,17 @@ def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
         assert not procs.send(process.pid, ticks, signal.SIGKILL, lambda pid: False)
         assert process.poll() is None
         assert procs.send(process.pid, ticks, signal.SIGTERM)
-        assert process.wait(600) == -signal.SIGTERM
+        assert process.wait() == -signal.SIGTERM
         assert not procs.send(process.pid, ticks, signal.SIGKILL)
     finally:
         process.kill()
+
+
+def test_an_error_leads_by_when_it_was_and_not_by_how_soon_its_process_ended():
+    """Its process may still save, or write a core file."""
+    cause = first_cause([Failure(0, 1, 20.0, err("KeyError", "'x'", 9.0)),
+                         Failure(1, 1, 11.0, err("ValueError", "y", 10.5))])
+    assert cause.type == "KeyError"
 
 
 def test_with_nothing_but_wake_the_earliest_leads():

@@ -25,7 +25,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.terminal import Terminal
 
 from ..attached import Attached
-from ..conftest import PATIENCE, slots, wait_for
+from ..conftest import patience, slots, wait_for
 
 SCRIPT = """
 import os, signal, sys, time
@@ -60,7 +60,7 @@ def go(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def ended(run: runs.Run) -> runs.State:
-    return wait_for(lambda: (s := run.state()) and not s.live and s, PATIENCE)
+    return wait_for(lambda: (s := run.state()) and not s.live and s)
 
 
 ENDS = "open('over', 'w').close()\n"
@@ -203,7 +203,7 @@ def test_each_attempt_has_its_own(go):
 def test_what_cannot_be_attached_says_why(go, home: Path, tmp_path: Path, capsys):
     run = go(f"breakpoint()\n{ENDS}")
     told = subprocess.run([sys.executable, "-m", "gpu_engine", "attach", run.id], text=True,
-                          stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE)
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=patience())
     assert told.returncode == 2
     assert "needs a terminal" in told.stderr
     with pytest.raises(UserError, match=f"rank 0 of run {run.id} has no terminal, rank 1 has"):

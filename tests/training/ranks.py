@@ -19,6 +19,7 @@ from typing import Any
 import gpu_engine
 
 from .. import event_lines
+from ..conftest import in_vain, patience
 
 ENVIRON = dict(os.environ)
 """That of every test, whichever is the first to need the zygote: its forks print their sys.path."""
@@ -71,9 +72,6 @@ class Zygote:
     """Starts processes by forking one that has imported torch, in a fifth of the time. All test
     processes of a pytest run share it."""
 
-    PATIENCE = 600.0
-    """Seconds to wait for an answer. The first one takes an import of torch, on a busy machine."""
-
     def __init__(self) -> None:
         env = dict(ENVIRON, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
         run = env.get("PYTEST_XDIST_TESTRUNUID")
@@ -83,7 +81,7 @@ class Zygote:
             [sys.executable, str(Path(__file__).with_name("zygote.py")), name],
             stdin=subprocess.DEVNULL, stdout=2, env=env)
         self._socket = socket.socket(socket.AF_UNIX)
-        deadline = time.monotonic() + self.PATIENCE
+        deadline = time.monotonic() + patience()
         while self._socket.connect_ex("\0" + name):
             assert time.monotonic() < deadline, "there is no zygote"
             time.sleep(0.02)
@@ -102,8 +100,8 @@ class Zygote:
         order = {"number": number, "argv": argv, "env": env, "log": str(log),
                  "program": program and str(program)}
         self._socket.sendall(json.dumps(order).encode() + b"\n")
-        if not self._until(lambda: number in self._pids, self.PATIENCE):
-            raise AssertionError(f"the zygote has not answered within {self.PATIENCE:g} s")
+        if not self._until(lambda: number in self._pids, patience()):
+            raise AssertionError("the zygote has not answered")
         return Forked(self, number, self._pids[number])
 
     def code(self, number: int, timeout: float) -> int | None:
@@ -145,10 +143,10 @@ class Forked:
     def poll(self) -> int | None:
         return self._zygote.code(self._number, 0)
 
-    def wait(self, timeout: float = 600.0) -> int:
-        code = self._zygote.code(self._number, timeout)
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._zygote.code(self._number, timeout or patience())
         if code is None:
-            raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout)
+            raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0.0)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -200,9 +198,9 @@ class Ranks:
                     [python, str(WORKER), "--run", str(run), *args], env=own | (env or {}),
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
-    def wait(self, timeout: float = 90.0) -> list[int]:
+    def wait(self) -> list[int]:
         """The exit codes, in the order of ranks."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + patience()
         return [p.wait(max(deadline - time.monotonic(), 0.1)) for p in self.processes.values()]
 
     def signal(self, rank: int, number: int = signal.SIGTERM) -> None:
@@ -215,9 +213,9 @@ class Ranks:
                     process.kill()
                 process.wait()
 
-    def until(self, seen: Callable[[], Any], timeout: float = 600.0) -> Any:
+    def until(self, seen: Callable[[], Any]) -> Any:
         """Wait until `seen()` is true, as long as any rank lives. Returns its value."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + patience()
         while time.monotonic() < deadline:
             alive = any(p.poll() is None for p in self.processes.values())
             value = seen()
@@ -226,7 +224,7 @@ class Ranks:
             if not alive:
                 break
             time.sleep(0.01)
-        raise AssertionError("did not come about\n" + logs(self.run))
+        raise AssertionError(f"{in_vain(seen, 0)}\n{logs(self.run)}")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import torch
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import checkpoint, resuming
+from gpu_engine.worker.rank import process_group
 from gpu_engine.worker.rank.identity import Identity
 from gpu_engine.worker.rank.process_group import Group
 
@@ -307,6 +308,14 @@ class SecondRank:
 
     def broadcast_bytes(self, data: bytes) -> bytes:
         return json.dumps([checkpoint.to_bytes({"rank": rank}).hex() for rank in range(2)]).encode()
+
+
+def test_all_of_a_large_file_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "_PIECE", 4)
+    (tmp_path / "file").write_bytes(bytes(range(11)))
+    with (tmp_path / "file").open("rb") as file:
+        sent = [bytes(piece) for piece in Group(Identity()).broadcast_pieces(file, 11)]
+    assert b"".join(sent) == bytes(range(11))
 
 
 def test_a_checkpoint_from_another_machine_is_compared_with_what_rank_0_has(tmp_path: Path) -> None:

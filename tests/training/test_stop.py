@@ -66,7 +66,7 @@ def test_stop_while_waiting_for_ranks_that_do_not_come(make) -> None:
     with ranks.started(run, only=[0]) as first:
         first.until(lambda: ranks.read(run, 0, "phase"))
         first.signal(0)
-        assert first.wait(600) == [0]
+        assert first.wait() == [0]
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
 
 
@@ -304,7 +304,7 @@ def test_stop_before_training_began(make, tmp_path) -> None:
             any(e["phase"] == "data" for e in ranks.read(run, r, "phase")) for r in range(2)))
         first.signal(0)
         first.signal(1)
-        assert first.wait(600) == [0, 0]
+        assert first.wait() == [0, 0]
     for rank in range(2):
         assert ranks.read(run, rank, "end")[-1]["outcome"] == "stopped"
         assert not ranks.read(run, rank, "error")

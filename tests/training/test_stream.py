@@ -57,7 +57,7 @@ def start_ranks(folder: Path) -> None:
          str(folder / f"{world}-{rank}.json")], env, log, Path(streams.__file__))
         for world in WORLDS for rank in range(world)]
     try:
-        assert [p.wait(600) for p in started] == [0] * len(started), log.read_text()
+        assert [p.wait() for p in started] == [0] * len(started), log.read_text()
     finally:
         for process in started:
             process.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
@@ -183,29 +183,33 @@ def test_events(tmp_path: Path, lines: list[bytes]):
     grouped(lines, lambda line: None)
 
 
-_LINES = (*events_of(0), b"  File \"a.py\", line 1\n    x\n",
+_LINES = (*events_of(0), b'  File "a.py", line 1\n    x\n', b"2026-01-01 12:34:56 ", b"x\n",
           b"Traceback (most recent call last):\n",
-          b"Current thread 0x1 (most recent call first):\n", b"2026-01-01 12:34:56 ", b"x\n")
+          b"Current thread 0x1 (most recent call first):\n")
 _PIECES = st.one_of(
     st.sampled_from(_LINES), st.sampled_from(_LINES).map(lambda line: line.rstrip(b"\n") + b","),
     st.sampled_from([b'{"kind":"%b"},' % e["kind"].encode() for e in EVENTS]),
-    st.sampled_from([b"[", b'{"a":', b'"', b"\\", b"9", b" ", b"\t", b"\r", b"\x1b[", b"\x1b[2K\r",
-                     "e\u0301".encode(), b"'", b"("]), st.binary(min_size=1, max_size=20))
+    st.sampled_from([b"[", b'{"a":', b"a.", b'"', b"'", b"(", b"\\", b"9", b" ", b"\t", b"\r",
+                     b"\x1b[", b"\x1b[2K\r", "e\u0301".encode()]),
+    st.binary(min_size=1, max_size=20))
 _MUCH = 1 << 18
 """Bytes of it, for which a reader needs a tenth of a second; one whose time grows with the square
 needs minutes."""
 
 
 @SOME
-@given(st.sampled_from([name for name in FILES if name.endswith((".jsonl", ".log", ".digest"))]),
+@example("spec.toml", b"a.", b"")
+@example("spec.toml", b'"a".', b"")
+@given(st.sampled_from([name for name in FILES
+                        if name.endswith((".jsonl", ".log", ".digest", ".toml"))]),
        st.lists(_PIECES, min_size=1, max_size=2).map(b"".join), st.sampled_from([b"", b"["]))
 def test_the_time_that_much_of_the_same_takes(world: World, name: str, piece: bytes, before: bytes):
     path = world.runs / "77aa"
     shutil.rmtree(path, ignore_errors=True)
     good(path, world)
     runs_now(path, world, locked=False)
-    prepared(name, path).write_bytes(
-        b"".join(events_of(0)) + before + piece * (_MUCH // len(piece)) + b"\n")
+    good_lines = b"".join(events_of(0)) if name.endswith(".jsonl") else b""
+    prepared(name, path).write_bytes(good_lines + before + piece * (_MUCH // len(piece)) + b"\n")
     for words in (("runs",), ("show", "77aa"), ("logs", "-n", "9999", "77aa"),
                   ("report", "--markdown", "77aa"),
                   ("export", "--to", "csv", "-o", "r.csv", "77aa")):

@@ -94,7 +94,7 @@ def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> Non
     reached = steps(run)
     assert (run / "checkpoints" / f"step-{reached:08d}").is_dir()
 
-    assert [p.wait(600) for p in job(1, *line)] == [0, 0]
+    assert [p.wait() for p in job(1, *line)] == [0, 0]
     assert runs_of(home) == [run]
     told = state(run)
     assert (told["state"], told["attempt"]) == ("completed", 2)
@@ -129,13 +129,13 @@ class Odd(Toy):
 def test_only_a_requeue_goes_on_by_itself(job, tmp_path: Path) -> None:
     home = tmp_path / "home"
     for requeued, line in ((0, words(steps=3)), (0, words(steps=3)), (1, words(steps=4))):
-        assert [p.wait(600) for p in job(requeued, *line)] == [0, 0]
+        assert [p.wait() for p in job(requeued, *line)] == [0, 0]
     found = runs_of(home)  # twice the same in one job is two runs; another spec is another run
     assert [state(r)["attempt"] for r in found] == [1, 1, 1]
     assert "a new run begins" in (tmp_path / "0.log").read_text()
     warnings = json.loads((found[-1] / "plan.json").read_text())["warnings"]
     assert "Slurm has requeued this job (1)" in warnings[0]
-    assert [p.wait(600) for p in job(1, *words(steps=3))] == [0, 0]
+    assert [p.wait() for p in job(1, *words(steps=3))] == [0, 0]
     assert [state(r)["attempt"] for r in runs_of(home)] == [1, 2, 1]
 
 
@@ -145,7 +145,7 @@ def test_a_run_goes_on_in_a_named_folder(job, tmp_path: Path) -> None:
     for folder, path in (("my-run", home / "runs" / "my-run"), (str(place), place)):
         for attempt, count in ((1, 3), (2, 5)):
             line = words("--folder", folder, steps=count)
-            assert [p.wait(600) for p in job(0, *line, job=f"{attempt}")] == [0, 0]
+            assert [p.wait() for p in job(0, *line, job=f"{attempt}")] == [0, 0]
             assert (state(path)["attempt"], steps(path)) == (attempt, count)
     assert [p.name for p in (home / "runs").iterdir() if p.is_dir()
             and not p.name.startswith(".")] == ["my-run"]
@@ -162,7 +162,7 @@ def test_a_wrong_folder_is_refused(job, tmp_path: Path, monkeypatch, folder: str
     (tmp_path / "full" / "thesis.tex").write_text("")
     if folder.startswith("."):
         folder = str(tmp_path / folder.removeprefix(".").removeprefix("/").removeprefix("./"))
-    assert [p.wait(600) for p in job(0, *words("--folder", folder))] == [2, 2]
+    assert [p.wait() for p in job(0, *words("--folder", folder))] == [2, 2]
     assert says in (tmp_path / "1.log").read_text()
     assert (tmp_path / "full" / "thesis.tex").exists()
 
@@ -175,7 +175,7 @@ def test_a_stop_while_waiting_for_ranks_that_do_not_come(job, tmp_path: Path) ->
         with pytest.raises(subprocess.TimeoutExpired):
             alone.wait(1.5)
         alone.send_signal(signal.SIGTERM)
-        assert alone.wait(600) == STOPPED
+        assert alone.wait() == STOPPED
     finally:
         alone.kill()
 
@@ -271,7 +271,7 @@ def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> N
         "--max-restarts=2", "-m", "gpu_engine.worker",
         *words("--set", f"task.use={tmp_path / 'late.py'}:Late", "--set", "train.lr=0.01",
                record=record))
-    assert agent.wait(600) == 0, (tmp_path / "log").read_text()
+    assert agent.wait() == 0, (tmp_path / "log").read_text()
     (run,) = runs_of(tmp_path / "home")
     told = state(run)
     assert (told["state"], told["attempt"]) == ("completed", 3)
@@ -292,7 +292,7 @@ def test_torchrun_does_not_restart_stopped_ranks(tmp_path: Path) -> None:
               and steps(runs_of(home)[0]) > 2, [agent])
         (run,) = runs_of(home)
         os.kill(ranks.read(run, 0, "start")[-1]["pid"], signal.SIGTERM)  # a rank, not the agent
-        assert agent.wait(600) == 1  # torchrun reports it as a failure
+        assert agent.wait() == 1  # torchrun reports it as a failure
     finally:
         agent.kill()
     assert (state(run)["state"], state(run)["attempt"]) == ("stopped", 1)
@@ -351,7 +351,7 @@ def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: 
             "--max-restarts=2", "-m", "gpu_engine.worker", *words(die_at=8, rank=1),
             program=program))
     try:
-        codes = [p.wait(600) for p in nodes]
+        codes = [p.wait() for p in nodes]
     finally:
         for process in nodes:
             process.kill()

@@ -173,7 +173,7 @@ def test_connections_to_the_store_end_when_nothing_is_acknowledged() -> None:
 def test_missing_ranks_are_named(make) -> None:
     run = make("run", world=3, size=24, parallel={"timeout": 2.0})
     with ranks.started(run, only=[0]) as first:
-        assert first.wait(600) == [1]
+        assert first.wait() == [1]
     error = ranks.read(run, 0, "error")[-1]
     assert error["type"] == "CannotMeet"
     assert "ranks 1, 2 of 3 did not come" in error["message"]
@@ -195,7 +195,7 @@ def test_under_torchrun_output_goes_to_the_ranks_own_log(make, tmp_path: Path) -
     agent = ranks.zygote().start(
         ["--standalone", "--nproc-per-node=2", "--", str(ranks.WORKER), "--run", str(run)],
         dict(os.environ), tmp_path / "log", ranks.TORCHRUN)
-    assert agent.wait(600) == 0, (tmp_path / "log").read_text()
+    assert agent.wait() == 0, (tmp_path / "log").read_text()
     for rank in range(2):
         assert ranks.read(run, rank, "end")[-1]["outcome"] == "completed"
         assert "completed after step 3" in (run / "ranks" / f"{rank:05d}.log").read_text()
@@ -236,7 +236,7 @@ def test_without_panel_under_each_launcher(tmp_path: Path, how: str) -> None:
         started = [ranks.zygote().start([*PLAIN, *by_hand[r]], base | of_rank(r), logs[r])
                    for r in range(2)]
         try:
-            assert [p.wait(600) for p in started] == [0, 0], [log.read_text() for log in logs]
+            assert [p.wait() for p in started] == [0, 0], [log.read_text() for log in logs]
         finally:
             for p in started:
                 p.kill()
@@ -262,5 +262,5 @@ def test_without_panel_mistakes_are_refused(tmp_path: Path, extra: list[str],
     argv = [*PLAIN]
     for key in extra:
         argv += ["--set", key]
-    assert ranks.zygote().start(argv, env, tmp_path / "log").wait(600) == 2
+    assert ranks.zygote().start(argv, env, tmp_path / "log").wait() == 2
     assert said in (tmp_path / "log").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
@@ -61,6 +62,10 @@ class PanelApp(ThemedApp):
         `sampler` replace this machine's devices, `hosts` the way to others. `settings`: those of
         settings.toml. `light`: whether the terminal's background is."""
         super().__init__()
+        if self.console.is_dumb_terminal:
+            # Rich says 80x25 of each. Where Textual's driver finds another size, the screen is laid
+            # out for the one and the other in turn for ever, and the panel never comes to its end.
+            self.console.size = shutil.get_terminal_size()
         self.settings = settings or Settings()
         self.preset = preset
         self.sets = tuple(sets)

@@ -40,6 +40,8 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     from gpu_engine.launching.reattach import StillOn
 
     found = find(run)
+    if (state := found.state()).state == "unreadable":
+        raise UserError(f"run {found.id}: {state.reason}")
     goes_on = StillOn(found)
     files = _files(found, rank) if not supervisor else \
         {"supervisor": found.path / "supervisor.log"}

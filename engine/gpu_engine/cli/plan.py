@@ -29,7 +29,7 @@ def command(choice: SpecChoice, as_json: bool, grid: tuple[str, ...], repeat: in
     if grid or repeat > 1:
         show(members_of(choice, grid, repeat), choice, as_json=as_json)
         return
-    plan = prepare(choice.spec, base=choice.base, only_plan=True).plan
+    plan = prepare(choice.spec, base=choice.base, only_plan=True).plan.for_people()
     if as_json:
         echo(in_json(plan.to_dict()))
         return

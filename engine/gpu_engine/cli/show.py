@@ -52,7 +52,7 @@ def command(run: str, as_json: bool) -> None:
                       "notes": asdict(notes.read(found.path)),
                       "diagnosis": verdicts.to_dict(list(follower.ranks.values()), devices),
                       "hang": None if hang is None else asdict(hang),
-                      "plan": plan.to_dict() if plan is not None else {}}))
+                      "plan": plan.for_people().to_dict() if plan is not None else {}}))
         return
     echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
          f"{found.path}")
@@ -106,6 +106,8 @@ def command(run: str, as_json: bool) -> None:
             echo(f"  eval {clean(name)} {units.loss(value)}")
         for name, value in list(view.metrics.items())[-_METRICS:]:
             echo(f"  {clean(name)} {units.loss(value)}")
+        if len(view.metrics) > _METRICS:
+            echo(f"  … {len(view.metrics) - _METRICS:,} values under other names (--json has all)")
         if view.checkpoint:
             echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:

@@ -6,6 +6,7 @@ Click finds out which option or argument is being typed; `SOURCES` says what bel
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable
 from functools import partial
@@ -105,8 +106,8 @@ class Bash(_Shell):
 
     def format_completion(self, item: CompletionItem) -> str:
         _, typed = self.get_completion_args()
-        value = trimmed(item.value, typed, os.environ.get("COMP_CURRENT", ""))
-        return f"{item.type}\t{value}"
+        current = os.environ.get("COMP_CURRENT", "")
+        return f"{item.type}\t{quoted(trimmed(item.value, typed, current), current[:1])}"
 
 
 class Zsh(_Shell):
@@ -144,6 +145,15 @@ def trimmed(value: str, typed: str, current: str) -> str:
     if not typed.endswith(part) or not value.startswith(typed[:len(typed) - len(part)]):
         return value
     return value[len(typed) - len(part):]
+
+
+def quoted(value: str, quote: str) -> str:
+    """`value` as bash must have it behind an open `quote`. Without one its script quotes it."""
+    if quote == "'":
+        return value.replace("'", "'\\''")
+    if quote == '"':  # nothing there keeps ! from meaning an earlier command
+        return re.sub(r'[\\"$`]', r"\\\g<0>", value).replace("!", "\"'!'\"")
+    return value
 
 
 def _divided(typed: str) -> tuple[str, str]:

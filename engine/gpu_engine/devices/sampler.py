@@ -213,7 +213,7 @@ def take_several(inventory: Inventory, readings: int = 3, apart: float = 0.25, t
     enough.wait(timeout)
     sampler.close()
     if found:
-        return tuple(found[1:] or found)
+        return tuple(found[1:readings + 1] or found[:1])
     if sampler.latest is not None:
         return (sampler.latest,)
     problem = f"the driver did not answer in {timeout:g} s"

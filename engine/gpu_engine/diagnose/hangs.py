@@ -149,23 +149,28 @@ def _wait_in(views: Sequence[RankView], same: Mapping[int, Collective], now: flo
 
 def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None]) -> str:
     """Which operations ranks were in when gloo ended the processes of those `aborted`, as they got
-    more bytes than they had asked for: that may be the odd ones, or those that were right. Of the
-    odd ones only the line that their stacks tell is known: "/here/train.py:40 in main"."""
+    more bytes than they had asked for: that may be the odd ones, or those that were right. Of those
+    only the line that their stacks tell is known: "/here/train.py:40 in main"."""
     sides: dict[str, list[int]] = defaultdict(list)
     places: dict[str, str] = {}
+    lines = dict(aborted)
     for view in views:
-        if view.rank not in aborted and (one := _waits(view, view.error is not None)) is not None:
-            what = f"{_name(one)} at {_at(view)}"
-            sides[what].append(view.rank)
-            places[what] = _at(view)
-    for rank, line in aborted.items():
+        if view.rank in aborted or view.process is not None:
+            continue
+        if (one := _waits(view, view.error is not None)) is None:  # ended before it could say so
+            lines[view.rank] = None
+            continue
+        what = f"{_name(one)} at {_at(view)}"
+        sides[what].append(view.rank)
+        places[what] = _at(view)
+    for rank, line in lines.items():
         at = "an unknown line" if line is None else line
         there = [what for what, place in places.items() if at.endswith(f"/{place}")]
         sides[there[0] if len(there) == 1 else f"one at {at}"].append(rank)
     told = ", ".join(f"{_ranks(ranks)} in {what}"
                      for what, ranks in sorted(sides.items(), key=lambda side: len(side[1])))
-    return "collective operations of different sizes met" + (f": {told}" if told else "") + \
-        '. Is one of them under "if rank == …:"?'
+    return f'collective operations of different sizes met: {told}. Is one of them under ' \
+        '"if rank == …:"?'
 
 
 def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], now: float,

@@ -13,13 +13,15 @@ from .schema import Warning  # relative: see `writer`
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
 SAME_ORDER, SAME_FILE = "set-epoch", "same-file"
 NONFINITE, DIVERGED = "nonfinite", "diverged"
+CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
-ORDER = (NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, SAME_ORDER,
-         SAME_FILE)
+ORDER = (NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED,
+         REST_DROPPED, SAME_ORDER, SAME_FILE)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
 _DDP = "model = torch.nn.parallel.DistributedDataParallel(model)"
+_CALL = "output = model(x)  # the DistributedDataParallel, not model.module(x)"
 _SAMPLER = "loader = DataLoader(data, sampler=DistributedSampler(data))  # no shuffle="
 
 
@@ -45,15 +47,17 @@ def not_recorded(seconds: float, lost: int) -> Warning:
                    "are missing", NOT_RECORDED)
 
 
-def apart(world: int, steps: int, *, group: bool) -> Warning:
+def apart(world: int, steps: int, *, group: bool, wrapped: bool = False) -> Warning:
     """The ranks train separately. `steps`: how many were seen. `group`: whether they have a process
-    group all the same."""
+    group all the same; `wrapped`: and a DistributedDataParallel."""
     why = f"nothing was exchanged between them in {steps:,} steps" if group \
         else "no process group was made"
+    if wrapped:
+        why += ", though there is a DistributedDataParallel, as where only its module is called"
     return Warning(
         f"{world} ranks train, each by itself: {why}. It is the same training {world} times; fine "
         "if each tries something else",
-        APART, (_DDP, _SAMPLER) if group else (_GROUP, _DDP, _SAMPLER))
+        APART, (_CALL,) if wrapped else (_DDP, _SAMPLER) if group else (_GROUP, _DDP, _SAMPLER))
 
 
 def one_device(devices: int) -> Warning:
@@ -68,6 +72,30 @@ def undivided(world: int, examples: int, sampler: str) -> Warning:
     return Warning(
         f"each of {world} ranks loads all {examples:,} examples: the loader's {sampler} does not "
         f"divide them, so an epoch takes each example {world} times", UNDIVIDED, (_SAMPLER,))
+
+
+def same_part(world: int, rank: int, replicas: int) -> Warning:
+    """Ranks train on the same part of the examples: that of `rank` among `replicas`."""
+    return Warning(
+        f"more than one of {world} ranks loads the same part of the examples: DistributedSampler "
+        f"has rank={rank} and num_replicas={replicas} on each of them", UNDIVIDED,
+        (_SAMPLER + ", rank= or num_replicas=",))
+
+
+def clipped_scaled(most: float, scale: float) -> Warning:
+    """Gradients are clipped to `most` while they are multiplied by a GradScaler's `scale`."""
+    return Warning(
+        f"gradients are clipped to {most:g} while the GradScaler scales them by {scale:g}: at "
+        f"most {most / scale:.2g} is left of their norm or value", CLIPPED_SCALED,
+        ("scaler.unscale_(optimizer)  # before the gradients are clipped",))
+
+
+def rest_dropped(rest: int, calls: int) -> Warning:
+    """The last calls of backward() in each epoch, too few for a step of `calls`, are lost."""
+    return Warning(
+        f"gradients of the last batches of an epoch are lost: a step accumulates {calls} calls of "
+        f"backward(), and {rest} that were left were cleared when the next epoch began, twice",
+        REST_DROPPED, ("if (i + 1) % accumulate == 0 or i + 1 == len(loader): optimizer.step()",))
 
 
 def same_order(epochs: int, examples: int) -> Warning:

@@ -25,8 +25,9 @@ Named = Dict[str, Optional[float]]  # noqa: UP006
 """Values by name. In the line they stand beside the event's own fields. None: a value that could
 not be read."""
 
-RESERVED_NAMES = frozenset({"t", "kind", "step"})
-"""The own fields of an event with named values: no value can have such a name."""
+RESERVED_NAMES = frozenset({"t", "kind", "step", ""})
+"""The own fields of an event with named values, and no name at all: no value can have such a
+name."""
 
 _Value = TypeVar("_Value")
 

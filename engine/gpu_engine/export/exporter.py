@@ -15,7 +15,7 @@ from gpu_engine.runs import attempts, notes
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.write import to_dict
+from gpu_engine.spec.write import for_people, to_dict
 
 _LOOK_EVERY = 0.5
 """Seconds between two readings of a live run."""
@@ -51,7 +51,7 @@ def about(run: Run, state: State) -> About:
     """What a target is told of the run. What can't be read of its spec is left out."""
     written = notes.read(run.path)
     try:
-        config = to_dict(from_dict(attempts.read_spec(run)))
+        config = to_dict(for_people(from_dict(attempts.read_spec(run))))
     except (UserError, OSError):
         config = {}
     return About(run.id, written.name or state.name, state.created, config, written.tags,

@@ -1,6 +1,6 @@
 """Observes how a rank of a person's own script ends: catches the exception that ends it, in the
-main thread, in other threads and in child processes. Also makes SIGUSR2 print all stacks, and a
-crash in native code before it ends the process."""
+main thread, in other threads and in child processes; writes what is left before `os._exit`. Also
+makes SIGUSR2 print all stacks, and a crash in native code before it ends the process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import faulthandler
 import functools
 import multiprocessing.util
+import os
 import signal
 import sys
 import threading
@@ -33,7 +34,18 @@ def add(observer: Observer) -> None:
             _failed(observer, about.exc_value)
         in_thread(about)
 
+    leave = os._exit
+
+    @functools.wraps(leave)
+    def _exit(status: int) -> None:
+        try:
+            with contextlib.suppress(Exception):
+                observer.finish(failed=status != 0)
+        finally:
+            leave(status)
+
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
+    os._exit = _exit
     with contextlib.suppress(Exception):  # not the main thread, or stderr is no file
         if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
             faulthandler.register(signal.SIGUSR2, all_threads=True)

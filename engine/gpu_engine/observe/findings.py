@@ -3,9 +3,9 @@ anything, devices that are not used, data that is not divided among the ranks.
 
 A script may be right in a way that is not known here: it reduces its gradients by hand, divides
 its data itself, lets each rank try another seed. So each finding needs evidence, and without it
-nothing is said. None of them needs anything from a step: modules are seen as they are put into
-others, data sets as they are iterated over, files as they are saved; the rest is looked at by the
-thread that writes the record, until the first steps are done.
+nothing is said. None of them needs anything from a step but the first few: modules are seen as they
+are put into others, the first batches as they are loaded, files as they are saved; the rest is
+looked at by the thread that writes the record, until the first steps are done.
 
 What is told and under which codes: `events.notices`.
 """
@@ -27,7 +27,7 @@ import torch
 
 from ..common.files import open_inside
 from ..events import notices, schema
-from . import data_sets, torch_private
+from . import batches, torch_private
 
 STEPS = 3
 """The first steps, after which there is something to tell."""
@@ -93,6 +93,13 @@ class Findings:
             elif step - before.step < STEPS:
                 before.judged = True  # which of the two it trains with can't be told
 
+    def loaded(self, loader: int, batch: Any) -> None:
+        """Called with each batch that a DataLoader gives, and the loader's id."""
+        mine = self._loader
+        if mine is not None and len(mine.read) < STEPS and not mine.judged and mine.id == loader:
+            with contextlib.suppress(Exception):
+                mine.read.append(list(batches.contents(batch)))
+
     def saved(self, target: Any, step: int) -> None:
         """Called when the script has saved something with torch.save. `step`: steps so far."""
         with contextlib.suppress(Exception):
@@ -146,7 +153,8 @@ class Findings:
             if self._rank == 1:
                 self._warn(notices.apart(self._world, step, group=False))
         elif losses and self._noted_by_another("trains apart"):
-            self._warn(notices.apart(self._world, step - self._exchanged[0], group=True))
+            self._warn(notices.apart(self._world, step - self._exchanged[0], group=True,
+                                     wrapped=self._wrapper is not None))
 
     def _train_apart(self, step: int, over: bool) -> bool | None:
         """Whether no gradient has ever left this rank; None: not known yet."""
@@ -156,8 +164,9 @@ class Findings:
         if not distributed.is_initialized():
             return not self._had_group and self._wrapper is None  # else the group is gone by now
         group: Any = distributed.group.WORLD
-        if self._wrapper is not None or group is None or distributed.get_pg_count() != 1 \
-                or not self.plain():
+        # DistributedDataParallel exchanges nothing if only its `module` is called.
+        if (self._wrapper is not None and self.ddp() is None) or group is None \
+                or distributed.get_pg_count() != 1 or not self.plain():
             return False
         count = torch_private.operations_of(group)
         if self._exchanged is None:
@@ -171,11 +180,14 @@ class Findings:
     # --- data ------------------------------------------------------------------------------------
 
     def _undivided(self, loader: _Loader) -> None:
-        """Tell if all ranks load the same examples, though they average their gradients."""
-        if loader.trace is None or not self._in_step():
+        """Tell if all ranks train on the same batches, though they average their gradients."""
+        if not loader.takes_known or len(loader.read) < STEPS or not all(loader.read) \
+                or not self._in_step():
             return
-        if self._noted_by_another(f"loads {loader.trace}"):
-            self._warn(notices.undivided(self._world, loader.examples, loader.sampler))
+        if self._noted_by_another(f"loads {loader.read} {loader.part}"):
+            rank, replicas = loader.part[:2]
+            self._warn(notices.undivided(self._world, loader.examples, loader.sampler)
+                       if replicas == 1 else notices.same_part(self._world, rank, replicas))
 
     def _in_step(self) -> bool:
         """Whether the model is DistributedDataParallel's, over all ranks."""
@@ -224,23 +236,31 @@ class _Loader:
     def __init__(self, loader: Any, step: int) -> None:
         """Its iteration begins after `step` steps."""
         data = torch.utils.data
-        self.ref = weakref.ref(loader)
+        self.ref, self.id = weakref.ref(loader), id(loader)
         self.step = self.last = step
         """Steps before its first and before its last iteration."""
         self.judged = False
         self.examples = 0
-        self.trace: str | None = None
-        """Tells its data set from another; None: it is divided among the ranks, or may be."""
+        self.takes_known = False
+        """Whether its sampler says which part it takes of what the data set says to have. Only what
+        is read tells whether that is the same on all ranks: a data set may divide itself."""
+        self.read: list[list[object]] = []
+        """Contents of its first batches."""
         self.sampler = type(loader.sampler).__name__
+        self.part: tuple[int, ...] = (0, 1)
+        """Which part of how many the loader takes, and what else decides which examples it has."""
         self._sampler = weakref.ref(loader.sampler)
         self.epochs = [self.epoch()]
         """For each iteration the epoch of a DistributedSampler that shuffles; else None."""
         if isinstance(loader.dataset, data.IterableDataset):
             return
         self.examples = len(loader.dataset)
-        batches = type(loader.batch_sampler) in (type(None), data.BatchSampler)
-        if batches and type(loader.sampler) in (data.SequentialSampler, data.RandomSampler):
-            self.trace = data_sets.trace(loader.dataset)
+        own = loader.sampler
+        if type(own) is data.DistributedSampler and own.dataset is loader.dataset:
+            self.part = (own.rank, own.num_replicas, own.shuffle, own.seed, own.drop_last)
+        elif type(own) not in (data.SequentialSampler, data.RandomSampler):
+            return
+        self.takes_known = type(loader.batch_sampler) in (type(None), data.BatchSampler)
 
     def epoch(self) -> int | None:
         """The epoch by which its examples are shuffled now."""

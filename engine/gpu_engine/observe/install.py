@@ -113,9 +113,10 @@ def _wrap_scaler(undo: _Undo) -> list[Any]:
     ours: list[Any] = []
 
     def wrap(cls: Any) -> None:
-        """Wrap the methods `scale` and `step` that `cls` itself defines; a subclass, such as
-        FSDP's, may have its own."""
-        for name, around in (("scale", _around_scale), ("step", _around_step)):
+        """Wrap the methods that `cls` itself defines; a subclass, such as FSDP's, may have its
+        own."""
+        for name, around in (("scale", _around_scale), ("step", _around_step),
+                             ("unscale_", _around_unscale)):
             own = vars(cls).get(name)
             if own is not None and own not in ours:
                 observed = around(own)
@@ -172,6 +173,50 @@ def _around_step(step: Any) -> Any:
         return result
 
     return observed_step
+
+
+def _around_unscale(unscale: Any) -> Any:
+    @frames.unseen
+    @functools.wraps(unscale)
+    def observed_unscale(self: Any, optimizer: Any) -> Any:
+        if observer.clips.clipped:
+            _quietly(observer.unscaled, self, optimizer)
+        try:
+            return unscale(self, optimizer)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
+
+    return observed_unscale
+
+
+def _wrap_clips(undo: _Undo) -> list[Any]:
+    ours = []
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        ours.append(_around_clip(getattr(torch.nn.utils, name)))
+        undo.set(torch.nn.utils, name, ours[-1])
+    return ours
+
+
+def _around_clip(clip: Any) -> Any:
+    @frames.unseen
+    @functools.wraps(clip)
+    def observed_clip(*args: Any, **kwargs: Any) -> Any:
+        looks = not (_compiling() or observer.off or observer.losses.unscaled
+                     or observer.clips.over)
+        if looks:
+            _quietly(observer.clips.begins, observer.stepped)
+        try:
+            result = clip(*args, **kwargs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
+        if looks:
+            most = args[1] if len(args) > 1 else kwargs.get("max_norm", kwargs.get("clip_value"))
+            _quietly(observer.clips.ended, most)
+        return result
+
+    return observed_clip
 
 
 _MISSING = object()
@@ -325,7 +370,7 @@ def _find(undo: _Undo, direct: bool) -> None:
 
 def _watch_loaders_and_saves(undo: _Undo) -> None:
     loader = import_module("torch.utils.data").DataLoader
-    began = parts.watch_loader(loader, undo.set, lambda: _parts_of(observer.rec))
+    began = parts.watch_loader(loader, undo.set, lambda: _parts_of(observer.rec), _loaded)
     undo.set(loader, "__iter__", _around_iter(loader.__iter__, began))
     undo.set(torch, "save", _around_save(torch.save))
 
@@ -339,6 +384,11 @@ def _module_registered(module: Any, name: str, inner: Any) -> None:
         observer.findings.registered(module, name, inner)
 
 
+def _loaded(loader: int, batch: Any) -> None:
+    if observer.findings is not None:
+        observer.findings.loaded(loader, batch)
+
+
 def _around_iter(iterate: Any, began: Callable[[Any, Any], None]) -> Any:
     @frames.unseen
     @functools.wraps(iterate)
@@ -346,6 +396,7 @@ def _around_iter(iterate: Any, began: Callable[[Any, Any], None]) -> Any:
         found = observer.findings
         if found is not None:
             found.iterated(self, observer.steps_so_far())
+        observer.iterated()
         try:
             iteration = iterate(self)
         except BaseException as err:
@@ -387,7 +438,7 @@ def _into_torch(undo: _Undo) -> None:
     before, after = (optim.register_optimizer_step_pre_hook,
                      optim.register_optimizer_step_post_hook)
     scaled = _wrap_scaler(undo)
-    through = [_wrap_backward(undo), *scaled]
+    through = [_wrap_backward(undo), *scaled, *_wrap_clips(undo)]
     undo.hooks.append(before(_before_step))
     undo.hooks.append(after(_after_step))
     with contextlib.suppress(Exception):

@@ -118,35 +118,40 @@ class ScriptParts(StepParts):
 
 
 def watch_loader(loader: Any, set_in: Callable[[Any, str, Any], None],
-                 parts_now: Callable[[], ScriptParts | None]) -> Callable[[Any, Any], None]:
+                 parts_now: Callable[[], ScriptParts | None],
+                 loaded: Callable[[int, Any], None]) -> Callable[[Any, Any], None]:
     """A function that is told each `DataLoader` and the new iteration over it. The class of such an
-    iteration is watched from when it is first seen: `set_in` sets an attribute of it."""
+    iteration is watched from when it is first seen: `set_in` sets an attribute of it. `loaded` gets
+    the id of the loader, and each batch."""
     watched: set[type] = set()
-    workers: dict[int, int] = {}
+    loaders: dict[int, tuple[int, int]] = {}
+    """By the id of the iteration: the loader's id, and how many workers it has."""
 
     def began(source: Any, iteration: Any) -> None:
-        if len(workers) > _ITERATIONS:
-            workers.clear()
-        workers[id(iteration)] = source.num_workers
+        if len(loaders) > _ITERATIONS:
+            loaders.clear()
+        loaders[id(iteration)] = id(source), source.num_workers
         cls = next(c for c in type(iteration).__mro__ if "__next__" in vars(c))
         if cls not in watched and cls.__module__ == loader.__module__:
             watched.add(cls)
-            set_in(cls, "__next__", _around_next(vars(cls)["__next__"], parts_now, workers))
+            set_in(cls, "__next__", _around_next(vars(cls)["__next__"], parts_now, loaders, loaded))
 
     return began
 
 
 def _around_next(original: Any, parts_now: Callable[[], ScriptParts | None],
-                 workers: dict[int, int]) -> Any:
+                 loaders: dict[int, tuple[int, int]], loaded: Callable[[int, Any], None]) -> Any:
     @frames.unseen
     @functools.wraps(original)
     def observed_next(self: Any) -> Any:
         parts = parts_now()
         if parts is None or threading.get_ident() != parts.thread:
-            return original(self)
+            batch = original(self)
+            loaded(loaders.get(id(self), (0, 0))[0], batch)
+            return batch
         parts.mark(ASKS_AGAIN if parts.loader == id(self) else ASKS)
         parts.loader = id(self)
-        parts.loading = workers.get(parts.loader)
+        loader, parts.loading = loaders.get(parts.loader, (0, None))
         try:
             batch = original(self)
         except BaseException as err:
@@ -154,6 +159,7 @@ def _around_next(original: Any, parts_now: Callable[[], ScriptParts | None],
             frames.leave_out_ours(err)
             raise
         parts.mark(BATCH)
+        loaded(loader, batch)
         return batch
 
     return observed_next

@@ -150,7 +150,7 @@ class ScriptRecorder:
         """Discard a loss. One that is on its way from a GPU still has to arrive, to free its
         slot."""
         if isinstance(loss, PendingLoss):
-            self.queue.append(Values({"": loss}))
+            self.queue.append(Values({"": loss}, dropped=True))
 
     def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step, from `gpu_engine.log`."""

@@ -23,11 +23,13 @@ _OTHERS = 8  # the most optimizers beside the curve's whose losses are recorded
 
 
 class Values(NamedTuple):
-    """Named values of the current step. A value under "" only has to arrive; it is not recorded."""
+    """Named values of the current step."""
 
     values: dict[str, Any]
     latest: bool = False
     """Whether they went to a logger: of these only the latest ones are recorded, once a second."""
+    dropped: bool = False
+    """Whether they only have to arrive, and are not recorded."""
 
 
 class _Span:
@@ -145,7 +147,7 @@ class StepEvents:
         if item.latest:
             self._logged |= {name: v for name, v in values.items() if v is not None}
             self._logged_at = self._curve.step
-        elif "" not in values:
+        elif not item.dropped:
             self._end_span(skipped, lines)
             lines.append(encode(schema.Metric(self._curve.step, values)))
 

@@ -42,17 +42,18 @@ class Server(ThreadingHTTPServer):
 
     def html(self, path: str) -> str | None:
         """The page of a request's path; None: there is none, or the token is not ours."""
-        _, token, *rest = path.partition("?")[0].split("/", 2)
-        if not rest or not hmac.compare_digest(token.encode(), self.token.encode()):
+        parts = path.partition("?")[0].split("/", 2)
+        if len(parts) < 3 or not hmac.compare_digest(parts[1].encode(), self.token.encode()):
             return None
+        name = parts[2]
         with self._lock:  # one at a time: a phone that asks often must not cost a training its core
             began = time.monotonic()
-            self._made = {name: made for name, made in self._made.items() if began < made[0]}
-            if rest[0] not in self._made:
-                text = self._page(rest[0])
+            self._made = {n: made for n, made in self._made.items() if began < made[0]}
+            if name not in self._made:
+                text = self._page(name)
                 now = time.monotonic()
-                self._made[rest[0]] = now + max(_KEPT, (now - began) / _SHARE), text
-            return self._made[rest[0]][1]
+                self._made[name] = now + max(_KEPT, (now - began) / _SHARE), text
+            return self._made[name][1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Somebody who has gone away, as a phone does, is no fault."""

@@ -15,20 +15,21 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.spec.write import differences, to_dict
+from gpu_engine.spec.write import differences, for_people, to_dict
 
 
 def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSpec] | None,
           python: str) -> tuple[str, ...]:
-    """One line for one machine; for several, node 0's first."""
-    command = plan.spec.task.command
+    """One line for one machine; for several, node 0's first. Secrets are masked in it."""
+    given, base = for_people(plan.spec), _for_people(base)
+    command = given.task.command
     many = plan.nodes > 1
     if command is None and not many:
-        return (engine_line(plan.spec, base),)
-    env = {**plan.spec.run.env, **registry.environment(plan.source, devices)}
+        return (engine_line(given, base),)
+    env = {**given.run.env, **registry.environment(plan.source, devices)}
     unset = registry.load(plan.source).cleared
     if command is None:
-        spec = _without_place(plan.spec)
+        spec = _without_place(given)
         trainer = [python, "-m", "gpu_engine.worker", *arguments(spec, base)]
         return tuple(
             typed(env, unset, own_command.under_torchrun(
@@ -43,8 +44,13 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
 
 
 def engine_line(spec: RunSpec, base: tuple[str, RunSpec] | None) -> str:
-    """The `gpu-engine run` command line for a spec."""
-    return " ".join(map(quoted, ["gpu-engine", "run", *arguments(spec, base)]))
+    """The `gpu-engine run` command line for a spec, with secrets masked."""
+    return " ".join(map(quoted, [
+        "gpu-engine", "run", *arguments(for_people(spec), _for_people(base))]))
+
+
+def _for_people(base: tuple[str, RunSpec] | None) -> tuple[str, RunSpec] | None:
+    return None if base is None else (base[0], for_people(base[1]))
 
 
 def typed(env: Mapping[str, str], unset: Sequence[str], argv: Sequence[str]) -> str:

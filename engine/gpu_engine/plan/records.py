@@ -4,19 +4,20 @@ the standard library alone: the rank reads its plan with them, in whatever envir
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from gpu_engine.common import units
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.masked import shown_env, shown_words
 from gpu_engine.common.records import read_record
 from gpu_engine.common.torch_words import torch_words
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch, LearningRate
 from gpu_engine.spec.read import from_dict_leniently
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.spec.write import to_dict
+from gpu_engine.spec.write import for_people, to_dict
 
 RUN_DIR = "{run.dir}"
 """Stands in argument lists for the run folder, which has no name before launch."""
@@ -279,6 +280,12 @@ class LaunchPlan:
         if rest:
             out.append("told: " + ", ".join(rest))
         return out or ["your command sets its own batch size and lr"]
+
+    def for_people(self) -> LaunchPlan:
+        """The plan as it is shown to others, without what looks like a secret."""
+        return replace(self, spec=for_people(self.spec), processes=tuple(
+            replace(p, env=shown_env(p.env), argv=tuple(shown_words(p.argv)))
+            for p in self.processes))
 
     def to_dict(self) -> dict[str, object]:
         """As plan.json holds it."""

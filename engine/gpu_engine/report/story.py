@@ -20,7 +20,7 @@ from gpu_engine.runs.state import State
 from gpu_engine.spec import presets
 from gpu_engine.spec.best import parse_best
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.spec.write import flat
+from gpu_engine.spec.write import flat, for_people
 
 _BUCKETS = 512
 """Of a curve: more than it has pixels."""
@@ -98,7 +98,7 @@ def _changed(settings: dict[str, str], name: str
     base, before = "the defaults", flat(RunSpec())
     if name in presets.names():  # never the path of a file, which the run's folder would choose
         with contextlib.suppress(UserError, OSError):
-            base, before = f"preset {name}", flat(presets.load(name).spec)
+            base, before = f"preset {name}", flat(for_people(presets.load(name).spec))
     keys = [key for key in dict.fromkeys((*settings, *before)) if key != "name"]
     return base, [(key, before.get(key), settings.get(key)) for key in keys
                   if before.get(key) != settings.get(key)]

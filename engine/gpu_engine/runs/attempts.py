@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import read_inside, write_inside
+from gpu_engine.common.masked import shown_set
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule
 from gpu_engine.plan.own_command import left_out
@@ -44,7 +45,7 @@ def _spec_of(run: Run, number: int | None) -> Path:
 
 def save(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
     """Keep a copy of `spec.toml`, the spec of attempt `number`, if the new text `spec_toml` differs
-    from it. Returns the differences as `key=value`. Raises OSError."""
+    from it. Returns the differences as `key=value`, with secrets masked. Raises OSError."""
     path = run.path / "spec.toml"
     try:
         before = read_inside(run.path, path.name).decode()
@@ -54,7 +55,7 @@ def save(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
     if changed:
         (run.path / _SPECS).mkdir(mode=0o700, exist_ok=True)
         write_inside(run.path, f"{_SPECS}/{_file(run.path, number).name}", before)
-    return changed
+    return tuple(map(shown_set, changed))
 
 
 def last_good(state: State) -> AttemptRecord | None:
@@ -77,7 +78,7 @@ def failed_settings(run: Run, state: State) -> tuple[int, tuple[str, ...]] | Non
     if number == state.attempt:
         return None
     other = differences(from_dict(read_spec(run, number)), from_dict(read_spec(run)))
-    return (number, tuple(other)) if other else None
+    return (number, tuple(map(shown_set, other))) if other else None
 
 
 def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None:

@@ -16,7 +16,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.state import State
 from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.write import flat
+from gpu_engine.spec.write import flat, for_people
 
 WIDEST = 48
 """Characters of a value that tables show."""
@@ -81,8 +81,9 @@ def without_figures(run: Run, state: State) -> RunFacts:
     """The facts of a run that do not follow from its events. Raises UserError if its spec can't be
     read."""
     name = clean(notes.read(run.path).name or state.name)
-    return RunFacts(clean(run.id), name, Figures(state.state),
-                    flat(from_dict(attempts.read_spec(run))), environment.read(run.path))
+    spec = for_people(from_dict(attempts.read_spec(run)))
+    return RunFacts(clean(run.id), name, Figures(state.state), flat(spec),
+                    environment.read(run.path))
 
 
 def with_figures(facts: RunFacts, state: State, view: RunView) -> RunFacts:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from gpu_engine.common.files import json_inside
+from gpu_engine.common.masked import shown, shown_words
 from gpu_engine.common.values import show
 from gpu_engine.runs import notes, sweep
 from gpu_engine.runs.folder import Run, State
@@ -75,7 +76,8 @@ def read(run: Run, before: Digest | None = None, state: State | None = None) -> 
     task, train = _table(spec.get("task")), _table(spec.get("train"))
     command, use = task.get("command"), task.get("use")
     ours = isinstance(use, str)
-    what = shlex.join(map(str, command)) if isinstance(command, list) else use if ours else ""
+    what = shlex.join(shown_words([str(word) for word in command])) \
+        if isinstance(command, list) else use if ours else ""
     mode, best = plan.get("mode"), train.get("best")
     replicas = _whole(plan.get("replicas")) or _whole(_table(plan.get("batch")).get("replicas"))
     return Digest(run, state, notes.read(run.path), what,
@@ -95,7 +97,8 @@ def _flat(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
             for name, one in inner:
                 dotted = f"{section}.{key}" + (f".{name}" if name else "")
                 if len(dotted) <= _LONGEST_KEY and one is not None:
-                    yield sys.intern(dotted), sys.intern(_text(one))
+                    yield sys.intern(dotted), sys.intern(
+                        shown(name, _text(one)) if key == "env" else _text(one))
 
 
 def _text(value: object) -> str:

@@ -7,6 +7,7 @@ and suggests what a misspelt key may have meant. Standard library only: a rank i
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,6 +19,14 @@ from gpu_engine.common.values import ANY, convert, describe, in_toml, parse, sho
 from gpu_engine.spec.host_names import BadName, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
 from gpu_engine.spec.typed_command import split
+
+_MOST = 1 << 20
+"""Bytes of a file; a larger one is no spec."""
+_TEXTS = re.compile(
+    r"\"{3}(?:\\.|[^\\])*?(?:\"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z)|"
+    r"\"(?:\\.|[^\"\\\n])*\"?|'[^'\n]*'?|#[^\n]*", re.DOTALL)
+_DEEP = re.compile(r"(?<![\w-])(?:[\w-]+\s*\.\s*){50}")
+"""A key with very many parts, outside of texts: tomllib's time grows with their square."""
 
 
 def from_dict(data: Mapping[str, Any]) -> RunSpec:
@@ -59,7 +68,10 @@ def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(_content(path, run).decode("utf-8-sig"))
+        text = _content(path, run).decode("utf-8-sig")
+        if _DEEP.search(_TEXTS.sub("x", text)):
+            raise ValueError("a key has more than 50 parts")
+        return tomllib.loads(text)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as err:
@@ -74,9 +86,9 @@ def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
 
 def _content(path: Path, run: Path | None) -> bytes:
     if run is not None:
-        return read_inside(run, path.relative_to(run).as_posix())
+        return read_inside(run, path.relative_to(run).as_posix(), _MOST)
     with open_file(path) as file:  # a FIFO there would be waited for
-        return read_bounded(file)
+        return read_bounded(file, _MOST)
 
 
 def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import copy
 import shlex
+from dataclasses import replace
 from typing import Any
 
+from gpu_engine.common import masked
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import ANY, parse, quote, show
 from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
@@ -26,6 +28,13 @@ def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
         out.setdefault(key.section, {})[key.name] = \
             list(value) if isinstance(value, tuple) else copy.deepcopy(value)
     return out
+
+
+def for_people(spec: RunSpec) -> RunSpec:
+    """The spec as it is shown to others, without the values of variables that look like secrets."""
+    command = spec.task.command
+    return replace(spec, run=replace(spec.run, env=masked.shown_env(spec.run.env)), task=replace(
+        spec.task, command=None if command is None else masked.shown_words(command)))
 
 
 @frozen

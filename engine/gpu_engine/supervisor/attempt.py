@@ -52,6 +52,8 @@ class Attempt:
     """When the remaining processes are killed, monotonic seconds."""
     orphans: dict[int, int] = field(default_factory=dict)
     """The exit statuses of processes that have become our children and ended by themselves."""
+    earlier: frozenset[int] = frozenset()
+    """Those that had ended before the last of the started processes."""
     devices: DeviceRecord | None = None
     """The record of its devices, which may have a process of its own."""
     left: LeftRunning | None = None
@@ -185,8 +187,11 @@ class Attempt:
         first = self.children[0]
         ranks = {s.view.pid: rank for rank, s in self.events.items()}
         trained = any(s.view.stepped for s in self.events.values())
+        # On a busy machine some have ended before anybody has looked.
+        unseen = {pid for pid, status in self.orphans.items() if status > 0
+                  and pid not in self.earlier and (pid in ranks or not trained)}
         found = []
-        for pid in left.waited if trained else left.seen:
+        for pid in unseen | (left.waited if trained else left.seen):
             rank, status = ranks.get(pid), self.orphans.get(pid, 0)
             error = None if rank is None else self.events[rank].view.error
             if error or (status and (rank is not None or not trained)):

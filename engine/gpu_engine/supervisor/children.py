@@ -176,10 +176,13 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
+def kill_tree(children: Sequence[Child], orphans: dict[int, int] | None = None,
+              seconds: float = 5.0) -> list[int]:
     """Send SIGKILL to everything below this process, a subreaper, until it has no child left, as a
-    process that gets a new parent just then may be missed. Returns the pids that could not be
-    ended, for example in uninterruptible sleep."""
+    process that gets a new parent just then may be missed. `orphans`: as in `reap`; a process that
+    has just crashed may still have threads, and can't be reaped before they have ended. Returns the
+    pids that could not be ended, for example in uninterruptible sleep."""
+    killed, ended = set[int](), dict[int, int]()
     end = time.monotonic() + seconds
     if childless():  # as after nearly all runs; nothing is below us
         return []
@@ -193,7 +196,10 @@ def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
                 os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid can't be another's
             except ProcessLookupError:
                 continue
-        reap(children)
+            killed.add(pid)
+        reap(children, ended)
+        if orphans is not None:
+            orphans.update((pid, ended[pid]) for pid in ended.keys() - killed)
         if childless():
             return []
         if time.monotonic() > end:

@@ -216,7 +216,7 @@ class Supervisor:
                          "what does not train, which was ended: "
                          + left_running.named(attempt.left.rest))
         reap(attempt.children, attempt.orphans)  # what has ended by itself, before others are ended
-        left = kill_tree(attempt.children)
+        left = kill_tree(attempt.children, attempt.orphans)
         self._close_terminal(attempt)
         if left:
             log.error("could not end: %s", left)
@@ -317,8 +317,10 @@ class Supervisor:
         number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
             self.stopped_by = sender.describe(got[1])  # at once: a `kill` is gone in a moment
+        earlier = frozenset(attempt.orphans)
         ended = reap(attempt.children, attempt.orphans)
         if ended:
+            attempt.earlier = earlier
             self._note_ends(attempt, ended)
         if number == signal.SIGQUIT:
             self.stop_asked = True

@@ -23,6 +23,7 @@ from gpu_engine.training import checkpoint, checkpoint_state, rng
 from gpu_engine.training.checkpoint_copy import CannotCopy, Copier
 from gpu_engine.training.checkpoint_writer import Writer, gate
 from gpu_engine.training.loop import NonFiniteLoss
+from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Progress, Recorder
@@ -76,7 +77,9 @@ class Saver:
             if self._job.spec.train.on_nonfinite != "continue":
                 raise NonFiniteLoss(problem[1:])
         elif final:
-            raise UserError(f"the final checkpoint could not be written: {problem}")
+            text = f"the final checkpoint could not be written: {problem}"
+            # It is rank 0's disk: the others fail for it, and their machines may have room.
+            raise PeerLost(f"rank 0: {text}") if self._group.rank else UserError(text)
 
     def check(self) -> None:
         """Raise UserError, on rank 0, if the state could not be loaded from a checkpoint. Checked

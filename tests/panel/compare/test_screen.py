@@ -115,9 +115,9 @@ async def test_golden_of_two_runs_side_by_side(size):
     async with Mini(runs).run_test(size=size) as pilot:
         screen = await read(pilot)
         assert len(screen.query_one(KeyBar).shown) <= 8
-        compare(f"compare-{size[0]}", screen_text(pilot.app))
+        await compare(f"compare-{size[0]}", pilot.app)
         if size[0] == 120:
-            picture("compare", pilot.app, GOLDENS)
+            await picture("compare", pilot.app, GOLDENS)
         await pilot.press("2")
         await until(pilot, lambda: screen.query_one(FiguresPane).has_focus)
         said = screen_text(pilot.app)

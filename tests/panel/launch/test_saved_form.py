@@ -17,7 +17,7 @@ from gpu_panel.launch import saved_form
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.saved_form import first_draft
 
-from ...conftest import PATIENCE, gpus
+from ...conftest import gpus
 from ..panel_kit import _met, panel, screen_text, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -38,7 +38,7 @@ async def closing(pilot, *keys: str) -> None:
     """Press keys that end the app. The pilot's own `press` would wait for the widgets."""
     for key in keys:
         pilot.app.post_message(Key(key, None))
-    await _met(pilot, lambda: pilot.app._exit, PATIENCE)
+    await _met(pilot, lambda: pilot.app._exit)
 
 
 async def test_leaving_is_asked_once_and_the_form_comes_back(home):

@@ -12,7 +12,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_panel.commands import terminal as given
 
 from ...attached import Attached
-from ...conftest import PATIENCE, slots
+from ...conftest import patience, slots
 from ..run_kit import T0, WIDE, Mini, flat, settled, shown, terminal, trained
 from ..terminal.kit import Emulator
 
@@ -26,7 +26,7 @@ class OnScreen(Attached):
 
     def sees(self, text: str) -> str:
         emulator = self.emulator
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience()
         while text not in emulator.text():
             emulator.feed(self.reads(text))
             assert time.monotonic() < end, emulator.text()

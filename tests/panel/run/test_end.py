@@ -152,7 +152,8 @@ async def test_stop_asks_and_then_offers_to_end_now(
         assert "◐ stopping" in terminal(app)
         run.state("stopping", reason="rank 0 is still writing a checkpoint; gpu-engine stop --now")
         await settled(pilot, lambda s: s.state.reason is not None)
-        assert "rank 0 is still writing a checkpoint; s again ends them now" in flat(terminal(app))
+        assert "rank 0 is still writing a checkpoint; s again ends the run now" \
+            in flat(terminal(app))
         await pilot.press("s")
         await screen_is(pilot, Confirm)
         assert "End now" in terminal(app)

@@ -49,9 +49,9 @@ async def test_a_run_that_trains(tmp_path: Path, size: tuple[int, int]) -> None:
     app = Mini(running(tmp_path).run, at=100.5)
     async with app.run_test(size=size) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
-        compare(f"run-{size[0]}", terminal(app))
+        await compare(f"run-{size[0]}", app, terminal)
         if size[0] == 160:
-            picture("run", app)
+            await picture("run", app)
 
 
 async def test_its_ranks_behind_their_tab(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ async def test_its_ranks_behind_their_tab(tmp_path: Path) -> None:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         await pilot.press("3")
         await shown(pilot)
-        compare("run-ranks-80", terminal(app))
+        await compare("run-ranks-80", app, terminal)
 
 
 async def test_a_run_in_a_light_theme(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_a_run_in_a_light_theme(tmp_path: Path) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         app.theme = "textual-light"
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
-        compare("run-light-80", as_painted(app))
+        await compare("run-light-80", app, as_painted)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: str(s[0]))
@@ -79,7 +79,7 @@ async def test_a_run_that_failed(tmp_path: Path, size: tuple[int, int]) -> None:
         if size == SIZES[0]:
             await pilot.press("4")
         await shown(pilot)
-        compare(f"run-failed-{size[0]}", terminal(app))
+        await compare(f"run-failed-{size[0]}", app, terminal)
 
 
 async def test_four_ranks_with_everything_on_the_smallest_screen_for_all_panes(
@@ -101,4 +101,4 @@ async def test_four_ranks_with_everything_on_the_smallest_screen_for_all_panes(
         await settled(pilot, lambda s: s.caught_up and s.devices.version)
         await pilot.press("3", "o")
         await shown(pilot)
-        compare("run-100", terminal(app))
+        await compare("run-100", app, terminal)

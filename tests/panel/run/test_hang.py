@@ -21,6 +21,7 @@ from ..run_kit import (
     shown,
     terminal,
     trained,
+    worked,
 )
 
 
@@ -46,9 +47,7 @@ async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) 
 
 
 async def answered(pilot) -> None:
-    asking = [w for w in pilot.app.workers if w.group == "stacks"]
-    if asking:  # Textual takes an empty list for all workers
-        await pilot.app.workers.wait_for_complete(asking)
+    await worked(pilot, "stacks")
     await shown(pilot)
 
 

@@ -8,14 +8,12 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Trace
 
 from ...diagnose.test_traces import written
-from ..run_kit import WIDE, Mini, flat, settled, shown, terminal, trained
+from ..run_kit import WIDE, Mini, flat, settled, shown, terminal, trained, worked
 
 
 async def pressed(pilot) -> None:
     await pilot.press("T")
-    asking = [w for w in pilot.app.workers if w.group == "trace"]
-    if asking:  # Textual takes an empty list for all workers
-        await pilot.app.workers.wait_for_complete(asking)
+    await worked(pilot, "trace")
     await shown(pilot)
 
 

@@ -104,7 +104,7 @@ async def test_a_picture_of_its_table(monkeypatch: pytest.MonkeyPatch):
         table = pilot.app.screen.query_one(SweepPane)
         await until(pilot, lambda: "out of memory" in shown(table))
         await until(pilot, lambda: len(pilot.app.screen.query(DotsView)) == 2)
-        picture("sweep", pilot.app, GOLDENS)
+        await picture("sweep", pilot.app, GOLDENS)
 
 
 @pytest.mark.parametrize(("size", "many"), [((160, 48), 2), ((80, 24), 2), ((60, 24), 1)])

@@ -12,7 +12,7 @@ import pytest
 from gpu_panel.terminal.line import Line
 from gpu_panel.terminal.pace import Pace
 
-from ...conftest import PATIENCE
+from ...conftest import patience
 from .kit import BEGIN, END, ENTER, Emulator
 
 SIZE = (60, 20)
@@ -53,14 +53,14 @@ class Far:
     def shows(self, text: str) -> None:
         """Wait until the terminal shows the text."""
         with self.read:
-            assert self.read.wait_for(lambda: text in self.emulator.text(), PATIENCE), \
+            assert self.read.wait_for(lambda: text in self.emulator.text(), patience()), \
                 self.emulator.text()
 
     def close(self) -> None:
         self.goes_on.set()
         self.line.finish()
         os.close(self.near)
-        self._thread.join(PATIENCE)
+        self._thread.join(patience())
         os.close(self.fd)
 
 
@@ -101,7 +101,7 @@ def test_half_a_frame_is_never_sent(far):
     far.line.write("\x1b[1;1Hfirst")
     far.line.write("\x07")  # wakes the thread, and is sent
     with far.read:
-        assert far.read.wait_for(lambda: far.received >= len(ENTER) + 1, PATIENCE)
+        assert far.read.wait_for(lambda: far.received >= len(ENTER) + 1, patience())
         assert "first" not in far.emulator.text()
     far.line.write("\x1b[2;1Hsecond")
     far.line.write(END)
@@ -170,11 +170,11 @@ def test_at_the_end_it_waits_for_the_answer_that_the_shell_would_get():
     far.line.write("\x1b[1;1Hasks again")
     far.shows("asks again")
     settled = threading.Event()
-    thread = threading.Thread(target=lambda: (far.line.settle(PATIENCE), settled.set()))
+    thread = threading.Thread(target=lambda: (far.line.settle(patience()), settled.set()))
     thread.start()
     assert not settled.is_set()
     assert far.line.answered()
-    assert settled.wait(PATIENCE)
+    assert settled.wait(patience())
     thread.join()
     assert not far.line.answered()
     far.close()

@@ -31,7 +31,8 @@ def box(script: str = 'exec "$@"', python: str | None = sys.executable) -> Host:
 
 def fake(body: str) -> Host:
     """One whose agent is a few lines of shell, run when it is asked who it is."""
-    return box("read -r line; word=$(echo \"$line\" | sed 's/.*agent \\([0-9a-f]*\\).*/\\1/'); "
+    return box("while [ -z \"$line\" ]; do read -r line; done; "
+               "word=$(echo \"$line\" | sed 's/.*agent \\([0-9a-f]*\\).*/\\1/'); "
                "echo; echo gpu-panel-agent $word; "
                f"while read -r line; do case $line in *hello*) break;; esac; done; {body}")
 
@@ -107,7 +108,7 @@ def test_an_agent_that_is_told_without_end_gives_up(home):
     (box('HOME=/nowhere PATH=/usr/bin:/bin; exec "$@"', None), "hosts setup box"),
     (box("exit 3"), "its shell ended with 3"),
     (box("yes"), "prints without end"),
-    (box("exec cat >/dev/null"), "it does not answer"),
+    (box("exec cat >/dev/null"), "something reads its input away"),
     (Host("box", via=("/no/such/program",)), "can't be started"),
     (Host("-oProxyCommand=x"), "no name of a host"),
     (Host("box", ssh="a;touch x"), "no name of a host"),
@@ -230,6 +231,7 @@ def test_the_argument_list_of_ssh(home, monkeypatch):
     assert words[0] == "ssh"
     assert words[-3:] == ["--", "alice@10.0.0.2", "exec sh -s"]
     assert "BatchMode=yes" in words
+    assert ssh.ALIVE * (ssh.MISSED + 1) + ssh.CONNECT < channel.OPEN
     assert not any("StrictHostKeyChecking" in w for w in words)
     monkeypatch.setenv("GPU_PANEL_HOME", f"/tmp/{'h' * 45}")
     assert "ControlMaster=auto" not in ssh.shell(Host("gpu1")), "its sockets' paths are too long"

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.remote.reach import ssh
 from gpu_engine.remote.reach.channel import Unreachable, open_channel
 from gpu_engine.remote.reach.protocol import Hello, Welcome
 from gpu_engine.remote.reach.records import Host
@@ -177,6 +178,15 @@ def test_twice_with_the_torch_that_is_there(tmp_path, packed):
     assert (new / "complete").stat().st_mtime_ns == stamp, "it is there already"
     assert sorted(p.name for p in new.parent.iterdir()) == ["host", plan.name], "nothing is left"
     assert new.stat().st_mode & 0o77 == 0
+    # As after a disk that was tidied up: what only a launch imports is gone.
+    Path(there.strip()).with_name("launching").joinpath("launcher.py").unlink()
+    bring.bring(plan, packages.requirements(), steps.append)
+    there = subprocess.run([home / ssh.SETUP / "bin/python", "-c",
+                            "import gpu_engine.launching.launcher as l; print(l.__file__)"],
+                           capture_output=True, text=True, check=True).stdout
+    assert there.startswith(f"{new}-2/")
+    bring.bring(plan, packages.requirements(), steps.append)
+    assert sorted(p.name for p in new.parent.iterdir()) == ["host", plan.name, f"{plan.name}-2"]
 
 
 def test_without_uv_torch_or_a_network_all_of_it_is_there(tmp_path, packed):

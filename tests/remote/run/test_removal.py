@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.cli import cli
-from gpu_engine.launching.launcher import launch
+from gpu_engine.common.errors import UserError
+from gpu_engine.launching.launcher import launch, resume
 from gpu_engine.runs import bin
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
-from .kit import ended, make_hosts, there
+from .kit import DIGITS, ended, losses, make_hosts, there
 
 
 @pytest.fixture
@@ -78,6 +79,25 @@ def test_a_run_goes_from_its_hosts_with_its_code(project, home, tmp_path, capsys
     assert not any(path.exists() for path in (on_b, run.path, other.path, code_a))
     assert not code_a.with_name(f"{code_a.name}.list").exists()
     assert (code_b / "result.txt").read_text() == "mine"
+
+
+def test_a_run_of_which_a_part_was_removed_goes_on_while_its_checkpoints_are_there(
+        home, tmp_path, capsys):
+    make_hosts(home, "a", "b", script='[ -e "$GPU_PANEL_HOME.cut" ] && exit 255; exec "$@"')
+    run = launch(from_dict(DIGITS | {"devices": {"hosts": ["a:cpu:0", "b:cpu:1"]}}))
+    assert ended(run).state == "completed", run.state()
+    for cut, more in (("a", 9), ("b", 12)):
+        (tmp_path / f"{cut}.cut").touch()
+        assert remove("--for-good", run.id) == 1
+        (tmp_path / f"{cut}.cut").unlink()
+        if cut == "a":
+            resume(run, [f"train.steps={more}"])
+            assert ended(run).state == "completed", run.state()
+            assert [len(losses(run.path, rank)) for rank in (0, 1)] == [9, 9]
+        else:
+            with pytest.raises(UserError, match="its checkpoints were removed from a"):
+                resume(run, [f"train.steps={more}"])
+    assert remove("--for-good", run.id) == 0
 
 
 def test_hosts_keep_what_they_have_until_the_bin_is_emptied(project, home, tmp_path, capsys):

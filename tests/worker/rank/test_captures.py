@@ -52,7 +52,7 @@ def run(tmp_path: Path, *library: str) -> list[list[str]]:
     program.write_text(RANK)
     rank = ranks.zygote().start([str(tmp_path / "r.jsonl"), *library], dict(os.environ), log,
                                 program)
-    assert rank.wait(600) == 0, log.read_text()
+    assert rank.wait() == 0, log.read_text()
     return [line.split() for line in log.read_text().splitlines()]
 
 

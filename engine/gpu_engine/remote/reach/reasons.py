@@ -58,7 +58,11 @@ def why(host: Host, stderr: str, code: int | None, *, greeted: bool) -> str:
         return f"gpu-panel was not found there. {setup(host)}"
     if greeted:
         return f"the connection ended{': ' + said if said else ''}"
-    return said or (f"its shell ended with {code}" if code is not None else "it does not answer")
+    hint = f"look at what it starts with there (~/.bashrc): {_by_hand(host)}"
+    return said or (f"its shell ended with {code} before it ran anything; {hint}"
+                    if code is not None else
+                    "its shell does not answer: it waits, or something reads its input away; "
+                    f"{hint}")
 
 
 def _known_as(host: Host, stderr: str) -> str:

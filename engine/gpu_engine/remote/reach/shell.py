@@ -40,7 +40,7 @@ def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20,
 def _run(argv: list[str], script: bytes, end: float, most: int,
          on_line: Callable[[str], None] | None) -> Ran:
     with tempfile.TemporaryFile() as told:
-        told.write(script)
+        told.write(ssh.ENTER + script)
         told.seek(0)
         process = subprocess.Popen(argv, stdin=told, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, bufsize=0, env=ssh.environment(),

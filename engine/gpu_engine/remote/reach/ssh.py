@@ -21,8 +21,13 @@ from gpu_engine.remote.reach.records import Host, check_name
 
 CONNECT = 10
 """Seconds in which a host's ssh has to answer."""
+ALIVE, MISSED = 3, 3
+"""Seconds between two questions whether a connection still stands, and how many may be lost. One
+that is shared has to be given up, and another one tried, before a channel's time is over."""
 SETUP = ".local/share/gpu-panel/host"
 """Where `gpu-engine hosts setup` puts our program, below the home there: a virtual environment."""
+ENTER = b"\n" * 8
+"""Begins whatever a shell there is told: lines for a ~/.bashrc that asks for some (`read`)."""
 NOT_THERE = "not-there"
 """Stands behind the mark where the script found no agent to start."""
 
@@ -37,8 +42,8 @@ def shell(host: Host, *, shared: bool = True) -> list[str]:
     if host.via:
         return [*host.via, "sh", "-s"]
     destination = check_name(host.destination)
-    options = {"BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": 5,
-               "ServerAliveCountMax": 3, "ForwardAgent": "no", "ForwardX11": "no",
+    options = {"BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": ALIVE,
+               "ServerAliveCountMax": MISSED, "ForwardAgent": "no", "ForwardX11": "no",
                "ClearAllForwardings": "yes", "PermitLocalCommand": "no", "RemoteCommand": "none"}
     if not shared:  # nor over one that ~/.ssh/config names
         options |= {"ControlMaster": "no", "ControlPath": "none"}
@@ -68,7 +73,7 @@ def script(host: Host, word: str) -> bytes:
                   'if [ -x "$HOME/.local/bin/gpu-engine" ]; then exec '
                   f'"$HOME/.local/bin/gpu-engine" agent {shlex.quote(word)}; fi']
     lines += [f"printf '\\n%s\\n' {shlex.quote(f'{MARK} {word} {NOT_THERE}')}", "exit 127"]
-    return ("\n".join(lines) + "\n").encode()
+    return ENTER + ("\n".join(lines) + "\n").encode()
 
 
 def quoted(path: str) -> str:

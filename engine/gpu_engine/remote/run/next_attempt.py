@@ -15,7 +15,7 @@ from gpu_engine.remote.run import checkpoint_transfer, nodes, parts, queries, su
 from gpu_engine.remote.run.parts import Base, Part
 from gpu_engine.remote.run.prepare import prepare, resumed
 from gpu_engine.remote.run.queries import Say
-from gpu_engine.runs import attempts
+from gpu_engine.runs import attempts, leftovers
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.schema import RunSpec
@@ -27,6 +27,8 @@ def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: N
     Raises as `prepare`."""
     before = parts.read(run.path)
     first, asked = next((p for p in before if p.node == 0), None), nodes.entries(spec)
+    if first is not None and first.run is None and leftovers.last_checkpoint(run.path):
+        raise UserError(f"run {run.id} can't go on: its checkpoints were removed from {first.host}")
     moves = first is not None and first.run is not None and asked[0].host != first.host
     chosen, copied = None, False
     if start != "newest":

@@ -6,7 +6,7 @@ folder, which somebody may have sent."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
@@ -113,6 +113,14 @@ def write_instead(run: Path, told: Sequence[Part]) -> None:
     for part in told:
         write(run, part)
         (run / FOLDER / FORMER / f"{part.host}.json").unlink(missing_ok=True)
+
+
+def forget(run: Path, part: Part) -> None:
+    """Nothing of `part` is on its host any more: it begins there anew if the run goes on. Raises
+    OSError."""
+    (run / FOLDER / FORMER / f"{part.host}.json").unlink(missing_ok=True)
+    if part in read(run):
+        write(run, replace(part, run=None, path=None, state=None))
 
 
 def former(run: Path) -> tuple[Part, ...]:

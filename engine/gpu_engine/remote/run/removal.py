@@ -99,6 +99,8 @@ class Removal:
         except UserError as err:
             why = err.reason if isinstance(err, HostError) else err
             return False, f"{name}: {_what(part)} stays there: {why}"
+        with suppress(OSError):  # in case that the run stays, as another host has something of it
+            parts.forget(run.path, part)
         if answer.path is None:
             return True, f"{name}: nothing of it was there"
         text = f"{name}: {answer.path} removed, {units.size(answer.freed)} freed"

@@ -57,9 +57,9 @@ def short(value: float) -> float:
 
 
 def number(value: Any) -> float | None:
-    """A logged value as a number; None if it is not a number. Waits for the GPU if it is a tensor
-    on one."""
+    """A logged value as a number; None if it is not a number, or a whole one that no float can
+    hold. Waits for the GPU if it is a tensor on one."""
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except Exception:  # noqa: BLE001 - of an object of the script's, any
         return None

@@ -67,7 +67,7 @@ def test_it_ends_the_one_that_is_meant(child):
     target = examine(shown_as(process.pid, started=time.time()))
     assert not gone(target)
     assert send(target)
-    assert process.wait(600) == -signal.SIGTERM
+    assert process.wait() == -signal.SIGTERM
     assert gone(target)
     assert not send(target)
 
@@ -79,7 +79,7 @@ def test_force_ends_one_that_does_not_listen(child):
     time.sleep(0.2)
     assert not gone(target)
     assert send(target, signal.SIGKILL)
-    assert process.wait(600) == -signal.SIGKILL
+    assert process.wait() == -signal.SIGKILL
 
 
 def test_without_pidfds_too(child, monkeypatch):
@@ -89,7 +89,7 @@ def test_without_pidfds_too(child, monkeypatch):
     monkeypatch.setattr(os, "pidfd_open", none)
     process = child()
     assert send(examine(shown_as(process.pid)))
-    assert process.wait(600) == -signal.SIGTERM
+    assert process.wait() == -signal.SIGTERM
 
 
 def test_a_number_that_was_given_away_again_is_not_touched(child):
@@ -127,7 +127,7 @@ def test_root_may_end_another_user_s_and_is_told_whose(child, monkeypatch):
     target = examine_as_root(monkeypatch, process)
     assert is_of_another(target)
     assert send(target, signal.SIGINT)
-    assert process.wait(600) in (-signal.SIGINT, 1)
+    assert process.wait() in (-signal.SIGINT, 1)
 
 
 def examine_as_root(monkeypatch, process) -> Target:

@@ -26,7 +26,7 @@ async def test_golden(size, steady):
         await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
         await pilot.press("i")
         await settled(pilot, screen)
-        compare(f"detail-{size[0]}", screen_text(pilot.app))
+        await compare(f"detail-{size[0]}", pilot.app)
 
 
 async def test_it_follows_the_table_s_cursor():

@@ -63,7 +63,7 @@ class ProcessesScreen(Sheet):
 
 def processes_text(plan: LaunchPlan) -> Content:
     parts: list[Content] = []
-    for number, process in enumerate(plan.processes):
+    for number, process in enumerate(plan.for_people().processes):
         ranks = ", ".join(map(str, process.ranks))
         title = f"Process {number + 1} of {len(plan.processes)}: {process.role}"
         title += f" on {clean(process.host)}" if process.host is not None else ""

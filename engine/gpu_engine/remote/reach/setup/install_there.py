@@ -7,6 +7,7 @@ Standard library only; nothing of ours can be imported yet.
 """
 
 import contextlib
+import filecmp
 import json
 import os
 import shutil
@@ -22,13 +23,17 @@ def main() -> int:
     sent = Path(sys.argv[1])
     plan = json.loads((sent / "plan.json").read_text())
     root = Path(plan["root"]).expanduser()
-    new = root / plan["name"]
+    new, number = root / plan["name"], 1
+    while (new / "complete").is_file() and not whole(plan, sent, new):
+        number += 1  # runs may be using what is left of it
+        say(f"{new.name} is damaged: another takes its place")
+        new = root / f"{plan['name']}-{number}"
     if not (new / "complete").is_file():
         shutil.rmtree(new, ignore_errors=True)
         try:
             make(plan, sent, new)
             say("try it")
-            run([str(new / "bin" / "python"), "-m", "gpu_engine", "--version"])
+            attempt(plan, new)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
@@ -60,6 +65,26 @@ def make(plan: dict, sent: Path, new: Path) -> None:
     elif plan["torch"]:
         say("download torch")
         run([*installer(uv, python), plan["torch"]])
+
+
+def attempt(plan: dict, new: Path) -> None:
+    """Have it do what it is for. Raises SystemExit."""
+    python = str(new / "bin" / "python")
+    run([python, "-m", "gpu_engine", "--version"])
+    run([python, "-P", "-m", "gpu_engine", "agent", "word"])
+    if plan["torch"]:
+        run([python, "-c", "import torch"])
+
+
+def whole(plan: dict, sent: Path, new: Path) -> bool:
+    """Whether an environment that was made of the same still works, and has all that was sent."""
+    try:
+        attempt(plan, new)
+        site = site_of(str(new / "bin" / "python"))
+        return all(filecmp.cmp(file, site / file.relative_to(sent / "site"), shallow=False)
+                   for file in (sent / "site").rglob("*") if file.is_file())
+    except (OSError, SystemExit):
+        return False
 
 
 def installer(uv: str, python: str) -> list:
