@@ -85,6 +85,7 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
 
 @pytest.mark.parametrize(("fault", "parts"), [
     ("left", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 20")),
+    ("gone", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has exited with 0 after step ")),
     ("caught", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("aborted", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("size", ("rank 0 was in a collective operation of another size than the others",

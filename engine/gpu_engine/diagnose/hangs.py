@@ -265,7 +265,8 @@ def _does(view: RankView, now: float) -> str:
     if view.error is not None or view.outcome == "failed":
         return "has failed"
     if view.ended or view.outcome is not None:
-        return f"has ended after step {view.at_step or 0:,}"
+        how = "ended" if view.ended else "exited with 0"  # os._exit, or exec
+        return f"has {how} after step {view.at_step or 0:,}"
     if view.beat is None or now - view.beat > SILENT:
         since = "" if view.beat is None else f" since {units.clock(now - view.beat)}"
         return f"gives no sign of life{since}"
@@ -285,7 +286,7 @@ def _at(view: RankView) -> str:
 
 
 def _and_where(view: RankView) -> str:
-    if view.stands is None or view.error is not None or view.ended:
+    if view.stands is None or view.error is not None or view.outcome is not None or view.ended:
         return ""
     return f" at {_at(view)}"
 

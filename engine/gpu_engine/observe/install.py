@@ -343,6 +343,8 @@ def _around_iter(iterate: Any, began: Callable[[Any, Any], None]) -> Any:
         found = observer.findings
         if found is not None:
             found.iterated(self, observer.steps_so_far())
+        with contextlib.suppress(Exception):  # a data set without a length
+            observer.iterated(self)
         try:
             iteration = iterate(self)
         except BaseException as err:
@@ -365,6 +367,8 @@ def _around_save(save: Any) -> Any:
             result = save(*args, **kwargs)
         except BaseException as err:
             frames.leave_out_ours(err)
+            with contextlib.suppress(Exception):  # neither a path nor a file with a name
+                observer.unsaved(err, args[1] if len(args) > 1 else kwargs.get("f"))
             raise
         finally:
             if rec is not None:

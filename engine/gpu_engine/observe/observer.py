@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..events import schema
+from ..events import notices, schema
 from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import current
@@ -35,6 +35,8 @@ from .trainings import Step
 RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
 """The phases of a script's rank."""
 _PROCESSES = 64  # the most processes that may train as the same rank at the same time
+_FULL = 1 << 20
+"""Bytes below which a disk is full."""
 _FAULTS = 5  # errors of our own after which nothing more is observed
 
 
@@ -74,6 +76,10 @@ class Observer:
         sniffs = os.environ.get("GPU_PANEL_SNIFF")
         self._sniffer = Sniffer(int(sniffs)) if sniffs else None
         self._error: BaseException | None = None
+        self._unsaved: tuple[BaseException | None, str] = (None, "")
+        """(the error of a `torch.save`, which file could not be written as its disk is full)."""
+        self._empty = False
+        """Whether a loader without a batch was told of."""
         self.last_gradient: LastGradient | None = None
         """None: no step has been seen."""
         self.findings: Findings | None = None
@@ -220,6 +226,19 @@ class Observer:
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
+    def iterated(self, loader: Any) -> None:
+        """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
+        batch at all, as the script would end well without a step."""
+        if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
+            return
+        examples, batch = len(loader.sampler), loader.batch_size
+        self._empty = examples < (batch if loader.drop_last else 1)
+        if self._empty:
+            if not self.tried:
+                self.become()
+            if self.rec is not None:
+                self.rec.write(notices.no_batch(examples, batch or 0))
+
     def evaluated(self, before: int, result: Any) -> None:
         """Called when the first evaluation of a step's closure has returned `result`. There were
         `before` losses before it."""
@@ -309,7 +328,15 @@ class Observer:
             self._error = err
             self.rec.write_failure(err)
             self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step(),
-                                       held_by=self.rec.held_by(err)))
+                                       held_by=self.rec.held_by(err),
+                                       more=self._unsaved[1] if err is self._unsaved[0] else ""))
+
+    def unsaved(self, err: BaseException, file: Any) -> None:
+        """Called when `torch.save` has failed to write to `file`: its error seldom says why."""
+        path = os.path.abspath(getattr(file, "name", file))  # noqa: PTH100 - may be bytes
+        info = os.statvfs(os.path.dirname(path))  # noqa: PTH120
+        if info.f_bavail * info.f_frsize < _FULL:
+            self._unsaved = err, f"; No space left on device: '{os.fsdecode(path)}'"
 
     def before_fork(self) -> None:
         """Called before a fork. Ends the recorder's thread, as a lock that it holds would stay

@@ -129,7 +129,8 @@ class Watch:
 
     @staticmethod
     def _signs(events: Iterable[RankState], now: float) -> Sequence[hangs.Standstill]:
-        return [s.standing(now) for s in events if s.view.stepped and not s.view.ended]
+        return [s.standing(now) for s in events if s.view.stepped and not s.view.ended
+                and s.view.outcome is None]
 
     def _request_stacks(self, events: Mapping[int, RankState]) -> dict[int, int]:
         """Let all ranks print their stacks. Returns the ranks that will, and their logs' sizes."""
