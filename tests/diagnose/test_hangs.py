@@ -211,6 +211,23 @@ def test_who_waits_before_the_first_step_is_told_but_only_in_an_operation():
     assert hangs.find_hang(views[1:], NOW) is None
 
 
+def test_who_has_not_come_to_the_process_group_is_told_with_its_line():
+    views = [rank(0, step=0, place="train.py:3 in main"), rank(1, step=0),
+             rank(2, step=0, works=True)]
+    for view in views:
+        view.step_times = []
+    object.__setattr__(views[0].stands, "stack", (
+        "torch/distributed/distributed_c10d.py:9 in init_process_group", "train.py:3 in main"))
+    hang = hangs.find_hang(views, NOW)
+    assert hang.text == (
+        "rank 0 waits for ranks 1, 2 in init_process_group at train.py:3 in main since 01:00; "
+        "rank 1 stands still at train.py:7 in main; rank 2 works at train.py:7 in main")
+    assert (hang.rank, hang.works) == (1, False)
+    assert hangs.find_hang([views[0], views[2]], NOW).works
+    assert hangs.find_hang(views, NOW - 45) is None
+    assert hangs.find_hang(views[:1], NOW) is None
+
+
 def test_without_operations_the_lines_are_told():
     hang = hangs.find_hang([rank(0), rank(1, place="load.py:3 in read")], NOW)
     assert hang.text == ("no step for 01:00: rank 0 stands still at train.py:7 in main; "

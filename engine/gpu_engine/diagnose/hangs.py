@@ -76,7 +76,7 @@ def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
              and (one := _waits(v)) is not None
              and now - max(one.began, debugged(views)) > at_least]
     if not still and not early:
-        return None
+        return _not_joined(views, now, at_least)
     return behind(views, now) or (_without_operations(views, still, now) if still else None)
 
 
@@ -116,6 +116,23 @@ def behind(views: Sequence[RankView], now: float, failed: Collection[int] = ()) 
     more = f"; and {len(absent) - 3} more" if len(absent) > 3 else ""
     return Hang(f"{waits} for {_ranks([v.rank for v in absent])} in {op}; {told}{more}",
                 absent[0].rank, all(map(_works, absent)), where=where)
+
+
+def _not_joined(views: Sequence[RankView], now: float, at_least: float) -> Hang | None:
+    """Who waits in init_process_group for a rank that is elsewhere; None if none waits there."""
+    waiting = {v.rank: v.stands for v in views if v.stands is not None and not v.step_times
+               and v.outcome is None and not v.stands.works
+               and any(line.endswith(" in init_process_group") for line in v.stands.stack)}
+    absent = sorted((v for v in views if v.rank not in waiting and not v.step_times),
+                    key=lambda v: (_works(v), v.rank))
+    since = min((max(stands.since, debugged(views)) for stands in waiting.values()), default=now)
+    if not absent or now - since <= at_least:
+        return None
+    told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
+    return Hang(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for "
+                f"{_ranks([v.rank for v in absent])} in init_process_group at "
+                f"{_at(_of(views, min(waiting)))} since {units.clock(now - since)}; {told}",
+                absent[0].rank, all(map(_works, absent)))
 
 
 def another_size(views: Iterable[RankView], aborted: int) -> str:

@@ -33,14 +33,19 @@ def add(observer: Observer) -> None:
         in_thread(about)
 
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
-    with contextlib.suppress(Exception):  # not the main thread, or stderr is no file
-        if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
-            faulthandler.register(signal.SIGUSR2, all_threads=True)
+    print_stacks()
     with contextlib.suppress(Exception):
         # A child of multiprocessing calls neither atexit functions nor the excepthook. But it runs
         # its finalizers while the exception is being handled.
         if multiprocessing.parent_process() is not None:
             multiprocessing.util.Finalize(None, _child_ends, (observer,), exitpriority=-1000)
+
+
+def print_stacks() -> None:
+    """Have SIGUSR2 print all stacks from now on."""
+    with contextlib.suppress(Exception):  # not the main thread, or stderr is no file
+        if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
+            faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
 def _child_ends(observer: Observer) -> None:

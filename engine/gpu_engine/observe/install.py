@@ -302,6 +302,7 @@ def install(*, direct: bool) -> None:
     _quietly(patience.wait_longer)
     if direct:
         _quietly(observer.early)
+        exit_hooks.print_stacks()  # before its first step, too
     if debugger.has_terminal():
         _quietly(debugger.install, events_path(observer.run, identity.identify().rank))
 

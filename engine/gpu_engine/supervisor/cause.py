@@ -105,6 +105,12 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
             message = f"out of GPU memory{': ' * bool(known)}{known}.\n{message}"
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
+    if first.after_end:
+        words = f"{exit_status.describe(first.status)} after its script had reached its end, so " \
+            "its training was over"
+        if first.status in (-signal.SIGABRT, -signal.SIGSEGV):
+            words += ": native code was too late for Python's end, mostly a thread of gloo"
+        return Cause(words, first.rank)
     trace = first.traceback
     missing = _MISSING.search(first.log_tail)
     if missing:

@@ -96,13 +96,13 @@ def warn(run: Run, rank: int, text: str) -> None:
 
 def _why_unseen(run: Run, child: Child) -> str | None:
     """Why a process has no events; None if that is not known, or needs no warning."""
+    if child.status:  # its output says why, or it was ended before its Python had begun
+        return None
     if not child.running:
         if not (run.path / SEEN).exists():
             return ("it is not a Python program, or its Python is older than "
                     f"{'.'.join(map(str, floors.PYTHON))} or was started with -S, -I or -E")
-        # If it has failed, its output says why.
-        return None if child.status else \
-            "it neither called backward() nor stepped a torch optimizer"
+        return "it neither called backward() nor stepped a torch optimizer"
     below = []
     with contextlib.suppress(OSError):
         below = descendants(child.pid)
