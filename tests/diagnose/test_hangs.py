@@ -55,7 +55,8 @@ HANGS = {
     "sleep": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {SLEEPS}")),
     "read": (1, False, ("rank 0 waits for rank 1", "rank 1 stands still at ", "in read")),
     "loader": (1, False, ("rank 0 waits for rank 1",
-                          "rank 1 stands still, waiting for its DataLoader, at ")),
+                          "rank 1 stands still, waiting for its DataLoader, whose worker is at ",
+                          " in __getitem__, at ")),
 }
 """Rank, whether it works, and parts of the sentence."""
 
@@ -71,6 +72,9 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
             assert len(hang.where) == 2
             if works:  # the others need the cores
                 started[fault].stop(now=True)
+        shown = CliRunner().invoke(cli, ["stacks", started["loader"].id, "--rank", "1"]).output
+        assert "--- rank 1, process " in shown
+        assert "in __getitem__" in shown
         pid = started["read"].state().processes[1].pid
         assert procs.read_stat(pid).state == "D"
         shown = CliRunner().invoke(cli, ["show", started["barrier"].id, "--json"])

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.files import file_inside, size_of
 from gpu_engine.events.paths import inside
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Start
@@ -24,6 +26,8 @@ _HEAD = re.compile(rb"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call
                    re.MULTILINE)
 _LINE = re.compile(r"  (File |\.\.\.|<)")
 _MOST = 1 << 20
+WHOLE = 0.3
+"""Seconds without a change after which a stack is taken for whole: it is written in pieces."""
 
 
 def request(run: Run, rank: int) -> bool:
@@ -65,6 +69,28 @@ def process(run: Run, rank: int) -> tuple[int, int | None] | None:
         return start.pid, start.started
     return next(((p.pid, p.ticks) for p in state.processes if p.rank == rank and p.exit is None),
                 None)
+
+
+def below(run: Run, rank: int, wait: float) -> Iterator[tuple[int, str]]:
+    """(pid, stacks) of each process that `rank` has forked on this machine and that prints them
+    within `wait` seconds. Another program that it has started may catch the signal for itself."""
+    found = process(run, rank)
+    if found is None:
+        return
+    for pid in procs.children(found[0]):
+        before, end, text = size_of(run.log(rank)), time.monotonic() + wait, None
+        try:
+            forked = procs.arguments(pid) == procs.arguments(found[0])
+        except OSError:  # it has just ended
+            continue
+        if not forked or not send(pid, procs.start_ticks(pid), run):
+            continue
+        while time.monotonic() < end:
+            time.sleep(WHOLE)
+            last, text = text, printed(run.log(rank), before)
+            if text is not None and text == last:
+                yield pid, text
+                break
 
 
 def printed(path: Path, offset: int) -> str | None:
