@@ -57,7 +57,8 @@ HANGS = {
     "sleep": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {SLEEPS}")),
     "read": (1, False, ("rank 0 waits for rank 1", "rank 1 stands still at ", "in read")),
     "loader": (1, False, ("rank 0 waits for rank 1",
-                          "rank 1 stands still, waiting for its DataLoader, at ")),
+                          "rank 1 stands still, waiting for its DataLoader, whose worker is at ",
+                          " in __getitem__, at ")),
 }
 """Rank, whether it works, and parts of the sentence."""
 
@@ -73,6 +74,9 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
             assert len(hang.where) == 2
             if works:  # the others need the cores
                 started[fault].stop(now=True)
+        shown = CliRunner().invoke(cli, ["stacks", started["loader"].id, "--rank", "1"]).output
+        assert "--- rank 1, process " in shown
+        assert "in __getitem__" in shown
         pid = started["read"].state().processes[1].pid
         assert procs.read_stat(pid).state == "D"
         shown = CliRunner().invoke(cli, ["show", started["barrier"].id, "--json"])
@@ -87,6 +91,7 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
 
 @pytest.mark.parametrize(("fault", "parts"), [
     ("left", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 20")),
+    ("gone", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has exited with 0 after step ")),
     ("caught", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("aborted", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("size", ("collective operations of different sizes met: ", f"rank 0 in one at {SIZE}",
@@ -268,6 +273,23 @@ def test_who_waits_before_the_first_step_is_told_but_only_in_an_operation():
         view.step_times = []
     assert hangs.find_hang(views, NOW).works
     assert hangs.find_hang(views[1:], NOW) is None
+
+
+def test_who_has_not_come_to_the_process_group_is_told_with_its_line():
+    views = [rank(0, step=0, place="train.py:3 in main"), rank(1, step=0),
+             rank(2, step=0, works=True)]
+    for view in views:
+        view.step_times = []
+    object.__setattr__(views[0].stands, "stack", (
+        "torch/distributed/distributed_c10d.py:9 in init_process_group", "train.py:3 in main"))
+    hang = hangs.find_hang(views, NOW)
+    assert hang.text == (
+        "rank 0 waits for ranks 1, 2 in init_process_group at train.py:3 in main since 01:00; "
+        "rank 1 stands still at train.py:7 in main; rank 2 works at train.py:7 in main")
+    assert (hang.rank, hang.works) == (1, False)
+    assert hangs.find_hang([views[0], views[2]], NOW).works
+    assert hangs.find_hang(views, NOW - 45) is None
+    assert hangs.find_hang(views[:1], NOW) is None
 
 
 def test_without_operations_the_lines_are_told():

@@ -129,6 +129,15 @@ def test_a_script_that_fails_before_torch_is_a_python_program(home, folder, way)
     assert not Ran(runs.find("last"), {}, None).of("warning")
 
 
+@pytest.mark.parametrize("status", [1, -15])
+def test_of_a_process_that_failed_before_its_python_began_nothing_is_said(tmp_path, status):
+    (tmp_path / "ranks").mkdir()
+    run = runs.Run(tmp_path)
+    seen = RankState(0, Tail(run.events(0)), 1)
+    scripts.warn_unseen(run, Child((0,), "rank", 1, None, None, status), seen)
+    assert not run.events(0).exists()
+
+
 @pytest.mark.parametrize(("line", "says"), [
     ("exec sleep 100", "neither it nor a process below it has run Python so far"),
     (f"{PYTHON} -c 'import time; time.sleep(100)'", None),

@@ -23,7 +23,8 @@ EMPTY, FULL = Room("/home/me/runs", 900 << 30), Room("/home/me/runs", 3 << 20)
 
 
 def disk(free: int, inodes: int = 10**6) -> SimpleNamespace:
-    return SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=10**6, f_favail=inodes)
+    return SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=10**6, f_favail=inodes,
+                           f_blocks=10**9)
 
 
 def test_the_room_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
@@ -83,23 +84,28 @@ def os_error(path: str | None) -> str:
      "no space left on the disk of /home/me/a"),
     ("[enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file data/0: "
      "file write failed", FULL, "no space left in /home/me/runs (3.0 MiB free)"),
+    ("Caught RuntimeError in DataLoader worker process 0.\nRuntimeError: unable to allocate shared "
+     "memory(shm) for file </torch_69_47_0>: No space left on device (28)", FULL,
+     "no space left in /dev/shm (shared memory, "),
+    ("DataLoader worker (pid 8) is killed by signal: Bus error. It is possible that dataloader's "
+     "workers are out of shared memory.", EMPTY, "no space left in /dev/shm (shared memory, "),
 ])
 def test_a_rank_that_died_of_a_full_disk(message: str, disk: Room, lead: str) -> None:
     error = Error("RuntimeError", message, None, None, None)
-    cause = first_cause([Failure(1, 1, 2.0, error)], disk=disk)
-    assert cause.line == f"rank 1: {lead}"
+    cause = first_cause([Failure(1, 1, 2.0, error)], disks=(EMPTY, disk))
+    assert cause.line.startswith(f"rank 1: {lead}")
     assert message in cause.message  # its own words stand below
     assert cause.type == "RuntimeError"
 
 
 def test_a_rank_whose_last_words_found_no_room_either() -> None:
-    assert first_cause([Failure(0, 1, 2.0)], disk=FULL).line == \
-        "rank 0: no space left in /home/me/runs (3.0 MiB free)"
+    assert first_cause([Failure(0, 1, 2.0)], disks=(FULL,)).line == \
+        "rank 0: no space left in /home/me/runs (3.0 MiB free): make room there"
 
 
 @pytest.mark.parametrize("message", ["file write failed", "'x'", "no room for it"])
 def test_other_failures_are_told_as_they_are(message: str) -> None:
     error = Error("RuntimeError", message, None, None, None)
-    assert first_cause([Failure(0, 1, 2.0, error)], disk=EMPTY).message == message
-    assert first_cause([Failure(0, 1, 2.0)], disk=EMPTY).message == "exited with 1"
-    assert "no space" not in first_cause([Failure(0, -9, 2.0)], disk=FULL).message
+    assert first_cause([Failure(0, 1, 2.0, error)], disks=(EMPTY,)).message == message
+    assert first_cause([Failure(0, 1, 2.0)], disks=(EMPTY,)).message == "exited with 1"
+    assert "no space" not in first_cause([Failure(0, -9, 2.0)], disks=(FULL,)).message

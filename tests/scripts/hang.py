@@ -119,6 +119,8 @@ if fault == "sleep" and rank == 1:
     time.sleep(3600)
 if fault == "left" and rank == 1:
     sys.exit()
+if fault == "gone" and rank == 1:
+    os._exit(0)
 if fault in ("caught", "aborted"):
     try:
         if rank == 1:

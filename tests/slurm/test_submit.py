@@ -189,7 +189,8 @@ def test_ranks_that_fail_before_they_report(cluster, tmp_path):
         private(config.path(), f'[[to]]\nkind = "json"\nurl = "{there.url}"\n')
         run, job = submitted(*stood_in(tmp_path))
         state = wait_for(lambda: not (now := seen(run)).live and now)
-        assert (state.state, state.reason) == ("failed", f"Slurm job {job} failed: no torch here")
+        assert (state.state, state.reason) == (
+            "failed", f"Slurm job {job} failed: rank 0 on n1: exited with 1: no torch here")
         assert listed(run)["slurm"]["state"] == "FAILED"
         wait_for(lambda: there.got)
         assert (there.got[0].json["run"], there.got[0].json["cause"]) == (run.id, state.reason)

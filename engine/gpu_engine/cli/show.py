@@ -91,7 +91,7 @@ def command(run: str, as_json: bool) -> None:
                            zip(view.gpu_allocated, view.gpu_reserved, view.gpu_peak, strict=False))
         several = f" (process {view.process} of rank {view.as_rank})" if view.process else ""
         echo(f"rank {view.rank}{several}  "
-             f"{clean(view.outcome or view.busy or 'not started')}"
+             f"{clean(view.outcome or _busy(view, live=state.live))}"
              f"{', at its last heartbeat' if view.rank in state.unheard else ''}  "
              f"step {units.count(view.step)}{total}{_training(view)}  "
              f"loss {units.loss(view.loss)}  "
@@ -112,6 +112,10 @@ def command(run: str, as_json: bool) -> None:
             echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:
             echo(f"  warning: {clean(warning)}")
+
+
+def _busy(view: RankView, *, live: bool) -> str:
+    return f"{'' if live else 'ended in '}{view.busy}" if view.busy else "not started"
 
 
 def _training(view: RankView) -> str:

@@ -11,9 +11,6 @@ from gpu_engine.cli.output import echo
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 
-_WHOLE = 0.3
-"""Seconds without a change after which a stack is taken for whole: it is written in pieces."""
-
 
 @click.command()
 @click.argument("run", default="last")
@@ -21,10 +18,10 @@ _WHOLE = 0.3
 @click.option("--wait", type=click.FloatRange(0, 60), default=3.0, show_default=True,
               help="Seconds to wait for a stack to arrive.")
 def command(run: str, rank: int | None, wait: float) -> None:
-    """Print the current stack of every thread of RUN's ranks, while training goes on.
+    """Print the current stacks of RUN's ranks and their loaders' workers, while training goes on.
 
-    The ranks write them into their logs. The exit code is 1 if a rank gave none: it has ended, is
-    still starting, or was suspended (SIGSTOP).
+    These are the stacks of all threads. The ranks write them into their logs. The exit code is 1
+    if a rank gave none: it has ended, is still starting, or was suspended (SIGSTOP).
     """
     from gpu_engine.common.files import size_of
     from gpu_engine.launching.lookup import find
@@ -36,7 +33,8 @@ def command(run: str, rank: int | None, wait: float) -> None:
         raise UserError(f"run {found.id} is not running: it is {found.state().state}")
     ranks = found.ranks() if rank is None else [rank]
     before = {r: size_of(found.log(r)) for r in ranks}
-    if parts.spans(found.path):
+    local = not parts.spans(found.path)
+    if not local:
         refused = queries.stacks(found, ranks)
         requested = [r for r in ranks if r not in refused]
     else:
@@ -46,7 +44,7 @@ def command(run: str, rank: int | None, wait: float) -> None:
     changed = time.monotonic()
     end = changed + wait
     while time.monotonic() < end and (len(texts) < len(requested)
-                                      or time.monotonic() < changed + _WHOLE):
+                                      or time.monotonic() < changed + stacks.WHOLE):
         time.sleep(0.05)
         now = {r: t for r in requested if (t := stacks.printed(found.log(r), before[r]))}
         if now != texts:
@@ -54,7 +52,10 @@ def command(run: str, rank: int | None, wait: float) -> None:
     for r in ranks:
         echo(f"--- rank {r} ---")
         if r in texts:
-            echo("\n".join(clean(line) for line in texts[r].splitlines()))
+            _echo(texts[r])
+            for pid, text in stacks.below(found, r, wait) if r in requested and local else ():
+                echo(f"--- rank {r}, process {pid} below it ---")
+                _echo(text)
         elif r in requested:
             echo(f"requested, but nothing came within {wait:g} s: is the process suspended?")
         elif r in refused:
@@ -64,3 +65,7 @@ def command(run: str, rank: int | None, wait: float) -> None:
                  "another machine")
     if len(texts) < len(ranks):
         sys.exit(1)
+
+
+def _echo(text: str) -> None:
+    echo("\n".join(clean(line) for line in text.splitlines()))

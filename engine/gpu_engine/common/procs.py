@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,6 +142,15 @@ def suspended(pid: int) -> bool:
     """Whether the process was stopped by a signal (SIGSTOP, ctrl+z) and waits for SIGCONT."""
     found = stat(pid)
     return found is not None and found.state == "T"
+
+
+def children(pid: int) -> Iterator[int]:
+    """The processes that the process has started; none where that can't be told."""
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            yield from map(int, (task / "children").read_text().split())
+    except OSError:  # it has ended; or not Linux
+        return
 
 
 def cpu_ticks(pid: int) -> int | None:

@@ -78,7 +78,7 @@ def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
              and (one := _waits(v)) is not None
              and now - max(one.began, debugged(views)) > at_least]
     if not still and not early:
-        return None
+        return _not_joined(views, now, at_least)
     told = behind(views, now)
     if told is None and any(v.over for v in views):  # others may upload, wait for a job, ...
         still = [s for s in still if s.phase in _WITHIN]
@@ -137,6 +137,24 @@ def _late(views: Sequence[RankView], same: Mapping[int, Collective], absent: lis
     first = absent[0]
     return Hang(f"{_wait_in(views, same, now, [v.rank for v in absent])}; {told}{more}", first.rank,
                 all(_works(v, now) for v in absent), _is_silent(first, now), where=where)
+
+
+def _not_joined(views: Sequence[RankView], now: float, at_least: float) -> Hang | None:
+    """Who waits in init_process_group for a rank that is elsewhere; None if none waits there."""
+    waiting = {v.rank: v.stands for v in views if v.stands is not None and not v.step_times
+               and v.outcome is None and not v.stands.works
+               and any(line.endswith(" in init_process_group") for line in v.stands.stack)}
+    absent = sorted((v for v in views if v.rank not in waiting and not v.step_times),
+                    key=lambda v: (_works(v, now), v.rank))
+    since = min((max(stands.since, debugged(views)) for stands in waiting.values()), default=now)
+    if not absent or now - since <= at_least:
+        return None
+    told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
+    return Hang(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for "
+                f"{_ranks([v.rank for v in absent])} in init_process_group at "
+                f"{_at(_of(views, min(waiting)))} since {units.clock(now - since)}; {told}",
+                absent[0].rank, all(_works(v, now) for v in absent),
+                _is_silent(absent[0], now))
 
 
 def _wait_in(views: Sequence[RankView], same: Mapping[int, Collective], now: float,
@@ -323,7 +341,8 @@ def _does(view: RankView, now: float) -> str:
     if view.error is not None or view.outcome == "failed":
         return "has failed"
     if view.over:
-        return f"has ended after step {view.at_step or 0:,}"
+        how = "ended" if view.ended else "exited with 0"  # before Python's own end, as by exec
+        return f"has {how} after step {view.at_step or 0:,}"
     if view.beat is None or _is_silent(view, now):
         since = "" if view.beat is None else f" since {units.clock(now - view.beat)}"
         return f"gives no sign of life{since}"
@@ -334,6 +353,8 @@ def _does(view: RankView, now: float) -> str:
         return f"waits in {_name(one)}"
     library = next((words for line in stands.stack for path, words in _IN_LIBRARY
                     if path in line), None)
+    if stands.worker is not None and library is not None:
+        library += f", whose worker is at {stands.worker}"
     return ("works" if stands.works else "stands still") + (f", {library}," if library else "")
 
 

@@ -8,6 +8,8 @@ Standard library and Python 3.9 syntax only: a rank imports this in any environm
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .schema import Warning  # relative: see `writer`
 
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
@@ -15,14 +17,16 @@ SAME_ORDER, SAME_FILE = "set-epoch", "same-file"
 NONFINITE, DIVERGED = "nonfinite", "diverged"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
-ORDER = (NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED,
-         REST_DROPPED, SAME_ORDER, SAME_FILE)
+RANK_LOST, NO_BATCH = "rank-lost", "no-batch"
+ORDER = (RANK_LOST, NO_BATCH, NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
+         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER, SAME_FILE)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
 _DDP = "model = torch.nn.parallel.DistributedDataParallel(model)"
 _CALL = "output = model(x)  # the DistributedDataParallel, not model.module(x)"
 _SAMPLER = "loader = DataLoader(data, sampler=DistributedSampler(data))  # no shuffle="
+IN_SHELL = "set -eo pipefail  # first in a script of bash: it then ends as what fails in it"
 
 
 def nonfinite(step: int, rank: int) -> str:
@@ -34,6 +38,30 @@ def diverged(loss: float, best: float, best_step: int, since: int, step: int) ->
     """The loss is far above its best: see `events.divergence`."""
     return (f"the loss is about {loss:.3g}, far above its best of {best:.3g} around step "
             f"{best_step:,}, and has been for {step - since:,} steps")
+
+
+def failed(rank: int, error: str, step: int | None) -> str:
+    """A rank has failed below a command that ended well."""
+    at = "" if step is None else f" at step {step:,}"
+    return f"rank {rank} failed{at} with {error}, though the command exited with 0"
+
+
+def gone(steps: Mapping[int, int]) -> str:
+    """Nothing tells how these ranks (with their last step) have ended below such a command."""
+    who = ", ".join(f"rank {rank} (at step {step:,})" for rank, step in list(steps.items())[:4])
+    more = f" and {len(steps) - 4} more" if len(steps) > 4 else ""
+    return (f"{who}{more} did not reach the end of the script: killed, or ended by os._exit(), "
+            "though the command exited with 0")
+
+
+def no_batch(examples: int, batch: int) -> Warning:
+    """A loader has nothing to give, so that no epoch has a step."""
+    return Warning(
+        f"a DataLoader gives no batch: it has {examples:,} examples, batch_size={batch:,} and "
+        "drop_last=True, so an epoch has no step" if examples else
+        "a DataLoader gives no batch: it has no examples, so an epoch has no step", NO_BATCH,
+        ("loader = DataLoader(data, batch_size=…)  # smaller, or without drop_last=True",)
+        if examples else ())
 
 
 def not_saved(why: str) -> Warning:

@@ -91,7 +91,7 @@ class RankView:
     trace: schema.Trace | None = None
     """The last that was asked for."""
     ended: bool = False
-    """Whether it has written its end event."""
+    """Whether it has written its end event itself."""
     outcome: str | None = None
     """completed | stopped | failed, once it has ended."""
     total_steps: int | None = None

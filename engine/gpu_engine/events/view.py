@@ -326,7 +326,8 @@ def _error(run: RunView, rank: RankView, event: schema.Error) -> None:
 
 @folds(schema.End)
 def _end(run: RunView, rank: RankView, event: schema.End) -> None:
-    rank.ended, rank.outcome, rank.phase, rank.debugger = True, event.outcome, "done", None
+    rank.ended |= event.steps is not None  # else it is the supervisor's
+    rank.outcome, rank.phase, rank.debugger = event.outcome, "done", None
 
 
 def _batch(run: RunView, rank: RankView, told: EventBatch) -> None:

@@ -46,9 +46,8 @@ def add(observer: Observer) -> None:
 
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
     os._exit = _exit
-    with contextlib.suppress(Exception):  # not the main thread, or stderr is no file
-        if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
-            faulthandler.register(signal.SIGUSR2, all_threads=True)
+    print_stacks()
+    with contextlib.suppress(Exception):  # stderr is no file
         if not faulthandler.is_enabled():
             faulthandler.enable()
     with contextlib.suppress(Exception):
@@ -56,6 +55,13 @@ def add(observer: Observer) -> None:
         # its finalizers while the exception is being handled.
         if multiprocessing.parent_process() is not None:
             multiprocessing.util.Finalize(None, _child_ends, (observer,), exitpriority=-1000)
+
+
+def print_stacks() -> None:
+    """Have SIGUSR2 print all stacks from now on."""
+    with contextlib.suppress(Exception):  # not the main thread, or stderr is no file
+        if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
+            faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
 def _child_ends(observer: Observer) -> None:

@@ -350,6 +350,7 @@ def install(*, direct: bool) -> None:
     _quietly(patience.wait_longer)
     if direct:
         _quietly(observer.early)
+        exit_hooks.print_stacks()  # before its first step, too
     if debugger.has_terminal():
         _quietly(debugger.install, events_path(observer.run, identity.identify().rank))
 
@@ -396,7 +397,8 @@ def _around_iter(iterate: Any, began: Callable[[Any, Any], None]) -> Any:
         found = observer.findings
         if found is not None:
             found.iterated(self, observer.steps_so_far())
-        observer.iterated()
+        with contextlib.suppress(Exception):  # a data set without a length
+            observer.iterated(self)
         try:
             iteration = iterate(self)
         except BaseException as err:
@@ -419,6 +421,8 @@ def _around_save(save: Any) -> Any:
             result = save(*args, **kwargs)
         except BaseException as err:
             frames.leave_out_ours(err)
+            with contextlib.suppress(Exception):  # neither a path nor a file with a name
+                observer.unsaved(err, args[1] if len(args) > 1 else kwargs.get("f"))
             raise
         finally:
             if rec is not None:

@@ -36,6 +36,8 @@ from .trainings import Step
 RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
 """The phases of a script's rank."""
 _PROCESSES = 64  # the most processes that may train as the same rank at the same time
+_FULL = 1 << 20
+"""Bytes below which a disk is full."""
 _FAULTS = 5  # errors of our own after which nothing more is observed
 
 
@@ -75,6 +77,10 @@ class Observer:
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
+        self._unsaved: tuple[BaseException | None, str] = (None, "")
+        """(the error of a `torch.save`, which file could not be written as its disk is full)."""
+        self._empty = False
+        """Whether a loader without a batch was told of."""
         self.last_gradient: LastGradient | None = None
         """None: no step has been seen."""
         self.findings: Findings | None = None
@@ -237,9 +243,19 @@ class Observer:
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
-    def iterated(self) -> None:
-        """Called when a DataLoader's iteration begins."""
+    def iterated(self, loader: Any) -> None:
+        """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
+        batch at all, as the script would end well without a step."""
         self._iterated = (self.stepped, len(self.losses))
+        if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
+            return
+        examples, batch = len(loader.sampler), loader.batch_size
+        self._empty = examples < (batch if loader.drop_last else 1)
+        if self._empty:
+            if not self.tried:
+                self.become()
+            if self.rec is not None:
+                self.rec.write(notices.no_batch(examples, batch or 0))
 
     def _left_out(self, rec: ScriptRecorder, count: int, calls: int) -> None:
         """Tell if in two epochs the last `count` calls of backward() were in no step, since steps
@@ -336,7 +352,15 @@ class Observer:
             self._error = err
             self.rec.write_failure(err)
             self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step(),
-                                       held_by=self.rec.held_by(err)))
+                                       held_by=self.rec.held_by(err),
+                                       more=self._unsaved[1] if err is self._unsaved[0] else ""))
+
+    def unsaved(self, err: BaseException, file: Any) -> None:
+        """Called when `torch.save` has failed to write to `file`: its error seldom says why."""
+        path = os.path.abspath(getattr(file, "name", file))  # noqa: PTH100 - may be bytes
+        info = os.statvfs(os.path.dirname(path))  # noqa: PTH120
+        if info.f_bavail * info.f_frsize < _FULL:
+            self._unsaved = err, f"; No space left on device: '{os.fsdecode(path)}'"
 
     def before_fork(self) -> None:
         """Called before a fork. Ends the recorder's thread, as a lock that it holds would stay

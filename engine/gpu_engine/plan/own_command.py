@@ -181,8 +181,13 @@ def launches_itself(command: Sequence[str]) -> bool:
         module, script = module_or_script(behind)
         return module in _MODULES or (bool(script) and module is None
                                       and name_of(script[0]) in SELF_LAUNCHERS)
-    name = name_of(behind[0])
-    return name in SELF_LAUNCHERS or name.endswith(".sh")
+    return name_of(behind[0]) in SELF_LAUNCHERS or in_shell(command)
+
+
+def in_shell(command: Sequence[str]) -> bool:
+    """Whether the command is a shell's, which starts others."""
+    name = name_of((program(command) or [""])[0])
+    return name in _SHELLS or name.endswith(".sh")
 
 
 @frozen

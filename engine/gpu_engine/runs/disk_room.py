@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_engine.common import units
@@ -22,6 +23,9 @@ SCARCE = 2 << 30
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]",
                    re.IGNORECASE)
 _PATH = re.compile(r"(?:No space left on device|Disk quota exceeded): '([^']+)'", re.IGNORECASE)
+_SHARED = re.compile(r"</torch_\d|/dev/shm|shared memory", re.IGNORECASE)
+"""What passes data between processes: a loader's workers, NCCL."""
+_BUS = re.compile(r"killed by signal: Bus error")
 _UNWRITTEN = re.compile(r"PytorchStreamWriter failed writing|file write failed|iostream error"
                         r"|unexpected pos \d+", re.IGNORECASE)
 """Errors of torch's own writers, which do not say why a write failed."""
@@ -34,6 +38,12 @@ class Room:
     folder: str
     free: int | None
     """Bytes that this user can still write; None: not known."""
+    total: int | None = None
+    """Bytes of the whole disk."""
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f" of {units.size(self.total)}"
+        return f"{self.folder} ({units.size(self.free)} free{of})"
 
     @property
     def enough(self) -> bool:
@@ -56,7 +66,8 @@ def of(folder: Path) -> Room:
             return Room(str(folder), None)
         free = info.f_bavail * info.f_frsize
         # Some file systems have no fixed number of inodes, and say 0 of 0.
-        return Room(str(folder), 0 if info.f_files and not info.f_favail else free)
+        return Room(str(folder), 0 if info.f_files and not info.f_favail else free,
+                    info.f_blocks * info.f_frsize)
 
 
 def problem(folder: Path) -> Problem | None:
@@ -87,18 +98,28 @@ def silence(folder: Path) -> str | None:
             f"make room in {folder}")
 
 
-def blame(text: str, room: Room | None = None, *, silent: bool = False) -> str:
+def shared_memory() -> str:
+    """/dev/shm with its size, and what helps where that is too small."""
+    total = of(Path("/dev/shm")).total
+    return (f"/dev/shm (shared memory{'' if total is None else f', {units.size(total)} in all'}): "
+            "give it more (docker run --shm-size=16g), or the loaders fewer workers")
+
+
+def blame(text: str, rooms: Sequence[Room] = (), *, silent: bool = False) -> str:
     """"no space left …" if a rank failed because a disk was full, else "".
 
-    `text` is the last output of the rank, `room` the free space on the run's own disk. `silent`:
-    the rank died without saying why, so a full disk is enough evidence.
+    `text` is the last output of the rank; `rooms` the free space on the run's own disk, and where
+    else it may have written. `silent`: the rank died without saying why, so a full disk of the run
+    is enough evidence.
     """
-    here = ""
-    if room is not None and room.free is not None and not room.enough:
-        here = f"no space left in {room.folder} ({units.size(room.free)} free)"
-    if _FULL.search(text):
-        named = _PATH.search(text)
-        if named:
-            return f"no space left on the disk of {named[1]}"
-        return here or "no space left on a disk that it wrote to"
-    return here if silent or _UNWRITTEN.search(text) else ""
+    full = [room for room in rooms if not room.enough]
+    if _SHARED.search(text) and (_FULL.search(text) or _BUS.search(text)):
+        return f"no space left in {shared_memory()}"
+    if _FULL.search(text) and (named := _PATH.search(text)):
+        folder = Path(named[1]).parent
+        room = of(folder) if folder.is_dir() else Room(named[1], None)
+        where = "" if room.total is None else str(room)[len(room.folder):]
+        return f"no space left on the disk of {named[1]}{where}: make room there"
+    if full and (_FULL.search(text) or _UNWRITTEN.search(text) or (silent and full[0] is rooms[0])):
+        return f"no space left in {full[0]}: make room there"
+    return "no space left on a disk that it wrote to" if _FULL.search(text) else ""

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.files import file_inside, size_of
 from gpu_engine.events.paths import inside
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Start
@@ -26,6 +28,8 @@ _LINE = re.compile(r"  (File |\.\.\.|<)")
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _NOT_OWN = re.compile("^<|-packages/|/lib/python3|/gpu_engine/")
 _MOST = 1 << 20
+WHOLE = 0.3
+"""Seconds without a change after which a stack is taken for whole: it is written in pieces."""
 
 
 def request(run: Run, rank: int) -> bool:
@@ -76,6 +80,28 @@ def crashed_at(log: str) -> str | None:
     main = stacks.rpartition("(most recent call first):")[2]  # the oldest thread comes last
     return next((f"{file}:{line} in {function}" for file, line, function in _FRAME.findall(main)
                  if not _NOT_OWN.search(file)), None) if crashed else None
+
+
+def below(run: Run, rank: int, wait: float) -> Iterator[tuple[int, str]]:
+    """(pid, stacks) of each process that `rank` has forked on this machine and that prints them
+    within `wait` seconds. Another program that it has started may catch the signal for itself."""
+    found = process(run, rank)
+    if found is None:
+        return
+    for pid in procs.children(found[0]):
+        before, end, text = size_of(run.log(rank)), time.monotonic() + wait, None
+        try:
+            forked = procs.arguments(pid) == procs.arguments(found[0])
+        except OSError:  # it has just ended
+            continue
+        if not forked or not send(pid, procs.start_ticks(pid), run):
+            continue
+        while time.monotonic() < end:
+            time.sleep(WHOLE)
+            last, text = text, printed(run.log(rank), before)
+            if text is not None and text == last:
+                yield pid, text
+                break
 
 
 def printed(path: Path, offset: int) -> str | None:

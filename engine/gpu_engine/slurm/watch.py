@@ -142,7 +142,11 @@ def _cause(run: Run, job: Job) -> Cause | None:
         nodes[rank := int(task)] = node.decode()
         ended.append(Failure(rank, status, job.ended or time.time()))
     cause = of_events(run, ended)
-    return cause and replace(cause, host=nodes.get(cause.rank))
+    if cause is None or cause.rank is None:
+        return cause
+    last = _last_line(log_path(run.path, cause.rank)) if "exited with" in cause.message else None
+    return replace(cause, host=nodes.get(cause.rank),
+                   message=f"{cause.message}: {last}" if last else cause.message)
 
 
 def _explain(run: Run, cause: Cause | None) -> None:
@@ -157,12 +161,14 @@ def _explain(run: Run, cause: Cause | None) -> None:
 def _last_words(run: Path) -> str | None:
     """The last line that the job's script wrote or, if that is not told, rank 0; None if neither
     has written any."""
-    for path in (run / jobs.OUTPUT, log_path(run, 0)):
-        lines = _tail(path).decode(errors="replace").splitlines()
-        told = (clean(line).strip() for line in reversed(lines))
-        if (last := next((line for line in told if line and not _NOISE.match(line)), None)):
-            return last
-    return None
+    return _last_line(run / jobs.OUTPUT) or _last_line(log_path(run, 0))
+
+
+def _last_line(path: Path) -> str | None:
+    """The last line of a file in a run folder that is not Slurm's noise."""
+    lines = _tail(path).decode(errors="replace").splitlines()
+    told = (clean(line).strip() for line in reversed(lines))
+    return next((line for line in told if line and not _NOISE.match(line)), None)
 
 
 def _tail(path: Path) -> bytes:

@@ -120,11 +120,10 @@ class Attempt:
         return any(self.events[r].view.outcome is None for r in child.ranks)
 
     def after_end(self, child: Child) -> bool:
-        """Whether a signal ended a process whose script had ended by itself: mostly native code
+        """Whether a signal ended a process whose training had ended by itself: mostly native code
         that is too late for the interpreter's end, as gloo's threads may be. It harms no other."""
         views = [self.events[r].view for r in child.ranks]
-        return (child.status or 0) < 0 and all(
-            v.ended and v.outcome is None and v.error is None for v in views)
+        return (child.status or 0) < 0 and all(v.ended and v.error is None for v in views)
 
     def judge(self, run: Run, plan: LaunchPlan, *, is_task: bool, stop_asked: bool,
               oom_kills: int | None) -> Verdict:
@@ -162,7 +161,7 @@ class Attempt:
                 return "stopped", ALONE, None
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
-                            disk=disk_room.of(run.path))
+                            disks=[disk_room.of(p) for p in (run.path, Path(plan.cwd or "/"))])
         if cause is not None and (more := self._who_did_not_come(failures)):
             cause = replace(cause, message=f"{more}.\n{cause.message}")
         return "failed", cause.line if cause is not None else None, cause

@@ -79,17 +79,17 @@ class Failure:
 
 
 def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
-                given: oom.Given | None = None, disk: Room | None = None,
+                given: oom.Given | None = None, disks: Sequence[Room] = (),
                 ) -> Cause | None:
     """The cause of an attempt's failure; None without failures. `oom_kills`: how many out-of-memory
     kills the kernel counted during the attempt; None: not known. `given`: what the ranks were given
-    of the batch, for advice on memory. `disk`: the free space of the run folder; a full disk is
-    named first, as the errors that it leads to seldom say so."""
+    of the batch, for advice on memory. `disks`: the free space of the run folder, and where else
+    the ranks write; a full disk is named first, as the errors that it leads to seldom say so."""
     cause = _first(failures, oom_kills, given)
     if cause is None:
         return None
     silent = cause.rank is not None and cause.type is None and "exited with" in cause.message
-    full = disk_room.blame(f"{cause.message}\n{cause.traceback or ''}", disk, silent=silent)
+    full = disk_room.blame(f"{cause.message}\n{cause.traceback or ''}", disks, silent=silent)
     return replace(cause, message=f"{full}.\n{cause.message}") if full else cause
 
 
@@ -120,6 +120,12 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
             message = f"out of GPU memory{': ' * bool(known)}{known}.\n{message}"
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
+    if first.after_end:
+        words = f"{exit_status.describe(first.status)} after its script had reached its end, so " \
+            "its training was over"
+        if first.status in (-signal.SIGABRT, -signal.SIGSEGV):
+            words += ": native code was too late for Python's end, mostly a thread of gloo"
+        return Cause(words, first.rank)
     trace = first.traceback
     missing = _MISSING.search(first.log_tail)
     if missing:
@@ -145,7 +151,8 @@ def describe_exit(status: int, oom_kills: int | None = None) -> str:
         return exit_status.describe(status)
     name = exit_status.signal_name(-status)
     if name != "SIGKILL":
-        more = {"SIGSEGV": ": a crash in native code", "SIGBUS": ": often a full /dev/shm",
+        more = {"SIGSEGV": ": a crash in native code",
+                "SIGBUS": f": often a full {disk_room.shared_memory()}",
                 "SIGABRT": ": native code gave up"}.get(name, "")
         return exit_status.describe(status) + more
     if oom_kills:

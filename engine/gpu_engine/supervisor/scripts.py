@@ -42,25 +42,34 @@ def errors_below(events: Mapping[int, RankState], children: Sequence[Child]) -> 
 
 
 def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Child],
-               orphans: Mapping[int, int], stop_asked: bool) -> None:
-    """Write the end event of each rank, which can't know its exit status itself. Called once all
-    ranks have ended. `orphans`: the exit statuses of those whose command had ended before."""
+               orphans: Mapping[int, int], stop_asked: bool, *, over: bool = True) -> None:
+    """Write the end event of each rank, which can't know its exit status itself. `orphans`: the
+    exit statuses of those whose command had ended before. `over`: whether all have ended; else only
+    those get one that are `children` themselves and have exited with 0, which ends no other. One
+    that has not reached its own end below a command that ended well gets none: it may have been
+    killed."""
     for rank, seen in events.items():
         view = seen.view
-        if not seen.begun or view.outcome is not None:
-            continue
         child = next((c for c in children if rank in c.ranks), children[0])
+        itself = view.pid == child.pid
+        if not seen.begun or view.outcome is not None or not (
+                over or (itself and child.status == 0)):
+            continue
         late = orphans.get(view.pid or 0)
         if stop_asked and (view.error is None or view.error.type == "KeyboardInterrupt"):
             outcome = "stopped"
         elif view.error is not None:
-            outcome = "failed" if child.status != 0 or view.pid != child.pid else "completed"
+            outcome = "failed" if child.status != 0 or not itself else "completed"
         elif late is not None:
             outcome = "failed" if late else "completed"
-        elif child.status == 0 or (view.ended and view.pid != child.pid):
+        elif view.ended and not itself:
+            outcome = "completed"
+        elif child.status != 0:
+            outcome = "failed"
+        elif itself or child.role == "launcher":
             outcome = "completed"
         else:
-            outcome = "failed"
+            continue
         _append(run, rank, schema.End(outcome, steps=None, seconds=None))
 
 
@@ -87,13 +96,13 @@ def warn(run: Run, rank: int, text: str) -> None:
 
 def _why_unseen(run: Run, child: Child) -> str | None:
     """Why a process has no events; None if that is not known, or needs no warning."""
+    if child.status:  # its output says why, or it was ended before its Python had begun
+        return None
     if not child.running:
         if not (run.path / SEEN).exists():
             return ("it is not a Python program, or its Python is older than "
                     f"{'.'.join(map(str, floors.PYTHON))} or was started with -S, -I or -E")
-        # If it has failed, its output says why.
-        return None if child.status else \
-            "it neither called backward() nor stepped a torch optimizer"
+        return "it neither called backward() nor stepped a torch optimizer"
     below = []
     with contextlib.suppress(OSError):
         below = descendants(child.pid)

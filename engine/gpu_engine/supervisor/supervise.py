@@ -223,8 +223,7 @@ class Supervisor:
         else:  # nobody writes there any more
             files.remove_unfinished(self.run.checkpoints)
         self._read(attempt)
-        self.state = replace(self.state, processes=attempt.processes(),
-                             warnings=self._noticed(attempt))
+        self.state = replace(self.state, processes=attempt.processes())
         now = oom.kills()
         counted = None if now is None or oom_before is None else now - oom_before
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
@@ -235,6 +234,9 @@ class Supervisor:
         if not self.is_task:
             scripts.write_ends(self.run, attempt.events, attempt.children, attempt.orphans,
                                self.stop_asked)
+            self._read(attempt)
+        self.state = replace(self.state, warnings=self._noticed(
+            attempt, completed=verdict[0] == "completed"))
         return verdict
 
     def _read(self, attempt: Attempt, *, to_the_end: bool = True) -> None:
@@ -292,9 +294,11 @@ class Supervisor:
             attempt.terminal.close()
             attempt.terminal = None
 
-    def _noticed(self, attempt: Attempt) -> tuple[Notice, ...]:
+    def _noticed(self, attempt: Attempt, *, completed: bool = False) -> tuple[Notice, ...]:
         goes_on = self.plan.spec.train.on_nonfinite == "continue"
-        return noticed.notices_of(attempt.events, losses=goes_on or not self.is_task)
+        return noticed.notices_of(
+            attempt.events, losses=goes_on or not self.is_task, completed=completed,
+            shell=own_command.in_shell(self.plan.spec.task.command or ()))
 
     def _notice(self, attempt: Attempt) -> None:
         """Put what there is to tell of the run into its state."""
@@ -340,6 +344,9 @@ class Supervisor:
             log.info("rank %s (pid %d) ended with %s", ",".join(map(str, child.ranks)), child.pid,
                      child.status)
         self._read(attempt)
+        if not self.is_task:
+            scripts.write_ends(self.run, attempt.events, ended, attempt.orphans, self.stop_asked,
+                               over=False)
         self.state = replace(self.state, processes=attempt.processes())
         if attempt.running_children and attempt.stopping is None:
             bad = any((c.status != 0 and not attempt.after_end(c))
