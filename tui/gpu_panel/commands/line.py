@@ -99,8 +99,7 @@ def before() -> list[str]:
 
 def remember(line: str) -> None:
     """Raises OSError."""
-    lines = [*(one for one in before() if one != line), line][-_MOST:]
-    themed.write(themed.read() | {_KEY: lines})
+    themed.keep(_KEY, lambda: [*(one for one in before() if one != line), line][-_MOST:])
 
 
 def meaning(line: str, actions: Iterable[str]) -> tuple[str, list[str]] | str:

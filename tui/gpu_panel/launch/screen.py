@@ -628,8 +628,9 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="fold")
     async def _keep_form(self, shown: str) -> None:
+        self._form_kept = shown
         with suppress(OSError):  # the next panel then shows it as it was kept last
-            await in_thread(lambda: themed.write(themed.read() | {"form": shown}))
+            await in_thread(lambda: themed.keep("form", lambda: self._form_kept))
 
     def action_leave(self) -> None:
         """Leave a field, so that the letter keys work again; from the table, close the details, or

@@ -19,6 +19,7 @@ from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.notes import Notes
 from gpu_engine.sweep.track import Extent
+from gpu_panel import themed
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.runs import several
@@ -147,8 +148,7 @@ async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
             await pilot.press("slash", *"train.lr=0.1")
             await until(pilot, lambda: table.keys == [fast.id])
             await pilot.press("escape")
-            kept = Path(os.environ["GPU_PANEL_HOME"]) / "panel.json"
-            await until(pilot, lambda: kept.exists() and "train.lr" in kept.read_text())
+            await until(pilot, lambda: themed.read()["runs"]["order"] == "train.lr")
         async with panel(slots(1), size=(250, 48)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 3)
             assert table.order == "train.lr"
