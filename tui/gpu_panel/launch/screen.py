@@ -269,7 +269,8 @@ class LaunchScreen(PaneScreen):
         self._paint_detail()
 
     def on_screen_suspend(self) -> None:
-        self.source.watch_bus()  # no bus rates while the details are hidden
+        if not self.is_seen:
+            self.source.watch_bus()  # no bus rates while the details are hidden
         self.preview.rest()
 
     def on_screen_resume(self, event: ScreenResume) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.screen import Screen
 
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices.pane import DevicesPane
@@ -56,9 +57,13 @@ async def test_the_bus_is_measured_for_what_is_looked_at_alone():
         await until(pilot, lambda: sampler.bus == ("1",))
         await pilot.press("down")
         await until(pilot, lambda: sampler.bus == ("2",))
-        await pilot.press("question_mark")
-        await until(pilot, lambda: sampler.bus == ())
+        await pilot.press("question_mark")  # beside it they are still seen
+        await until(pilot, lambda: "Tick the devices" in screen_text(pilot.app))
+        assert sampler.bus == ("2",)
         await pilot.press("escape")
+        pilot.app.push_screen(Screen())
+        await until(pilot, lambda: sampler.bus == ())
+        pilot.app.pop_screen()
         await until(pilot, lambda: sampler.bus == ("2",))
         await pilot.press("i")
         await until(pilot, lambda: sampler.bus == ())

@@ -51,6 +51,7 @@ def ended(name: str, state: str = "completed", *, loss: float = 1.0, age: float 
     return run
 
 
+@pytest.mark.timeout(180)
 async def test_runs_are_found_by_typing_and_put_in_order():
     good, bad, worse = (ended("sweep-a", loss=0.5, age=5, took=90),
                         ended("sweep-b", "failed", loss=0.25, age=10, reason="rank 1: boom"),
@@ -105,6 +106,7 @@ async def test_runs_are_found_by_typing_and_put_in_order():
         assert table.keys == [worse.id, good.id, bad.id]
 
 
+@pytest.mark.timeout(180)
 async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
     def made(name: str, lr: float, *accuracies: float, age: float) -> Run:
         run, lock = create_run(name, "", plan(spec={"train": {"lr": lr},
@@ -157,6 +159,7 @@ async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
         os.close(lock)
 
 
+@pytest.mark.timeout(180)
 async def test_the_choice_of_columns_has_its_bounds_and_a_way_back():
     more = {f"train.k{at:02}": ["1"] for at in range(25)}
     got: list[object] = []
