@@ -41,6 +41,19 @@ def app(light: bool = False, **panel) -> PanelApp:
                     light=light)
 
 
+def test_of_two_choices_that_are_kept_at_once_none_is_lost(home: Path):
+    other = threading.Thread(target=lambda: themed.keep("tell", lambda: False))
+
+    def slow() -> str:
+        other.start()
+        other.join(0.1)  # it waits for its turn
+        return "nord"
+
+    themed.keep("theme", slow)
+    other.join()
+    assert themed.read() == {"theme": "nord", "tell": False}
+
+
 def test_the_file_outranks_what_the_panel_remembers_and_that_the_terminal(
         home: Path, monkeypatch: pytest.MonkeyPatch):
     assert app().theme == "textual-dark"

@@ -89,6 +89,7 @@ def look_at_cursor(pilot: Pilot[None]) -> None:
     assert len({g.hex for g in grounds[1:]}) == 1
 
 
+@pytest.mark.timeout(180)
 async def test_the_launch_screen_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PanelApp, "NOTIFICATION_TIMEOUT", 600)  # however long the looks take
     machine, sampler = shared_machine()
@@ -154,6 +155,7 @@ async def test_the_launch_screen_can_be_read(monkeypatch: pytest.MonkeyPatch) ->
         assert all(len(grounds) == len(THEMES) for grounds in looks.values()), looks
 
 
+@pytest.mark.timeout(180)
 async def test_a_runs_screen_can_be_read(tmp_path: Path) -> None:
     run = trained(tmp_path)
     run.write(1, ("warning", 50, {"message": "slow"}))

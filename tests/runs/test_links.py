@@ -190,6 +190,7 @@ def test_nothing_waits_for_a_fifo(run: runs.Run, name: str) -> None:
     assert stat.S_ISFIFO((run.path / name).lstat().st_mode)
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", [n for n in FILES if n.endswith((".json", ".toml", ".jsonl"))])
 def test_a_huge_file_costs_neither_memory_nor_time(run: runs.Run, name: str) -> None:
     with instead(run, name).open("wb") as file:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, ClassVar
 
@@ -53,7 +55,7 @@ class ThemedApp(FailingApp):
 
     def keep_theme(self) -> None:
         """Save the current theme for the next start. Raises OSError."""
-        write(read() | {"theme": self.theme})
+        keep("theme", lambda: self.theme)
 
 
 def is_chosen(wanted: str | None) -> bool:
@@ -75,6 +77,16 @@ def read() -> dict[str, object]:
     except (OSError, ValueError):
         return {}
     return kept if isinstance(kept, dict) else {}
+
+
+def keep(name: str, value: Callable[[], object]) -> None:
+    """Save a choice beside the others. `value` is asked right before, so that of two threads that
+    save the same, the last one saves what is chosen by then. Raises OSError."""
+    with _writing:
+        write(read() | {name: value()})
+
+
+_writing = threading.Lock()
 
 
 def write(kept: dict[str, object]) -> None:

@@ -58,7 +58,7 @@ class Teller:
     def turn(self) -> bool:
         """Turn them on or off, also for the next start. Returns which. Raises OSError."""
         self._chosen = not self.on
-        themed.write(themed.read() | {"tell": self._chosen})
+        themed.keep("tell", lambda: self._chosen)
         return self._chosen
 
     def note_runs(self, lines: Sequence[RunLine]) -> None:

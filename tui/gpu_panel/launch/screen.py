@@ -263,7 +263,8 @@ class LaunchScreen(PaneScreen):
         self._paint_detail()
 
     def on_screen_suspend(self) -> None:
-        self.source.watch_bus()  # no bus rates while the details are hidden
+        if not self.is_seen:
+            self.source.watch_bus()  # no bus rates while the details are hidden
         self.preview.rest()
 
     def on_screen_resume(self, event: ScreenResume) -> None:
@@ -549,8 +550,9 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="fold")
     async def _keep_form(self, shown: str) -> None:
+        self._form_kept = shown
         with suppress(OSError):  # the next panel then shows it as it was kept last
-            await in_thread(lambda: themed.write(themed.read() | {"form": shown}))
+            await in_thread(lambda: themed.keep("form", lambda: self._form_kept))
 
     def action_leave(self) -> None:
         """Leave a field, so that the letter keys work again; from the table, close the details, or

@@ -164,4 +164,4 @@ def kept_choices() -> dict[str, str]:
 
 def keep_choice(chart: str, key: str) -> None:
     """Blocks. Raises OSError."""
-    themed.write(themed.read() | {_KEPT_AS: kept_choices() | {chart: key}})
+    themed.keep(_KEPT_AS, lambda: kept_choices() | {chart: key})

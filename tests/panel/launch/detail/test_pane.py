@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.screen import Screen
 
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices.pane import DevicesPane
@@ -50,15 +51,22 @@ async def test_it_follows_the_table_s_cursor():
 
 async def test_the_bus_is_measured_for_what_is_looked_at_alone():
     four, sampler = busy_machine()
-    async with panel(four, sampler=sampler) as (pilot, _):
+    async with panel(four, sampler=sampler) as (pilot, screen):
         assert sampler.bus == ()
         await pilot.press("down", "i")
         await until(pilot, lambda: sampler.bus == ("1",))
         await pilot.press("down")
         await until(pilot, lambda: sampler.bus == ("2",))
-        await pilot.press("question_mark")
-        await until(pilot, lambda: sampler.bus == ())
+        watch, watched = sampler.watch_bus, []
+        sampler.watch_bus = lambda *ids: watched.append(ids) or watch(*ids)
+        await pilot.press("question_mark")  # beside it they are still seen
+        await until(pilot, lambda: "Tick the devices" in screen_text(pilot.app))
         await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        assert set(watched) <= {("2",)}
+        pilot.app.push_screen(Screen())
+        await until(pilot, lambda: sampler.bus == ())
+        pilot.app.pop_screen()
         await until(pilot, lambda: sampler.bus == ("2",))
         await pilot.press("i")
         await until(pilot, lambda: sampler.bus == ())

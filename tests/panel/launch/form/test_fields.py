@@ -64,6 +64,7 @@ async def test_launch_goes_to_a_problem_there():
         assert not screen.query_one(More).collapsed
 
 
+@pytest.mark.timeout(180)
 async def test_variables_are_typed_as_before_a_command():
     async with panel(gpus(2), sets=("run.env.NCCL_DEBUG=two words",)) as (pilot, screen):
         await open_more(screen)
@@ -82,6 +83,7 @@ async def test_variables_are_typed_as_before_a_command():
                                           "leave it out"]
 
 
+@pytest.mark.timeout(180)
 async def test_what_is_typed_there_is_planned_and_a_word_stands_for_0():
     sets = ("train.hang_timeout=900", "train.restarts=0", "train.clip=1")
     async with panel(gpus(2), sets=sets) as (pilot, screen):

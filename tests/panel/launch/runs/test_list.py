@@ -19,6 +19,7 @@ from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.notes import Notes
 from gpu_engine.sweep.track import Extent
+from gpu_panel import themed
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.runs import several
@@ -50,6 +51,7 @@ def ended(name: str, state: str = "completed", *, loss: float = 1.0, age: float 
     return run
 
 
+@pytest.mark.timeout(180)
 async def test_runs_are_found_by_typing_and_put_in_order():
     good, bad, worse = (ended("sweep-a", loss=0.5, age=5, took=90),
                         ended("sweep-b", "failed", loss=0.25, age=10, reason="rank 1: boom"),
@@ -104,6 +106,7 @@ async def test_runs_are_found_by_typing_and_put_in_order():
         assert table.keys == [worse.id, good.id, bad.id]
 
 
+@pytest.mark.timeout(180)
 async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
     def made(name: str, lr: float, *accuracies: float, age: float) -> Run:
         run, lock = create_run(name, "", plan(spec={"train": {"lr": lr},
@@ -147,8 +150,7 @@ async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
             await pilot.press("slash", *"train.lr=0.1")
             await until(pilot, lambda: table.keys == [fast.id])
             await pilot.press("escape")
-            kept = Path(os.environ["GPU_PANEL_HOME"]) / "panel.json"
-            await until(pilot, lambda: kept.exists() and "train.lr" in kept.read_text())
+            await until(pilot, lambda: themed.read()["runs"]["order"] == "train.lr")
         async with panel(slots(1), size=(250, 48)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 3)
             assert table.order == "train.lr"
@@ -157,6 +159,7 @@ async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
         os.close(lock)
 
 
+@pytest.mark.timeout(180)
 async def test_the_choice_of_columns_has_its_bounds_and_a_way_back():
     more = {f"train.k{at:02}": ["1"] for at in range(25)}
     got: list[object] = []

@@ -321,9 +321,9 @@ class RunsList(Rows):
 
     @work(exit_on_error=False, group="choices", exclusive=True)
     async def _keep_choices(self) -> None:
-        chosen = {"columns": list(self.columns), "order": self.order, "turned": self.turned}
         try:
-            await in_thread(lambda: themed.write(themed.read() | {"runs": chosen}))
+            await in_thread(lambda: themed.keep("runs", lambda: {
+                "columns": list(self.columns), "order": self.order, "turned": self.turned}))
         except OSError as err:
             self.notify(f"The columns can't be saved: {err}", severity="warning", markup=False)
 
