@@ -87,15 +87,19 @@ def test_another_world_size_goes_on_where_it_was(make) -> None:
 
 
 def test_a_step_that_is_left_out_keeps_its_place_in_the_epoch(make) -> None:
-    """No example of it comes back, and none of another step comes twice."""
-    whole = ranks.train(make("whole", size=24, train={"epochs": 1}))
+    """No example of it comes back, and none of another step comes twice. The schedule does not
+    count it."""
+    params = {"schedule_rate": True}
+    whole = ranks.train(make("whole", params, size=24, train={"epochs": 1}))
     for attempt, until in enumerate(({"steps": 5}, {"epochs": 1}), start=1):
-        run = make("run", size=24, accumulate=2, train={**until, "skip_steps": ["2", "8"]})
+        run = make("run", params, size=24, accumulate=2,
+                   train={**until, "skip_steps": ["2", "8"]})
         ranks.train(run, attempt=attempt)
     seen = [n for _, numbers in recorded(run) + recorded(run, 0, 2) for n in numbers]
     order = [n for _, numbers in recorded(whole) for n in numbers]
     assert seen == order[:24] + order[48:168] + order[192:]
-    assert ranks.read(run, 0, "end")[-1]["steps"] == 10
+    last = ranks.read(run, 0, "step")[-1]
+    assert (last["step"], last["lr"]) == (10, pytest.approx(0.01 / 8))  # seven steps before it
 
 
 def test_another_global_batch_keeps_the_place_by_examples(make) -> None:
