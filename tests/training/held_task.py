@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -55,11 +56,13 @@ class Held(Toy):
     kind: str = ""
 
     def eval_data(self):
-        data = Seen(self.held_out, 6, 0.0, self.dtype)
+        data = self.still = Seen(self.held_out, 6, 0.0, self.dtype)
         return globals()[self.kind](data) if self.kind else data
 
     def metrics(self, model, batch):
         x, y, numbers, in_worker = batch
-        error = (model(x) - y).square()
+        error, drawn = (model(x) - y).square(), torch.rand(len(x))
+        with Path(self.record, "drawn").open("a") as file:
+            file.write(f"{float((x - self.still.x[numbers])[0, 0]):.9f} {float(drawn[0]):.9f}\n")
         return {"loss": error.sum(), "numbers": numbers.sum(), "in_worker": in_worker.sum(),
-                "drawn": torch.rand(len(x)).sum(), "count": len(x)}
+                "drawn": drawn.sum(), "count": len(x)}

@@ -37,6 +37,7 @@ class Judged(Task):
     scores: list[float] = field(default_factory=list)
     examples: int = 40
     held_out: int = 8
+    eval_batch: int = 64
     trouble_at: int = 0
     "In the first attempt: the number of the call of `metrics` at which `trouble` happens."
     trouble: str = ""
@@ -44,7 +45,8 @@ class Judged(Task):
     rank: int = 0
     "The rank on which it happens."
     norm: bool = False
-    "Use BatchNorm, and have each rank write down its buffers in each evaluation."
+    """Use BatchNorm, and have each rank write down its buffers in each evaluation. The number of
+    batches, which is whole, grows faster on other ranks than rank 0."""
     plateau: bool = False
     record: str = ""
 
@@ -53,7 +55,8 @@ class Judged(Task):
 
     def model(self) -> nn.Module:
         body = [nn.BatchNorm1d(3)] if self.norm else []
-        return nn.Sequential(*body, nn.Linear(3, 4), nn.Linear(4, 1)).double()
+        self.net = nn.Sequential(*body, nn.Linear(3, 4), nn.Linear(4, 1)).double()
+        return self.net
 
     def train_data(self):
         return Points(self.examples)
@@ -75,7 +78,10 @@ class Judged(Task):
         if self.record and model.training:
             with Path(f"{self.record}-{RANK}-{ATTEMPT}").open("a") as file:
                 file.write(f"lr {self.made.param_groups[0]['lr']!r}\n")
-        return (model(x) - y).square().mean()
+        loss = (model(x) - y).square().mean()
+        if self.norm:
+            self.net[0].num_batches_tracked += RANK
+        return loss
 
     def metrics(self, model, batch):
         self.calls += 1
@@ -86,7 +92,8 @@ class Judged(Task):
         x, y = batch
         if self.norm:
             with Path(f"{self.record}-{RANK}-{ATTEMPT}").open("a") as file:
-                file.write(f"norm {model[0].running_mean.tolist()!r}\n")
+                file.write(f"norm {model[0].running_mean.tolist()!r} "
+                           f"{int(model[0].num_batches_tracked)}\n")
         error = (model(x) - y).square().sum()
         score = self.scores[self.calls - 1] * len(x) if self.scores else error
         return {"loss": score, "count": len(x)}

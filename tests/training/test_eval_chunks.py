@@ -44,6 +44,17 @@ def test_the_same_figures_from_any_number_of_workers_and_ranks(tmp_path: Path, k
         assert found == alone
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_chunk_draws_its_own_random_numbers(tmp_path: Path, workers: int) -> None:
+    """In the dataset and in the metrics: a mean over chunks that draw alike is no mean over
+    draws."""
+    run, _ = evaluated(tmp_path, "", workers, 1)
+    drawn = [line.split() for line in (run / "record" / "drawn").read_text().splitlines()]
+    assert len(drawn) == 10
+    for once in drawn[:5], drawn[5:]:
+        assert [len(set(numbers)) for numbers in zip(*once, strict=True)] == [5, 5]
+
+
 @pytest.mark.parametrize("kind", ["ByWorker", "ByRankAndWorker"])
 def test_streams_that_divide_themselves_are_counted_once(tmp_path: Path, kind: str) -> None:
     for world, workers in ((1, 2), (2, 2)):

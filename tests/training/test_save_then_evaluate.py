@@ -131,8 +131,8 @@ def test_a_best_checkpoint_was_evaluated_already(tmp_path: Path) -> None:
 
 def test_all_ranks_evaluate_with_the_buffers_of_the_checkpoint(tmp_path: Path) -> None:
     """Each rank's BatchNorm has averages of its own batches; those of rank 0 count."""
-    run = run_of(tmp_path, params={"norm": True, "held_out": 20}, world=2, steps=8, eval_every=4,
-                 checkpoint_every=4)
+    run = run_of(tmp_path, params={"norm": True, "held_out": 20, "eval_batch": 5}, world=2,
+                 steps=8, eval_every=4, checkpoint_every=4)
     saved = []
     for step, evaluation in zip((4, 8), ranks.read(run, 0, "eval"), strict=True):
         state = checkpoint.load(run / "checkpoints" / checkpoint.name_of(step))["model"]
@@ -144,13 +144,12 @@ def test_all_ranks_evaluate_with_the_buffers_of_the_checkpoint(tmp_path: Path) -
         with torch.no_grad():
             loss = (model(data.x) - data.y).square().mean().item()
         assert evaluation["loss"] == pytest.approx(loss, rel=1e-12)
-        saved.append(f"norm {state['0.running_mean'].tolist()!r}")
+        saved.append(f"norm {state['0.running_mean'].tolist()!r} {step}")
     lines = [[line for line in (run / f"saw-{rank}-1").read_text().splitlines()
               if line.startswith("norm")] for rank in (0, 1)]
     assert saved[0] != saved[1]
-    assert lines[1] == saved
-    # Three chunks of 8, 8 and 4: rank 0 has two of them.
-    assert lines[0] == [saved[0], saved[0], saved[1], saved[1]]
+    # Four chunks of `eval_batch` examples: each rank has two of them.
+    assert lines[0] == lines[1] == [saved[0], saved[0], saved[1], saved[1]]
 
 
 @pytest.mark.parametrize(("world", "rank", "trouble", "says"), [

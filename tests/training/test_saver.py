@@ -24,7 +24,7 @@ from gpu_engine.worker.rank.recorder import Recorder
 
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., Saver]:
-    def make(**train: Any) -> Saver:
+    def make(weights: list[tuple[str, torch.Tensor]] | None = None, **train: Any) -> Saver:
         (tmp_path / "ranks").mkdir()
         (tmp_path / "ranks" / "00000.jsonl").touch()
         job: Any = SimpleNamespace(
@@ -32,8 +32,8 @@ def made(tmp_path: Path) -> Callable[..., Saver]:
             attempt=1, mode="single", batch=SimpleNamespace(global_size=8))
         saver: Saver
         state = {"step": 0, "model": {"w": torch.ones(3)}}
-        saver = Saver(job, Group(Identity()), Recorder(tmp_path / "ranks" / "00000.jsonl"), [],
-                      lambda: state)
+        saver = Saver(job, Group(Identity()), Recorder(tmp_path / "ranks" / "00000.jsonl"),
+                      iter(weights or []), lambda: state)
         save = saver.save
 
         def at(step: int, *metrics: Any, **how: Any) -> None:
@@ -72,11 +72,22 @@ def test_only_what_is_better_is_the_best(made, best: str, better: float, worse: 
     saver = made(best=best)
     assert not saver.record_evaluation(1, {"score": float("nan")})
     assert not saver.record_evaluation(1, {"other": 1.0})
-    assert saver.record_evaluation(2, {"score": 0.5})
+    saver.save(1, {"score": float("nan")})
+    assert saver.record_evaluation(2, {"score": 0.5}), "a value that is no number stays the best"
     saver.save(2, {"score": 0.5})
     saver.finish()
     for score, is_best in ((0.5, False), (worse, False), (better, True), (float("nan"), False)):
         assert saver.record_evaluation(3, {"score": score}) == is_best
+
+
+def test_no_weight_that_is_not_finite_is_saved_at_any_time(made) -> None:
+    last = torch.ones(2)
+    saver = made([("first", torch.ones(2)), ("last", last)], on_nonfinite="continue")
+    saver.save(1)
+    last[1] = float("nan")
+    saver.save(2)
+    saver.finish()
+    assert steps(saver) == [1]
 
 
 @pytest.mark.parametrize("under_way", [True, False])

@@ -143,13 +143,20 @@ def test_values_that_an_optimizer_learns_in_its_options_stay() -> None:
 
 
 def test_a_changed_parameter_of_the_task_counts() -> None:
-    """Even if only a function of the schedule uses it, which is not part of its state."""
+    """Even if only a function of the schedule uses it, which is not part of its state, and for
+    options that torch's own schedules never move."""
+    class Decays(torch.optim.lr_scheduler.MultiplicativeLR):
+        def step(self, *args):
+            super().step(*args)
+            if self.last_epoch:
+                self.optimizer.param_groups[0]["weight_decay"] *= self.lr_lambdas[0](0)
+
     def made(factor: float) -> tuple[torch.optim.Optimizer, Schedule]:
         class Own(Task):
             def schedule(self, optimizer, total_steps):
-                return torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda step: factor)
+                return Decays(optimizer, lambda step: factor)
 
-        opt = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=1.0)
+        opt = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=1.0, weight_decay=1.0)
         return opt, Schedule(Own(), opt, 10, lr=1.0, params={"factor": factor}, evaluates=False)
 
     opt, schedule = made(0.5)
@@ -162,6 +169,7 @@ def test_a_changed_parameter_of_the_task_counts() -> None:
         opt.load_state_dict(copy.deepcopy(saved["optimizer"]))
         schedule.restore(copy.deepcopy(saved), 3)
         assert opt.param_groups[0]["lr"] == factor ** 3
+        assert opt.param_groups[0]["weight_decay"] == factor ** 3
 
 
 def test_no_schedule_takes_the_new_rate(tmp_path: Path) -> None:
