@@ -25,7 +25,6 @@ MAY = {
     "engine/gpu_engine/cli/watch.py": "rich draws the table; each text in it is cleaned",
     "engine/gpu_engine/worker/start.py": "a rank: its output goes to its log",
     "engine/gpu_engine/worker/rank/recorder.py": "a rank",
-    "engine/gpu_engine/worker/rank/debugger.py": "a rank, into its own terminal",
     "engine/gpu_engine/worker/without_supervisor.py": "a rank",
     "engine/gpu_engine/worker/__main__.py": "a rank: numbers; Python 2 can read it",
     "engine/gpu_engine/worker/questions.py": "an answer to the engine, which reads it",

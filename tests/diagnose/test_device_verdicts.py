@@ -200,15 +200,6 @@ def test_one_device_that_is_busy_leaves_it_unsaid(values):
     assert codes(views, two({"utilization": 0.4}, {})) == []
 
 
-@pytest.mark.parametrize("place", ["train.py:12 in main", None])
-def test_nothing_is_said_once_a_person_was_in_a_ranks_debugger(place):
-    """All ranks have waited for that person."""
-    views = [rank(number, data=0.5, forward=0.1, backward=0.2) for number in (0, 1)]
-    assert codes(views) == ["input-bound"]
-    views[1].debugger = schema.Debugger(place)
-    assert codes(views) == []
-
-
 def test_a_gpu_that_waits_for_data_waits_for_that():
     views = [rank(data=0.5, forward=0.1, backward=0.2, **BY_PYTHON)]
     assert codes(views, device(utilization=0.4)) == ["input-bound"]

@@ -299,26 +299,3 @@ def test_without_operations_the_lines_are_told():
     hang = hangs.find_hang([rank(0, works=True), rank(1, works=True)], NOW)
     assert hang.text == "no step for 01:00: ranks 0, 1 works at train.py:7 in main"
     assert hang.works
-
-
-def test_time_in_the_debugger_is_nobodys_standstill():
-    views = []
-    for rank in (0, 1):
-        view = RankView(rank, phase="backward", phase_since=10.0, beat=1000.0, step=9)
-        view.step_times = [(9.0, 8), (10.0, 9)]
-        views.append(view)
-    assert hangs.find_hang(views, 1000.0) is not None
-    views[1].debugger = schema.Debugger("train.py:31 in main")
-    object.__setattr__(views[1].debugger, "t", 940.0)
-    found = hangs.find_hang(views, 1000.0)
-    assert found is not None
-    assert (found.text, found.rank, found.works, found.debugger) == (
-        "rank 1 waits in the debugger since 01:00, at train.py:31 in main", 1, True, True)
-    views[1].debugger = schema.Debugger(None)
-    object.__setattr__(views[1].debugger, "t", 995.0)
-    assert hangs.find_hang(views, 1000.0) is None
-    for view in views:
-        view.beat = 1100.0
-    again = hangs.find_hang(views, 1100.0)
-    assert again is not None
-    assert not again.debugger

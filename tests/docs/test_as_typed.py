@@ -42,7 +42,6 @@ UNTYPED = {
     r"gpu-engine (devices|run) .*--wait-free": "ends when devices are free",
     r"gpu-engine export .*--follow": "ends with the run that it follows",
     r"gpu-engine resume RUN .*skip_steps": "tests/e2e/test_skip_steps.py",
-    r"gpu-engine attach": "needs a terminal: tests/supervisor/test_terminal.py",
     r"gpu-engine trace": "needs a run that trains: tests/diagnose",
     r"gpu-engine compare .*--max-step-regression": "needs runs of more steps: tests/diagnose",
     r"gpu-engine page$": "ends with ctrl+c: tests/page",

@@ -222,15 +222,3 @@ def test_an_event_stays_as_it_is():
     with pytest.raises(FrozenInstanceError):
         event("step", step=1).step = 2
     assert replace(schema.End("stopped", 1, 2.0), outcome=None).outcome is None
-
-
-def test_a_debugger_waits_until_it_goes_on_or_the_rank_ends_or_begins_anew():
-    waits = event("debugger", 5.0, place="train.py:31 in main")
-    start = {"rank": 0, "local_rank": 0, "node": 0, "pid": 1, "started": 1, "world_size": 1}
-    assert folded(waits).ranks[0].debugged
-    assert folded(waits).ranks[0].busy == "in the debugger"
-    for after in (event("debugger", 6.0, place=None), event("start", 6.0, **start),
-                  event("end", 6.0, outcome="failed", steps=1, seconds=1.0)):
-        assert not folded(waits, after).ranks[0].debugged
-    assert folded(waits).ranks[0].to_dict()["debugger"] == {
-        "t": 5.0, "kind": "debugger", "place": "train.py:31 in main"}

@@ -403,18 +403,3 @@ def test_learning_rate_scales_with_the_global_batch(rule, factor):
                      train__lr_reference_batch=64), gpus(2))
     assert p.lr.factor == pytest.approx(factor)
     assert p.lr.scaled == pytest.approx(0.1 * factor)
-
-
-@pytest.mark.parametrize(("own", "waits"), [(300.0, 86400.0), (100_000.0, 100_000.0)])
-def test_ranks_wait_for_a_person_in_the_debugger_of_one(own, waits):
-    command = {"task__command": ["python", "train.py"]}
-    plain = made(spec_of("ddp", ("0", "1"), parallel__timeout=own, **command), gpus(2))
-    assert plain.timeout == own
-    assert not any(name.startswith(("GPU_PANEL_DEBUG", "GPU_PANEL_TIME"))
-                   for p in plain.processes for name in p.env)
-    debugged = made(spec_of("ddp", ("0", "1"), parallel__timeout=own, run__debug_rank=1,
-                            **command), gpus(2))
-    assert debugged.timeout == waits
-    assert [(p.env["GPU_PANEL_DEBUG_RANK"], float(p.env["GPU_PANEL_TIMEOUT"]))
-            for p in debugged.processes] == [("1", waits)] * 2
-    assert any("rank 1 has a terminal" in told for told in debugged.sentences())

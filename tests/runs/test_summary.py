@@ -19,17 +19,16 @@ def settings(spec: object) -> dict[str, str]:
     path = run.path / "plan.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"spec": spec}))
     found = summary.read(run)
-    assert found.debugged == ("run.debug_rank" in found.settings)
     return dict(found.settings)
 
 
 def test_keys_have_their_values_as_they_are_set():
     assert settings({
         "train": {"lr": 0.1, "steps": None, "amp": True, "params": {}},
-        "run": {"env": {"A": "1", "B": None}, "debug_rank": 0},
+        "run": {"env": {"A": "1", "B": None}, "grace": 5},
         "devices": {"ids": ["cpu:0", "cpu:1"]},
         "task": {"params": {"deep": {"a": {"b": 1}}}}}) == {
-            "train.lr": "0.1", "train.amp": "true", "run.env.A": "1", "run.debug_rank": "0",
+            "train.lr": "0.1", "train.amp": "true", "run.env.A": "1", "run.grace": "5",
             "devices.ids": "cpu:0,cpu:1", "task.params.deep": "…"}
 
 

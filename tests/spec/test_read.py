@@ -57,6 +57,10 @@ def test_every_problem_is_found_at_once_with_key_value_and_remedy():
     assert found["devices.ids"] == "expected a list of texts"
 
 
+def test_of_a_key_that_went_it_is_said_what_serves_instead():
+    assert "breakpoint()" in refused({"run": {"debug_rank": 1}})["run.debug_rank"]
+
+
 def test_a_key_in_the_wrong_section_is_pointed_to_the_right_one():
     assert "parallel.master_port" in refused({"train": {"master_port": 1}})["train.master_port"]
 

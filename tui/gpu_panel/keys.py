@@ -231,8 +231,6 @@ KEYS: tuple[Key, ...] = (
         "Choose what the chart shows; type a part of the value's name", footer=True),
     Key("run.trace", "run", "T", "trace", "trace",
         "Trace the next 3 steps of each rank with torch's profiler, and show what takes the time"),
-    Key("run.attach", "run", "D", "attach", "debugger",
-        "Go to the terminal of the rank that has one, for pdb (run.debug_rank); ctrl+] comes back"),
     Key("run.maximize", "run", "z", "maximize", "maximize",
         "Show only the focused pane; z or esc brings the others back"),
     Key("chart.earlier", "chart", "left", "cross(-1)", "earlier",
@@ -349,7 +347,6 @@ COMMANDS: Mapping[str, str] = MappingProxyType({
     "sweep.stop": "gpu-engine sweep stop SWEEP", "sweep.retry": "gpu-engine sweep retry SWEEP",
     "run.stop": "gpu-engine stop {run.id}", "run.resume": "gpu-engine resume {run.id}",
     "run.export": "gpu-engine report {run.id}", "run.about": "gpu-engine show {run.id}",
-    "run.attach": "gpu-engine attach {run.id}",
     "log.find": "gpu-engine logs {run.id}", "log.stacks": "gpu-engine stacks {run.id}",
 })
 """The commands that do the same as an action, by its id; `?` shows them with the run at hand."""

@@ -21,11 +21,13 @@ from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError, meant
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare",
-          "logs", "stacks", "attach", "trace", "stop", "queue", "sweep", "resume",
+          "logs", "stacks", "trace", "stop", "queue", "sweep", "resume",
           "export", "report", "page", "presets", "describe", "hosts", "slurm", "notify", "doctor",
           "settings", "completion", "agent")
 
-_GONE = {"compare-modes": "gpu-engine run PRESET --grid parallel.mode=single,dp,ddp trains in each "
+_GONE = {"attach": "for pdb, start the ranks in your own terminal: python train.py with breakpoint(), "
+                   "torchrun with torch.distributed.breakpoint(rank=0)",
+         "compare-modes": "gpu-engine run PRESET --grid parallel.mode=single,dp,ddp trains in each "
                           "mode; gpu-engine sweep last compares them",
          "examples": "the steps that are left out are named by train.skip_steps",
          "torch": "uv pip install torch --torch-backend=auto, in your project's environment"}

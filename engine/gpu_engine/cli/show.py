@@ -79,8 +79,7 @@ def command(run: str, as_json: bool) -> None:
         echo(clean(hang.text))
         for line in hang.where:
             echo(f"  {clean(line)}")
-        echo(f"to go there: gpu-engine attach {found.id} --rank {hang.rank}" if hang.debugger else
-             f"gpu-engine stacks {found.id} --rank {hang.rank} says more")
+        echo(f"gpu-engine stacks {found.id} --rank {hang.rank} says more")
     for verdict in verdicts.of(list(follower.ranks.values()), devices):
         echo(f"{verdict.code}: {verdict.text}")
     for line in plan.lines if plan is not None else ():

@@ -48,19 +48,15 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--devices", help="Short for --set devices.ids=0,1")
     @click.option("-n", "count", type=click.IntRange(1), metavar="N",
                   help="Short for --set devices.pick=N: the N freest devices.")
-    @click.option("--debug-rank", "debugged", type=click.IntRange(0), metavar="RANK",
-                  help="Short for --set run.debug_rank=RANK: that rank gets a terminal for pdb; "
-                       "gpu-engine attach goes there.")
     @click.pass_context
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
-                devices: str | None, count: int | None, debugged: int | None, **rest: Any) -> Any:
+                devices: str | None, count: int | None, **rest: Any) -> Any:
         short = [f"parallel.mode={mode}"] if mode else []
         short += [f"devices.ids={devices}"] if devices else []
         if count and devices:
             raise click.UsageError("-n takes the freest devices, --devices those that it names: "
                                    "give one of them", ctx)
         short += [f"devices.pick={count}"] if count else []
-        short += [f"run.debug_rank={debugged}"] if debugged is not None else []
         command = ctx.meta.get("command")
         if preset is None and not sets and not command:
             raise click.UsageError(

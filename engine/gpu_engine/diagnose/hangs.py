@@ -53,8 +53,6 @@ class Hang:
     """Whether that one works: then it may be a long validation as well, and is no alarm."""
     silent: bool = False
     """Whether it is told only because nothing comes from it any more: its disk may be full."""
-    debugger: bool = False
-    """Whether its debugger waits for a person, and all is well."""
     where: tuple[str, ...] = ()
     """A line for each rank that has said where it is: "rank 1: train.py:40 in main, works"."""
 
@@ -64,19 +62,13 @@ def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
     """Why ranks have made no step for `at_least` seconds, and for five of their own steps; None if
     all go on. Those that nothing is heard of (`unheard`) are left out. `now`: Unix seconds."""
     views = [v for v in views if v.rank not in unheard]
-    for view in views:
-        if (at := view.debugger) is not None and view.debugged:
-            since = units.clock(max(now - at.t, 0.0))
-            return Hang(f"rank {view.rank} waits in the debugger since {since}, at {at.place}",
-                        view.rank, True, debugger=True)
     still = stalled(views, now, at_least=at_least)
     if not any(s.still > _LONG or s.is_silent or _of(views, s.rank).stands is not None
                for s in still):
         still = []
     # Before the first step data may be prepared for any time, but not behind a collective.
     early = [v for v in views if not v.step_times and not v.over and v.beat is not None
-             and (one := _waits(v)) is not None
-             and now - max(one.began, debugged(views)) > at_least]
+             and (one := _waits(v)) is not None and now - one.began > at_least]
     if not still and not early:
         return _not_joined(views, now, at_least)
     told = behind(views, now)
@@ -261,15 +253,13 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0,
 
     Unusual is longer than `at_least` seconds and than five of the rank's own steps. Ranks before
     their first step are left out: they may prepare data and compile kernels for any time. So are
-    those `unheard` of, see `State.unheard`, and all while one waits in its debugger. `now` is in
-    Unix seconds.
+    those `unheard` of, see `State.unheard`. `now` is in Unix seconds.
     """
-    found, views = [], list(views)
-    person = debugged(views)
+    found = []
     for view in views:
         if view.over or view.beat is None or not view.step_times or view.rank in unheard:
             continue
-        since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0], person)
+        since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0])
         standing = Standstill(view.rank, view.step, view.phase, max(now - since, 0.0),
                               max(now - view.beat, 0.0))
         longest = max(standing.still, standing.silent)
@@ -280,13 +270,6 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0,
         return []
     first = furthest_behind(found)
     return [first, *(s for s in found if s is not first)]
-
-
-def debugged(views: Iterable[RankView]) -> float:
-    """Until when a person has held up ranks in the debugger of one, Unix seconds; infinite while
-    it waits, 0 if there was none."""
-    return max((inf if v.debugged else v.debugger.t for v in views if v.debugger is not None),
-               default=0.0)
 
 
 # --- of one rank ------------------------------------------------------------------------------

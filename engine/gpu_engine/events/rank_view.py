@@ -86,8 +86,6 @@ class RankView:
     """The first of this attempt."""
     stands: schema.Stands | None = None
     """Where it is, if it has made no step for a while."""
-    debugger: schema.Debugger | None = None
-    """The last about its debugger: where it waits for a person, or that it no longer does."""
     trace: schema.Trace | None = None
     """The last that was asked for."""
     ended: bool = False
@@ -111,7 +109,7 @@ class RankView:
     def busy(self) -> str:
         """What it is doing, in words: "backward", "checkpoint, 1.2 GiB of 4.0 GiB written"; "" if
         that is not known."""
-        words = ["in the debugger"] if self.debugged else [self.phase or ""]
+        words = [self.phase or ""]
         if self.written is not None:
             of = f" of {units.size(self.to_write)}" if self.to_write is not None else ""
             what = "" if self.phase == "checkpoint" else " of a checkpoint"
@@ -124,11 +122,6 @@ class RankView:
     def over(self) -> bool:
         """Whether its training has ended, though its process may go on, as with an upload."""
         return self.phase == "done" or self.outcome is not None
-
-    @property
-    def debugged(self) -> bool:
-        """Whether its debugger waits for a person."""
-        return self.debugger is not None and self.debugger.place is not None
 
     @property
     def saving(self) -> bool:
@@ -158,8 +151,7 @@ class RankView:
         del out["step_times"], out["spans"]
         if self.error is not None:
             out["error"] = writer.to_dict(self.error)
-        for name, event in (("stands", self.stands), ("trace", self.trace),
-                            ("debugger", self.debugger)):
+        for name, event in (("stands", self.stands), ("trace", self.trace)):
             if event is not None:
                 out[name] = writer.to_dict(event)
         return out
@@ -173,7 +165,7 @@ class RankView:
     def forget_attempt(self) -> None:
         """Forget how this rank's attempt went, as a new one has begun on other ranks."""
         self.error = self.outcome = self.phase = self.phase_since = self.beat = self.stands = None
-        self.pid = self.samples_per_s = self.data_wait = self.rss = self.debugger = None
+        self.pid = self.samples_per_s = self.data_wait = self.rss = None
         self.ended = False
         self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
         self.gpu_total, self.gpu_retries = [], []

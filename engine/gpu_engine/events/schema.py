@@ -341,15 +341,6 @@ class Trace(Event):
 
 
 @frozen
-class Debugger(Event):
-    """The debugger of a rank with a terminal (run.debug_rank) waits for a person, or no longer."""
-
-    kind = "debugger"
-    place: str | None
-    """The line that it waits at: "train.py:31 in main"; None: the rank goes on."""
-
-
-@frozen
 class Warning(Event):
     """Something that a person should know about, though training goes on."""
 

@@ -182,7 +182,7 @@ def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     rank.node, rank.local_rank = event.node, event.local_rank
     rank.devices = list(event.device)
     rank.as_rank, rank.process = event.as_rank, event.process
-    rank.error = rank.outcome = rank.written = rank.stands = rank.debugger = None
+    rank.error = rank.outcome = rank.written = rank.stands = None
     rank.ended = rank.stepped = False
     rank.training = rank.training_from = rank.training_name = None
     rank.step_times.clear()
@@ -304,11 +304,6 @@ def _trace(run: RunView, rank: RankView, event: schema.Trace) -> None:
     rank.trace = event
 
 
-@folds(schema.Debugger)
-def _debugger(run: RunView, rank: RankView, event: schema.Debugger) -> None:
-    rank.debugger = event
-
-
 @folds(schema.Warning)
 def _warning(run: RunView, rank: RankView, event: schema.Warning) -> None:
     if event.code is not None:
@@ -327,7 +322,7 @@ def _error(run: RunView, rank: RankView, event: schema.Error) -> None:
 @folds(schema.End)
 def _end(run: RunView, rank: RankView, event: schema.End) -> None:
     rank.ended |= event.steps is not None  # else it is the supervisor's
-    rank.outcome, rank.phase, rank.debugger = event.outcome, "done", None
+    rank.outcome, rank.phase = event.outcome, "done"
 
 
 def _batch(run: RunView, rank: RankView, told: EventBatch) -> None:

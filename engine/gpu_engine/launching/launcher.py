@@ -122,7 +122,7 @@ def prepare_check(spec: RunSpec) -> Prepared:
     size = BatchSpec(size=1, meaning="per_gpu")
     place = replace(spec.parallel, timeout=min(spec.parallel.timeout, 30.0))
     prepared = prepare(replace(spec, name=f"check {spec.name}"[:80], task=task, batch=size,
-                               parallel=place, run=replace(spec.run, sync="none", debug_rank=None)))
+                               parallel=place, run=replace(spec.run, sync="none")))
     return only_trying(prepared)
 
 

@@ -97,7 +97,7 @@ class Figures:
         if still is None and state.unheard:
             silent = hangs.find_hang(stepped, time.time(), at_least=STANDING)
             return state.reason if silent else None
-        if still is None or still.debugger:
+        if still is None:
             return None
         full = disk_room.silence(self.run.path) if still.silent else None
         return full or "; ".join(filter(None, (still.text, state.reason)))

@@ -35,9 +35,8 @@ from typing import Any
 
 import torch
 
-from ..events.paths import events_path
-from ..worker.rank import debugger, gpu_memory
-from . import exit_hooks, frames, identity, loggers, notes, parts, patience
+from ..worker.rank import gpu_memory
+from . import exit_hooks, frames, identity, loggers, notes, parts
 from .findings import Findings
 from .observer import BACKWARD, Observer
 from .recorder import ScriptRecorder
@@ -347,12 +346,9 @@ def install(*, direct: bool) -> None:
     _quietly(_find, undo, direct)
     if os.environ.get("GPU_PANEL_OOM_SNAPSHOT") == "1":
         _quietly(gpu_memory.record_from_start)
-    _quietly(patience.wait_longer)
     if direct:
         _quietly(observer.early)
         exit_hooks.print_stacks()  # before its first step, too
-    if debugger.has_terminal():
-        _quietly(debugger.install, events_path(observer.run, identity.identify().rank))
 
 
 def _find(undo: _Undo, direct: bool) -> None:

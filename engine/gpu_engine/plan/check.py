@@ -61,7 +61,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
             problems += _check_mode(spec, devices)
             problems += _check_said(spec, inventory, devices)
         problems += _check_nodes(spec, len(devices))
-        problems += own_command.check_heard(spec) + _check_debugged(spec, layout)
+        problems += own_command.check_heard(spec)
     else:
         devices, problems = list(inventory.devices), _check_launched(spec, layout)
         problems += _check_kind(spec, devices)
@@ -221,10 +221,6 @@ def _check_launched(spec: RunSpec, layout: Layout) -> list[Problem]:
     if not out and spec.task.command is not None:
         out.append(Problem("task.use", None, "name a task; a command of your own needs no "
                                              "gpu_engine.worker"))
-    if spec.run.debug_rank is not None:
-        out.append(Problem("run.debug_rank", spec.run.debug_rank,
-                           "a rank has a terminal only where gpu-panel itself starts it; leave it "
-                           "out"))
     mode = modes.get(spec.parallel.mode)
     if layout.world_size > 1 and not mode.process_a_device:
         out.append(Problem("parallel.mode", mode.name,
@@ -307,28 +303,6 @@ def _check_environment(spec: RunSpec) -> list[Problem]:
         elif "\0" in text:
             out.append(Problem(key, text, "no variable can hold the character NUL"))
     return out
-
-
-def _check_debugged(spec: RunSpec, layout: Layout) -> list[Problem]:
-    """The problems for a rank that is to have a terminal: gpu-panel must start its process."""
-    rank, command = spec.run.debug_rank, spec.task.command
-    mode, launcher = modes.get(spec.parallel.mode), spec.parallel.launcher
-    if rank is None:
-        return []
-    if command and own_command.launches_itself(command):
-        if not rank:  # its ranks share the one that the command has
-            return []
-        why = ("the command starts its ranks itself: 0 gives a terminal to all of it; for one rank "
-               "give the script alone, with --mode ddp")
-    elif mode.process_a_device and (
-            mode.launcher if launcher == "auto" else launcher) == "torchrun":
-        why = "ranks under torchrun have no terminal; take parallel.launcher = \"direct\""
-    elif rank >= layout.world_size:
-        last = layout.world_size - 1
-        why = f"the ranks of this run are 0 to {last}" if last else "this run has rank 0 alone"
-    else:
-        return []
-    return [Problem("run.debug_rank", rank, why)]
 
 
 def _check_nodes(spec: RunSpec, devices: int) -> list[Problem]:

@@ -21,10 +21,8 @@ HOOK = str(Path(__file__).parents[1] / "observe" / "hook")
 def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
               environ: Mapping[str, str]) -> tuple[Process, ...]:
     """The processes that this node's supervisor starts."""
-    given, rank = plan.spec.run.env, plan.spec.run.debug_rank
-    more = {} if rank is None else {
-        "GPU_PANEL_DEBUG_RANK": str(rank), "GPU_PANEL_TIMEOUT": f"{plan.timeout:g}"}
-    return tuple(replace(p, env={**given, **p.env, **more}) for p in _processes(
+    given = plan.spec.run.env
+    return tuple(replace(p, env={**given, **p.env}) for p in _processes(
         plan, devices, python, {**environ, **given}))
 
 

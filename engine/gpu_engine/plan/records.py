@@ -28,9 +28,6 @@ _LOG = re.compile(r"((ranks/)?\w[\w.-]*)?")
 WORKER = str(Path(__file__).parents[1] / "worker" / "__main__.py")
 """The rank's program, as a file: it runs in any interpreter that has torch."""
 
-DAY = 86400.0
-
-
 @frozen
 class DeviceUse:
     """A device as one rank uses it: the physical one, and the name the rank sees it by."""
@@ -235,13 +232,6 @@ class LaunchPlan:
         return self.part_of.run if self.part_of is not None else self.id or ""
 
     @property
-    def timeout(self) -> float:
-        """Seconds that a collective waits for the other ranks: parallel.timeout, and a day where a
-        person may hold up one of them in its debugger."""
-        own = self.spec.parallel.timeout
-        return own if self.spec.run.debug_rank is None else max(own, DAY)
-
-    @property
     def on_hosts(self) -> bool:
         """Whether its ranks are on other machines: their process ids and device ids mean nothing
         on this one."""
@@ -250,13 +240,6 @@ class LaunchPlan:
     def sentences(self) -> list[str]:
         """Batch and learning rate for people. Of a person's own command no more than it is told:
         whatever else it trains with is its own affair."""
-        rank = self.spec.run.debug_rank
-        debugs = [] if rank is None else [
-            f"rank {rank} has a terminal: gpu-engine attach {self.id or 'RUN'}; ranks wait up to "
-            f"{self.timeout / 3600:g} h for each other"]
-        return self._trains_with() + debugs
-
-    def _trains_with(self) -> list[str]:
         command = self.spec.task.command
         if command is None:
             return [self.batch.sentence(self.unit), self.lr.sentence()]

@@ -47,11 +47,6 @@ class Digest:
     """The keys of its spec and their values as text, long ones cut: {"train.lr": "0.1"}."""
 
     @property
-    def debugged(self) -> bool:
-        """Whether a rank of it has a terminal: its reason then says how to get there."""
-        return "run.debug_rank" in self.settings
-
-    @property
     def name(self) -> str:
         """The name that a person gave it, else the one that it was started with."""
         return self.notes.name or self.state.name

@@ -191,9 +191,6 @@ class ProcessSpec:
     env: dict[str, str] = field(default_factory=dict)
     """Variables for the environment of the ranks, on every machine: NCCL_DEBUG = "INFO",
     HF_HOME = "/data/hf". They come before those that are inherited."""
-    debug_rank: Whole | None = None
-    """This rank gets a terminal of its own, in which breakpoint() and pdb work: gpu-engine attach
-    RUN. The other ranks wait for it up to a day."""
     grad_norm: bool = False
     """For a script of your own: also record the norm of each step's gradients, which costs
     a pass over them."""

@@ -20,7 +20,6 @@ from gpu_engine.supervisor.device_record import DeviceRecord
 from gpu_engine.supervisor.left_running import LeftRunning
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
-from gpu_engine.supervisor.terminal import Terminal
 
 ALONE = "a rank was stopped by a signal to it alone"
 _OTHER_SIZE = "Received data size doesn't match expected size"
@@ -58,8 +57,6 @@ class Attempt:
     """The record of its devices, which may have a process of its own."""
     left: LeftRunning | None = None
     """What a person's own command has left running; None for a task, whose ranks leave nothing."""
-    terminal: Terminal | None = None
-    """That of the rank that has one."""
     hang: Cause | None = None
     """Set if it was ended because it hung."""
     nccl_at: str | None = None
@@ -98,11 +95,6 @@ class Attempt:
         take its time, as with an upload at its end."""
         return not self.bad and all(self.events[r].view.outcome in ("completed", "stopped")
                                     for c in self.running_children for r in c.ranks)
-
-    @property
-    def debugged(self) -> bool:
-        """Whether a rank's debugger waits for a person: nobody else can be told to hang."""
-        return any(s.view.debugged for s in self.events.values())
 
     def processes(self) -> tuple[RankProcess, ...]:
         """The processes as state.json lists them, one entry per rank."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import resource
 import signal
 import subprocess
-import termios
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,11 +73,10 @@ _files: tuple[int, int] | None = None
 
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
-          cores: Sequence[int], ranks: tuple[int, ...], role: str,
-          terminal: int | None = None) -> Child:
+          cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
     """Start a process in a process group of its own, as a shell starts a job, with its output in
     `log`. The kernel kills it when this process dies. It leads no session: then `os.setpgrp()`
-    would fail. With a `terminal` it has to, and has that as input and output.
+    would fail.
 
     Must be called from the main thread. Raises OSError if the program or a folder is missing.
     """
@@ -91,8 +88,6 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # we block some for sigtimedwait
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where a shell started us with `&`
-        if terminal is not None:
-            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
         if _files is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, _files)
         if cores:
@@ -103,12 +98,10 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
 
     log.parent.mkdir(parents=True, exist_ok=True)
     fd = open_inside(*inside(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    out = fd if terminal is None else terminal
     try:
         popen = subprocess.Popen(
-            list(argv), env=dict(env), cwd=cwd, stdout=out, stderr=out, umask=umask,
-            stdin=subprocess.DEVNULL if terminal is None else terminal, preexec_fn=arm,
-            start_new_session=terminal is not None, process_group=0 if terminal is None else None)
+            list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd,
+            umask=umask, preexec_fn=arm, process_group=0)
     finally:
         os.close(fd)
     return Child(ranks, role, popen.pid, procs.start_ticks(popen.pid), popen)

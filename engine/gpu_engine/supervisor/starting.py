@@ -15,13 +15,11 @@ from gpu_engine.supervisor import logs, ras
 from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.children import spawn
 from gpu_engine.supervisor.rank_state import RankState
-from gpu_engine.supervisor.terminal import Terminal
 
 _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
             "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
             "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID",
-            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT", "GPU_PANEL_DEBUG_RANK",
-            "GPU_PANEL_TIMEOUT")
+            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT")
 """Variables that a launcher or a run above us may have left. A rank would take them for its own."""
 
 log = logging.getLogger(__name__)
@@ -55,15 +53,8 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
         try:
             if attempt.number > 1:
                 logs.note(path, f"--- attempt {attempt.number} ---")
-            terminal = None
-            if process.role == "rank" and ranks[0] == plan.spec.run.debug_rank:
-                env.setdefault("TERM", "xterm")
-                terminal = attempt.terminal = Terminal(run.path, path)
             child = spawn(argv, env=env, cwd=cwd, log=path, umask=umask, cores=process.cores,
-                          ranks=ranks, role=process.role,
-                          terminal=None if terminal is None else terminal.theirs)
-            if terminal is not None:
-                terminal.started()
+                          ranks=ranks, role=process.role)
         except OSError as err:
             what = err.filename or argv[0]
             return Cause(f"can't start {argv[0]}: {err.strerror}: {what}", ranks[0],

@@ -194,7 +194,6 @@ class Supervisor:
         failed = start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
         if failed is not None:
             kill_tree(attempt.children)
-            self._close_terminal(attempt)
             return "failed", failed.message, failed
         self._set_state("running", processes=attempt.processes())
         self.watch = hang_watch.Watch(self.run, self.hang_timeout, attempt.nccl_at)
@@ -205,7 +204,6 @@ class Supervisor:
             attempt.left = left_running.LeftRunning()
         while attempt.going_on:
             self._explain_what_is_left(attempt)
-            self._explain_terminal(attempt)
             self._handle(attempt, self._wait(attempt))
             self._check(attempt)
             devices.sample()
@@ -217,7 +215,6 @@ class Supervisor:
                          + left_running.named(attempt.left.rest))
         reap(attempt.children, attempt.orphans)  # what has ended by itself, before others are ended
         left = kill_tree(attempt.children, attempt.orphans)
-        self._close_terminal(attempt)
         if left:
             log.error("could not end: %s", left)
         else:  # nobody writes there any more
@@ -256,10 +253,7 @@ class Supervisor:
         for child in attempt.children:
             if self.direct and child.role == "rank":
                 scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
-        if attempt.debugged:  # the time that a person takes counts for no rank
-            for seen in attempt.events.values():
-                seen.moved = seen.heard = time.monotonic()
-        elif self.hang_timeout and attempt.deadline is None and (
+        if self.hang_timeout and attempt.deadline is None and (
                 attempt.running_children or attempt.stopping is None):
             attempt.hang = self.watch.judge(attempt.events)
             if attempt.hang is not None:
@@ -272,27 +266,10 @@ class Supervisor:
         if left is None or attempt.stopping is not None or not left.going_on:
             return
         pids = {pid: procs.program(pid) for pid in sorted(left.going_on)}
-        self._explain("the command has ended and left running what trains or is about to: "
-                      f"{left_running.named(pids)}; gpu-engine stop {self.run.id} ends it")
-
-    def _explain_terminal(self, attempt: Attempt) -> None:
-        """Say how to get to the rank that has a terminal, and whether its debugger waits."""
-        rank = self.plan.spec.run.debug_rank
-        if attempt.terminal is None or attempt.stopping is not None \
-                or (attempt.left is not None and attempt.left.going_on):
-            return
-        does = "waits in the debugger" if attempt.debugged else "has a terminal"
-        self._explain(f"rank {rank} {does}: gpu-engine attach {self.run.id}")
-
-    def _explain(self, reason: str) -> None:
+        reason = ("the command has ended and left running what trains or is about to: "
+                  f"{left_running.named(pids)}; gpu-engine stop {self.run.id} ends it")
         if reason != self.state.reason:
             self._set_state("running", reason=reason)
-
-    @staticmethod
-    def _close_terminal(attempt: Attempt) -> None:
-        if attempt.terminal is not None:
-            attempt.terminal.close()
-            attempt.terminal = None
 
     def _noticed(self, attempt: Attempt, *, completed: bool = False) -> tuple[Notice, ...]:
         goes_on = self.plan.spec.train.on_nonfinite == "continue"
@@ -312,9 +289,6 @@ class Supervisor:
         timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
-        if attempt.terminal is not None:
-            attempt.terminal.pump(min(timeout, _BUSY))
-            timeout = 0.0
         return wait_for_signal(_HEARD, timeout)
 
     def _handle(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
@@ -379,9 +353,6 @@ class Supervisor:
         """Give ranks more time if they are writing a checkpoint, or have completed and only end
         slowly. Returns whether they get it."""
         self._read(attempt)
-        if attempt.stopping is None and attempt.debugged and not attempt.bad:
-            attempt.deadline = time.monotonic() + LINGER
-            return True
         if attempt.stopping is None and self.is_task and attempt.only_leaving:
             attempt.deadline = None
             return True

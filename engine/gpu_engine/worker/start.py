@@ -18,7 +18,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, inside, log_path
-from gpu_engine.worker.rank import current, debugger
+from gpu_engine.worker.rank import current
 from gpu_engine.worker.rank.job import Job, read
 from gpu_engine.worker.rank.leaving import exit_at_once
 from gpu_engine.worker.rank.memory import error_event
@@ -37,8 +37,7 @@ def main(argv: list[str], env: MutableMapping[str, str]) -> int:
     failed; 2 for a mistake in the arguments or the spec; 75 for stopped without a supervisor, so
     that the launcher may start it again."""
     args = _arguments(argv)
-    debugged = debugger.has_terminal()
-    signals = Signals(ctrl_c=not debugged)
+    signals = Signals()
     signals.install()
     if args.run is None:
         return _without_supervisor(args, env, signals)
@@ -51,7 +50,7 @@ def main(argv: list[str], env: MutableMapping[str, str]) -> int:
     except UserError as err:
         sys.stderr.write(f"{err}\n")
         return 1
-    return _rank(job, signals, args.check, debugged=debugged)
+    return _rank(job, signals, args.check)
 
 
 def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
@@ -99,13 +98,10 @@ def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
 
 def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
           ended: Callable[[str, bool], None] = lambda outcome, trained: None,
-          stopped: int = 0, debugged: bool = False) -> int:
+          stopped: int = 0) -> int:
     """Train or check, as `job` says. Returns the exit status. `ended` is called with the outcome
-    and whether training had begun; `stopped` is the exit status of a rank that was stopped;
-    `debugged`: whether this rank has a terminal."""
+    and whether training had begun; `stopped` is the exit status of a rank that was stopped."""
     rec = open_record(job, signals, lambda: ended("stopped", False), stopped)
-    if debugged:
-        debugger.install(events_path(job.run, job.who.rank))
     began = time.monotonic()
     try:
         with importing_torch():
@@ -117,11 +113,9 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
         else:
             outcome = with_torch.train(job, group, rec, signals)
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
-        early = signals.arrived() and not rec.training
-        if not early:
-            debugger.post_mortem(err)
         # Ranks that are asked to stop before training begins exit one by one, so an error here
         # may come from another rank's exit.
+        early = signals.arrived() and not rec.training
         outcome = "stopped" if early else record_failure(err, rec, group)
     rec.phase = "done"
     rec.write(schema.End(outcome, rec.step_now, round(time.monotonic() - began, 3)))

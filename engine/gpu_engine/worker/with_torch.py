@@ -44,7 +44,7 @@ def use(device: torch.device) -> None:
 def join_ranks(job: Job, *, check: bool) -> Group:
     """The group of all ranks, which the caller closes. `check`: wait for them no longer than
     `check.WAIT` seconds. Raises CannotMeet."""
-    timeout = job.plan.timeout
+    timeout = job.plan.spec.parallel.timeout
     return join(job.who, job.backend, min(timeout, WAIT) if check else timeout,
                 nodes=job.plan.nodes, device=torch.device(job.devices[0]))
 

@@ -51,7 +51,7 @@ class RunScreen(StoreScreen):
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
     SCOPE = "run"
     CHANGES: ClassVar[frozenset[str]] = frozenset({
-        "stop", "resume", "export", "trace", "attach"})
+        "stop", "resume", "export", "trace"})
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
 
     def __init__(self, run: Run, *, store: RunStore | None = None,
@@ -216,11 +216,10 @@ class RunScreen(StoreScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         over = not self._was_live and (
-            action in ("trace", "attach") or (action == "stop" and not self._left))
+            action == "trace" or (action == "stop" and not self._left))
         if over or (action == "resume" and self._was_live):
             return False
-        if (action == "again" and self._again is None) \
-                or (action == "attach" and self._debug_rank is None):
+        if action == "again" and self._again is None:
             return None
         return super().check_action(action, parameters)
 
@@ -228,8 +227,6 @@ class RunScreen(StoreScreen):
         state = self.store.state.state if self.store.state is not None else "not read yet"
         return {"stop": f"This run can't be stopped: it is {state}",
                 "resume": f"This run can't be resumed: it is {state}; s stops it",
-                "attach": "No rank of this run has a terminal: start one with run.debug_rank"
-                          if self._was_live else f"This run has ended: it is {state}",
                 "trace": f"This run makes no steps to trace: it is {state}",
                 "again": "There is no form here to load its settings into"}.get(
                     action, super().why_off(action, parameters))
@@ -308,21 +305,6 @@ class RunScreen(StoreScreen):
         with guard(self.app):
             sheet = await in_thread(lambda: ask_for_traces(self.run_folder))
             self.app.push_screen(sheet)
-
-    @property
-    def _debug_rank(self) -> int | None:
-        plan = self.store.plan
-        return None if plan is None else plan.spec.run.debug_rank
-
-    def action_attach(self) -> None:
-        """Give this terminal to the rank that has one of its own, until the person detaches."""
-        from gpu_engine.common.own_programs import own_program
-        from gpu_panel.commands.terminal import in_terminal
-
-        with guard(self.app):
-            if in_terminal(self.app, own_program("gpu_engine", "attach", self.run_folder.id)):
-                self.notify(f"gpu-engine attach {self.run_folder.id} says why this can't be",
-                            severity="warning", markup=False)
 
     @work(group="stop", exclusive=True, exit_on_error=False)
     async def action_stop(self) -> None:

@@ -39,10 +39,6 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
 
     Raises SpecError with everything that is wrong on any host, UserError where hosts.toml is.
     """
-    if spec.run.debug_rank is not None:
-        raise SpecError([Problem(
-            "run.debug_rank", spec.run.debug_rank,
-            "no terminal reaches other machines: start the run on the machine of this rank")])
     spec = nodes.whole(spec)
     asked = nodes.entries(spec)
     here = cwd or Path.cwd()

@@ -24,9 +24,7 @@ class Signals:
     its step, save and end. SIGUSR2 prints the stacks of all threads to stderr, whatever the main
     thread is doing."""
 
-    def __init__(self, *, ctrl_c: bool = True) -> None:
-        """`ctrl_c`: whether SIGINT, too, asks for that; it does not in a rank with a terminal."""
-        self._stops = _STOPS if ctrl_c else tuple(n for n in _STOPS if n != signal.SIGINT)
+    def __init__(self) -> None:
         self.stop_requested = False
         """Whether a signal has asked for a stop. The main thread reads it between two steps."""
         self._read = -1
@@ -43,7 +41,7 @@ class Signals:
         # A Python handler does not run while the main thread is inside a blocking call. The signal
         # is also written to this pipe, where another thread sees it.
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        self._before = {n: signal.signal(n, self._request_stop) for n in self._stops}
+        self._before = {n: signal.signal(n, self._request_stop) for n in _STOPS}
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=self._forked)
 
     def put_back(self) -> str:
@@ -67,7 +65,7 @@ class Signals:
         if not self.stop_requested:
             with contextlib.suppress(OSError):
                 data = os.read(self._read, 4096)
-                if any(number in data for number in self._stops):
+                if any(number in data for number in _STOPS):
                     self.stop_requested = True  # never False: a handler may have set it by now
         return self.stop_requested
 

@@ -46,8 +46,6 @@ class RunLine:
     """Whether it is in this machine's queue; then its reason says what it waits for."""
     job: bool = False
     """Whether it is a job of Slurm that can be asked about: its reason is no bad news."""
-    debugged: bool = False
-    """Whether a rank of it has a terminal: its reason says how to get there."""
     warnings: tuple[str, ...] = ()
     odd: str | None = None
     preset: str = ""

@@ -71,7 +71,7 @@ def remarks(line: RunLine) -> list[Part]:
     with its folder."""
     parts: list[Part] = []
     if line.reason:
-        waits = line.job or line.waits or line.debugged
+        waits = line.job or line.waits
         bad = line.state in ("failed", "lost") or (line.live and not waits)
         style = "warn" if line.state == "unreadable" else "bad" if bad else "dim"
         if bad or line.live or line.state == "unreadable" or line.step is None:

@@ -110,9 +110,6 @@ def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone:
 def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], str]:
     lines: list[str] = []
     still = why_still(store, now)
-    if still is not None and still.debugger:
-        there = f"  D on its screen goes there, as gpu-engine attach {clean(state.id)} does"
-        return [clean(still.text, 500), there], "warning"
     failing = store.view.first_error()
     if failing is not None:
         lines.append(f"{glyph('failed')} {_failed_first(failing)}")
@@ -131,8 +128,6 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
         return [f"waiting for {whom} · {since} since "
                 + ("it started" if begun else "the launch"), *lines, *notes], \
             "warning" if lines or notes else "plain"
-    if store.plan is not None and store.plan.spec.run.debug_rank is not None and state.reason:
-        notes.insert(0, f"{clean(state.reason, 300)}, or D on its screen")
     if still is not None:
         stopped = next(iter(store.suspended.items()), None)
         if stopped is None and store.unheard and still.silent:

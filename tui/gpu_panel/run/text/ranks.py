@@ -54,8 +54,6 @@ def doing(view: RankView, peers: Peers, now: float, *, live: bool,
     phase = clean(view.phase or "starting", 20)
     if not live:
         return f"ended in {phase}", "warn"
-    if view.debugged:
-        return "in the debugger", "warn"
     if view.rank in unheard:
         return f"not heard of · {phase}", "warn"
     if is_silent(view, now):
