@@ -138,7 +138,7 @@ def _not_joined(views: Sequence[RankView], now: float, at_least: float) -> Hang 
                and any(line.endswith(" in init_process_group") for line in v.stands.stack)}
     absent = sorted((v for v in views if v.rank not in waiting and not v.step_times),
                     key=lambda v: (_works(v, now), v.rank))
-    since = min((max(stands.since, debugged(views)) for stands in waiting.values()), default=now)
+    since = min((stands.since for stands in waiting.values()), default=now)
     if not absent or now - since <= at_least:
         return None
     told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
