@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo
 
 
 @click.command()
-@click.argument("run", default="last")
+@click.argument("run", default="last", shell_complete=tab.runs)
 @click.option("--rank", type=click.IntRange(0), help="The rank; none: the one that has a terminal.")
 def command(run: str, rank: int | None) -> None:
     """Go to the terminal of the rank that RUN was started with as --debug-rank.
