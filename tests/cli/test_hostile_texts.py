@@ -246,14 +246,15 @@ def test_a_task(home, colour, tmp_path, monkeypatch):
 
 def test_answers_to_a_shell(three, monkeypatch):
     home = three["failed"].path.parent.parent
-    (home / "presets").mkdir()
-    (home / "presets" / "a\x1b]52;c;QQ==\x07.toml").write_text("")
-    for name in "evil\nplain,evil", "$(evil)", "evil;evil", "-evil", "evil*", "~evil", "evil evil":
-        (home / "presets" / f"{name}.toml").write_text("")
+    for at, name in enumerate(("evil\nplain,evil", "evil\x1b]52;c;QQ==\x07", "$(evil)", "evil;evil",
+                               "-evil", "evil*", "~evil", "evil evil")):
+        (home / "runs" / name).mkdir()
+        (home / "runs" / f"aaa{at}").mkdir()
+        (home / "runs" / f"aaa{at}" / "sweep.json").write_text(json.dumps({"sweep": name}))
     (home / "notify.toml").write_text(f'[[to]]\nname = {escaped_toml(BAD)}\nkind = "command"\n'
                                       'command = ["x"]\n')
     seen = ""
-    for line in ("show ", "run ", "sweep ", "note x --untag ", "notify --test ", "logs ", "plan "):
+    for line in ("show ", "run ", "sweep ", "stop ", "notify --test ", "logs ", "plan "):
         for shell in ("bash", "zsh", "fish"):
             monkeypatch.setenv("_GPU_ENGINE_COMPLETE", f"{shell}_complete")
             monkeypatch.setenv("COMP_WORDS", f"gpu-engine {line}")
