@@ -17,9 +17,6 @@ OURS = {"_compared"}
 """Put on a class by `common/frozen.py`."""
 
 ENGINE = {
-    "click": {
-        "engine/gpu_engine/completion/answers.py": {"_resolve_context", "_resolve_incomplete"},
-    },
     "Hugging Face's datasets": {
         "engine/gpu_engine/training/division.py": {"_distributed"},
     },

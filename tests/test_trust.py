@@ -66,7 +66,6 @@ WRITING = {
         gpu_panel/run/log/elsewhere.py: TemporaryDirectory in as_file, open in save""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
-        completion/install.py: open in _begin_in, write_atomic in _write
         remote/reach/file.py: write_atomic in _write
         notify/config.py: write_atomic in begin
         settings/file.py: write_atomic in begin

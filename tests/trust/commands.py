@@ -13,7 +13,7 @@ EVERY = 1 if os.environ.get("GPU_PANEL_EXAMPLES") == "fuzz" else 5
 """Each folder gets every fifth command, beginning with another one, so that each command meets each
 file and each way in which one is wrong; `make fuzz` tries all with all."""
 _COMPLETED = ("gpu-engine show ", "gpu-engine stop ", "gpu-engine sweep ",
-              "gpu-engine queue cancel ", "gpu-engine runs --tag ", "gpu-engine runs -f tag:")
+              "gpu-engine queue cancel ")
 
 
 def _begin(case: str, every: int) -> int:
@@ -61,7 +61,8 @@ def look(watch: Watch, path: Path, case: str, *, few: bool = False, every: int =
             judge_tables(watch, text)
     judge_tables(watch, *(path.read_text() for path in out.glob("*.csv")))
     for line in _COMPLETED[_begin(case, every)::every]:
-        watch.call("complete", COMP_LINE=line, _GPU_ENGINE_COMPLETE="zsh_complete")
+        watch.call("complete", COMP_WORDS=line, COMP_CWORD=str(len(line.split())),
+                   _GPU_ENGINE_COMPLETE="zsh_complete")
 
 
 def judge_tables(watch: Watch, *texts: str) -> None:

@@ -199,7 +199,7 @@ class Watch:
         """Call it, and note what is wrong. Returns what it has printed."""
         text, at = "", len(self.problems)
         label = " ".join(words).replace(f"{self.world.root}/", "") if not variables else \
-            f"completing {variables.get('COMP_LINE')!r}"
+            f"completing {variables.get('COMP_WORDS')!r}"
         with noted(*self.let) as seen:
             try:
                 with limits(self.memory), _variables(variables):

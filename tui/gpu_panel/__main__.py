@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gpu_engine.cli import completing, mistakes_shown
+from gpu_engine.cli import mistakes_shown, tab
 from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import WithCommand
 from gpu_engine.cli.version import version_option
@@ -17,8 +17,7 @@ from gpu_engine.cli.version import version_option
 
 class _Panel(WithCommand):
     def main(self, *args: Any, **more: Any) -> Any:
-        """Run it; or answer a shell that asks what can be typed."""
-        completing(self, "gpu-panel")
+        """Run it; a mistake is shown without a traceback."""
         with mistakes_shown():
             return super().main(*args, **more | {"standalone_mode": False})
 
@@ -26,8 +25,9 @@ class _Panel(WithCommand):
 @click.command(cls=_Panel, context_settings={"help_option_names": ["-h", "--help"]},
                options_metavar="[OPTIONS]", epilog="Your own script, unchanged: "
                "gpu-panel -- python train.py --lr 1e-3")
-@click.argument("preset", required=False)
+@click.argument("preset", required=False, shell_complete=tab.presets)
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True,
+              shell_complete=tab.sets,
               help="Change a key of the preset, for example --set batch.size=512; repeatable.")
 @click.option("--keys", "list_keys", is_flag=True,
               help="List the actions with their keys, for [keys] of settings.toml.")

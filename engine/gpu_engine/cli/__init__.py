@@ -16,7 +16,7 @@ from importlib import import_module
 
 import click
 
-from gpu_engine.cli import output
+from gpu_engine.cli import output, tab  # noqa: F401  registers how bash asks
 from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError, meant
 
@@ -61,7 +61,6 @@ def cli() -> None:
 def main() -> None:
     """The console entry point. A person's mistake is shown as text, with exit code 2 and without a
     traceback."""
-    completing(cli, "gpu-engine")
     gc.set_threshold(50_000, 20, 20)  # else it searches what is being imported fifty times
     with mistakes_shown():
         cli.main(prog_name="gpu-engine", standalone_mode=False)
@@ -89,18 +88,3 @@ def mistakes_shown() -> Iterator[None]:
     except Exception as err:  # noqa: BLE001  its message may hold anything
         output.fault(err)
         sys.exit(1)
-
-
-def completing(command: click.Command, name: str) -> None:
-    """If a shell asks what can be typed (see `completion`), answer and end. `name`: what the
-    command is called."""
-    variable = f"_{name.replace('-', '_')}_COMPLETE".upper()
-    if not os.environ.get(variable):
-        return
-    from click.shell_completion import shell_complete
-
-    from gpu_engine.completion import answers
-
-    answers.register()
-    with mistakes_shown():
-        sys.exit(shell_complete(command, {}, name, variable, os.environ[variable]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _percent(context: click.Context, option: click.Parameter, value: str | None)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, shell_complete=tab.runs)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("--markdown", is_flag=True, help="As a table for a report or an issue.")
 @click.option("--max-step-regression", "limit", metavar="PERCENT", callback=_percent,

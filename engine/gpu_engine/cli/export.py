@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="RUN [OUT] | RUN… --to TARGET")
+@click.argument("words", nargs=-1, required=True, metavar="RUN [OUT] | RUN… --to TARGET",
+                shell_complete=tab.runs_or_files)
 @click.option("--from", "which", metavar="best|STEP",
               help="Weights of the best checkpoint (by train.best), or of that of a step.")
 @click.option("--to", type=click.Choice(TARGETS), help="Export the figures, not the weights.")

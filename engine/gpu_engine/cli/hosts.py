@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import Commands, agreed, echo, in_json
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
@@ -78,7 +79,7 @@ def add(name: str, ssh: str | None, folder: str | None, python: str | None, labe
 
 
 @command.command()
-@click.argument("name", nargs=-1, required=True)
+@click.argument("name", nargs=-1, required=True, shell_complete=tab.hosts)
 def remove(name: tuple[str, ...]) -> None:
     """Take NAMEs out of hosts.toml. Nothing is done on those machines."""
     absent = [one for one in name if one not in file.read()]
@@ -90,7 +91,7 @@ def remove(name: tuple[str, ...]) -> None:
 
 
 @command.command()
-@click.argument("name", nargs=-1)
+@click.argument("name", nargs=-1, shell_complete=tab.hosts)
 @click.option("--json", "as_json", is_flag=True, help="For scripts: seconds, bytes, null = "
                                                       "unknown.")
 def check(name: tuple[str, ...], as_json: bool) -> None:
@@ -142,7 +143,7 @@ def _devices(inventory: Inventory) -> str:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=tab.hosts)
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--python", help="The interpreter there that ours is made from, and whose torch is "
                                "used. Without it: the first that has torch.")

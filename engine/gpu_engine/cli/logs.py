@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, unchanged
 from gpu_engine.common.clean import clean_bytes
 from gpu_engine.common.errors import UserError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", default="last")
+@click.argument("run", default="last", shell_complete=tab.runs)
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the run has ended.")

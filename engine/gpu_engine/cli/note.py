@@ -6,12 +6,13 @@ from dataclasses import asdict, replace
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common.clean import clean
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=tab.runs)
 @click.argument("text", required=False)
 @click.option("--name", help="Shown in place of the name that it was started with; '' removes it.")
 @click.option("--tag", "added", multiple=True, metavar="TAG", help="Add a tag, or several: a,b.")

@@ -7,8 +7,8 @@ import sys
 import time
 
 import click
-from click.shell_completion import CompletionItem
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
@@ -21,17 +21,9 @@ _ALL = "\0all"
 """What --test stands for without a name: no entry can be called so."""
 
 
-def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    try:
-        entries = config.read()
-    except UserError:
-        return []
-    return [CompletionItem(to.name) for to in entries if to.name.startswith(incomplete)]
-
-
 @click.command()
 @click.option("--test", "tested", metavar="[NAME]", is_flag=False, flag_value=_ALL,
-              shell_complete=_names,
+              shell_complete=tab.offered(lambda _: [(to.name, to.kind) for to in config.read()]),
               help="Send a message to all entries, or to NAME, and say how that went.")
 @click.option("--say", metavar="TEXT", help="Send TEXT of your own to all entries.")
 @click.option("--init", "init", is_flag=True,

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common import values
 from gpu_engine.spec import modes, presets
@@ -15,7 +16,7 @@ from gpu_engine.spec.write import to_dict
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=tab.presets)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("--keys", "list_keys", is_flag=True, help="List all keys of presets and --set.")
 @click.option("--describe", metavar="TEXT", help="Say what NAME is for; an empty TEXT removes it.")

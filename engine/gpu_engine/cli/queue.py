@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import Commands, echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
@@ -51,7 +52,7 @@ def _set_up(given: str) -> None:
 
 
 @command.command()
-@click.argument("run")
+@click.argument("run", shell_complete=tab.waiting_runs)
 @click.argument("to", metavar="first|last|up|down")
 def move(run: str, to: str) -> None:
     """Move RUN to the first or last place, or up or down by one."""
@@ -66,8 +67,8 @@ def move(run: str, to: str) -> None:
 
 
 @command.command()
-@click.argument("run")
-@click.argument("other")
+@click.argument("run", shell_complete=tab.waiting_runs)
+@click.argument("other", shell_complete=tab.waiting_runs)
 def before(run: str, other: str) -> None:
     """Put RUN before OTHER, which waits too."""
     from gpu_engine.queue import change
@@ -78,7 +79,7 @@ def before(run: str, other: str) -> None:
 
 
 @command.command()
-@click.argument("run")
+@click.argument("run", shell_complete=tab.waiting_runs)
 @click.argument("number", type=int)
 def priority(run: str, number: int) -> None:
     """Give RUN another priority: runs with a higher one start first."""
@@ -90,7 +91,7 @@ def priority(run: str, number: int) -> None:
 
 
 @command.command()
-@click.argument("runs", nargs=-1)
+@click.argument("runs", nargs=-1, shell_complete=tab.waiting_runs)
 @click.option("--all", "every", is_flag=True, help="All waiting runs.")
 def cancel(runs: tuple[str, ...], every: bool) -> None:
     """Take RUNS out of the line; they end as stopped. gpu-engine stop does the same."""

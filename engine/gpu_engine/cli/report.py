@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import write_atomic
@@ -16,7 +17,7 @@ _MOST = 16
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN…")
+@click.argument("runs", nargs=-1, required=True, shell_complete=tab.runs, metavar="RUN…")
 @click.option("--html", "how", flag_value="html", help="One HTML file.  [default]")
 @click.option("--markdown", "how", flag_value="md", help="Markdown, with SVG files beside it.")
 @click.option("-o", "--out", type=click.Path(path_type=Path),

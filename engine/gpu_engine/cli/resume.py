@@ -7,14 +7,16 @@ import sys
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import spelled_out
 from gpu_engine.common.clean import clean
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=tab.runs)
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
+              shell_complete=tab.sets,
               help="Change a key for this attempt and those after it.")
 @click.option("--like", type=click.IntRange(1), metavar="ATTEMPT",
               help="Use the settings of this attempt, not those of the last.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.cli.spec_options import (
     SpecChoice,
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 @click.option("--queue", "queued", is_flag=True,
               help="Print the run's id and return at once; it starts when its devices are free and "
                    "the runs before it have theirs.")
-@click.option("--after", metavar="RUN", help="With --queue: not before RUN has completed.")
+@click.option("--after", metavar="RUN", shell_complete=tab.runs,
+              help="With --queue: not before RUN has completed.")
 @click.option("--begin", metavar="TIME",
               help="With --queue: not before TIME, as 22:00, +90m or 2026-11-23 22:00.")
 @click.option("--priority", type=int, metavar="N",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import Commands, echo, in_json, table
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
@@ -185,7 +186,7 @@ def empty() -> None:
 
 
 @command.command()
-@click.argument("run", nargs=-1, required=True)
+@click.argument("run", nargs=-1, required=True, shell_complete=tab.runs)
 @click.option("--for-good", is_flag=True, help="Delete them, with all that their hosts have.")
 @click.option("--here", is_flag=True,
               help="Of runs on other hosts, delete only what is here, for good.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common import exit_status, units
 from gpu_engine.common.clean import clean
@@ -23,7 +24,7 @@ _METRICS = 30
 
 
 @click.command()
-@click.argument("run", default="last")
+@click.argument("run", default="last", shell_complete=tab.runs)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common.clean import clean
 from gpu_engine.common.frozen import frozen
@@ -41,11 +42,13 @@ class WithCommand(click.Command):
 def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: add the arguments that choose a spec. The function gets a `choice`."""
 
-    @click.argument("preset", required=False)
+    @click.argument("preset", required=False, shell_complete=tab.presets)
     @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
+                  shell_complete=tab.sets,
                   help="Set any key of the preset, for example batch.size=512.")
     @click.option("--mode", help="Short for --set parallel.mode=…")
-    @click.option("--devices", help="Short for --set devices.ids=0,1")
+    @click.option("--devices", shell_complete=tab.devices,
+                  help="Short for --set devices.ids=0,1")
     @click.option("-n", "count", type=click.IntRange(1), metavar="N",
                   help="Short for --set devices.pick=N: the N freest devices.")
     @click.pass_context
@@ -117,7 +120,7 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--repeat", type=click.IntRange(1), default=1, metavar="N",
         help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
     return click.option(
-        "--grid", multiple=True, metavar="KEY=V1,V2",
+        "--grid", multiple=True, metavar="KEY=V1,V2", shell_complete=tab.grid,
         help="Vary a key: with several, every combination of their values is a run. "
              "log(1e-4,1e-2,5), linear(0,1,3), 16..256*2 and 1..9+2 stand for their values.",
         )(function)

@@ -7,13 +7,14 @@ import time
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 
 
 @click.command()
-@click.argument("run", default="last")
+@click.argument("run", default="last", shell_complete=tab.live_runs)
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option("--wait", type=click.FloatRange(0, 60), default=3.0, show_default=True,
               help="Seconds to wait for a stack to arrive.")

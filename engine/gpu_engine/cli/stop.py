@@ -6,11 +6,12 @@ import time
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=tab.live_runs)
 @click.option("--now", is_flag=True, help="Kill the ranks at once, without a checkpoint.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it has ended (the default).")
 def command(run: str, now: bool, wait: bool) -> None:

@@ -12,7 +12,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import Commands, echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
@@ -32,6 +34,10 @@ class _Sweep(Commands):
         if args[0] not in self.commands:
             args = ["show", *args]
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Its commands and options, and the sweeps."""
+        return [*super().shell_complete(ctx, incomplete), *tab.sweeps(ctx, None, incomplete)]
 
 
 @click.group(cls=_Sweep, invoke_without_command=True, subcommand_metavar="[ID | COMMAND] …")
@@ -64,7 +70,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 @command.command(hidden=True)
-@click.argument("sweep")
+@click.argument("sweep", shell_complete=tab.sweeps)
 @click.option("--by", metavar="VALUE",
               help="What decides which is best: loss (the default, or what train.best says), "
                    "eval:NAME, or the name of a value that was logged; max:NAME for the greatest.")
@@ -90,7 +96,7 @@ def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
 
 
 @command.command()
-@click.argument("sweep")
+@click.argument("sweep", shell_complete=tab.sweeps)
 @click.option("--now", is_flag=True, help="Kill the ranks of running members at once.")
 @click.option("--wait/--no-wait", default=True, help="Wait until all have ended (the default).")
 def stop(sweep: str, now: bool, wait: bool) -> None:
@@ -108,7 +114,7 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
 
 
 @command.command()
-@click.argument("sweep")
+@click.argument("sweep", shell_complete=tab.sweeps)
 @click.option("--priority", type=int, default=0, metavar="N",
               help="Before waiting runs with a lower one.")
 def retry(sweep: str, priority: int) -> None:

@@ -6,12 +6,13 @@ import sys
 
 import click
 
+from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json
 from gpu_engine.common.clean import clean
 
 
 @click.command()
-@click.argument("run", default="last")
+@click.argument("run", default="last", shell_complete=tab.runs)
 @click.option("--steps", type=click.IntRange(1, 100), default=3, show_default=True,
               help="How many steps.")
 @click.option("--rank", "ranks", type=click.IntRange(0), multiple=True,

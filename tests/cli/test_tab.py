@@ -1,0 +1,166 @@
+"""What tab offers, and what it makes of a line in a real bash on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.cli import tab
+
+from ..command_line import called
+from ..conftest import patience
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def made(home: Path) -> Path:
+    """Three runs, the oldest first: 0ab1 trains and is of sweep s12, 77aa and 77bb have ended."""
+    for age, (name, state) in enumerate((("0ab1", "running"), ("77aa", "failed"),
+                                         ("77bb", "completed"))):
+        folder = home / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps({"name": "ddp", "state": state}))
+        if name == "0ab1":
+            (folder / "sweep.json").write_text(json.dumps({"sweep": "s12", "name": "g", "of": 6}))
+        os.utime(folder, (age + 1, age + 1))
+    (home / "hosts.toml").write_text('[hosts.gpu1]\nlabel = "below the window"\n')
+    (home / "presets").mkdir()
+    (home / "presets" / "mine.toml").write_text("")
+    return home
+
+
+def answers(line: str, monkeypatch: pytest.MonkeyPatch, shell: str = "zsh") -> list[str]:
+    """The lines that a shell's script gets for `line`."""
+    words = line.split(" ")
+    for name, value in {"_GPU_ENGINE_COMPLETE": f"{shell}_complete", "COMP_WORDS": line,
+                        "COMP_CWORD": str(len(words) - 1)}.items():
+        monkeypatch.setenv(name, value)
+    done = called()
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("line", "wanted"), [
+    ("sto", "stop"), ("run --det", "--detach"), ("run m", "mine multinode"),
+    ("run x/y", "file x/y"), ("show ", "77bb 77aa 0ab1 last"), ("show 77", "77bb 77aa"),
+    ("stop ", "0ab1"), ("queue cancel ", ""), ("compare 77aa 0", "0ab1"),
+    ("export 77aa x", "file x"),
+    ("run --after 0", "0ab1"), ("resume 77aa --set parallel.ba", "parallel.backend= "
+     "parallel.backend=auto parallel.backend=nccl parallel.backend=gloo"),
+    ("sweep s", "stop s12"), ("sweep stop ", "s12 last"), ("sweep s12 --cs", "--csv"),
+    ("hosts check ", "gpu1"), ("hosts add ", ""),
+    ("run --devices cpu:0,cpu:0", ""), ("run --set no.key", ""), ("run --set no.key=", ""),
+    ("run --set train.lr_", "train.lr_scale= train.lr_reference_batch="),
+    ("run --set train.lr=", "train.lr=0.0003"),
+    ("run --set train.epochs", "train.epochs= train.epochs=..."), ("run --set=amp.tf32=t",
+                                                                   "amp.tf32=true"),
+    ("run --set devices.hosts=", "devices.hosts=gpu1"),
+    ("run --grid amp.dtype=off,b", "amp.dtype=off,bf16"),
+    ("run --grid devices.ids=cpu:0,cpu:0", "devices.ids=cpu:0,cpu:0"),
+    ("run -- python m", "file m"), ("run 'm", "mine multinode"),
+])
+def test_what_is_offered(made: Path, monkeypatch: pytest.MonkeyPatch, line: str, wanted: str):
+    told = answers(f"gpu-engine {line}", monkeypatch)
+    kinds, found, _ = told[::3], told[1::3], told[2::3]
+    assert " ".join([*(kind for kind in kinds if kind == "file"), *(
+        word.replace("\\:", ":") for word in found)]) == wanted
+
+
+def test_zsh_and_fish_are_told_what_a_run_is(made: Path, monkeypatch: pytest.MonkeyPatch):
+    assert answers("gpu-engine show 0", monkeypatch) == ["plain", "0ab1", "running ddp"]
+
+
+def test_no_error_is_shown_while_somebody_types(home: Path, monkeypatch: pytest.MonkeyPatch):
+    home.mkdir()
+    (home / "hosts.toml").write_text("[")
+    before = sorted(home.rglob("*"))
+    for line in "show ", "sweep ", "hosts check ":
+        answers(f"gpu-engine {line}", monkeypatch)
+    assert sorted(home.rglob("*")) == before
+
+
+def test_a_tab_looks_into_few_runs(home: Path, monkeypatch: pytest.MonkeyPatch):
+    for i in range(400):
+        (home / "runs" / f"{i:04x}").mkdir(parents=True)
+        os.utime(home / "runs" / f"{i:04x}", (i, i))
+    read = []
+    monkeypatch.setattr(tab, "json_inside", lambda run, name: read.append(run))
+    assert answers("gpu-engine show ", monkeypatch)[1:5:3] == ["018f", "018e"]
+    assert len(read) <= 100
+    assert answers("gpu-engine show 001", monkeypatch)[1] == "001f"
+
+
+@pytest.mark.parametrize("line", ["gpu-engine ", "gpu-engine run d", "gpu-engine stop 0",
+                                  "gpu-engine run --set devices.ids="])
+def test_nothing_slow_is_imported(made: Path, line: str):
+    out = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "gpu_engine"], capture_output=True, text=True,
+        timeout=patience(), env=os.environ | {
+            "_GPU_ENGINE_COMPLETE": "bash_complete", "COMP_WORDS": line,
+            "COMP_CWORD": str(line.count(" "))})
+    assert "plain," in out.stdout, out.stderr[-500:]
+    came = {row.rpartition("|")[2].strip() for row in out.stderr.splitlines()}
+    assert "click" in came
+    assert not came & {"textual", "torch", "rich", "psutil", "pynvml", "numpy",
+                       "gpu_engine.launching.launcher", "gpu_engine.devices.discover"}
+
+
+# --- a real bash ----------------------------------------------------------------------------------
+
+class Terminal:
+    """bash on a terminal of its own, at which somebody types."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], env)
+
+    def type(self, text: str, until: str) -> str:
+        """Type `text`, and wait until `until` is shown after it. Returns what was shown."""
+        os.write(self.fd, text.encode())
+        seen, end = "", time.monotonic() + patience()
+        while until not in seen:
+            assert time.monotonic() < end, seen
+            if select.select([self.fd], [], [], 1.0)[0]:
+                seen += os.read(self.fd, 65536).decode(errors="replace")
+        return seen
+
+    def close(self) -> None:
+        os.close(self.fd)  # bash gets a SIGHUP
+        os.waitpid(self.pid, 0)
+
+
+@pytest.fixture
+def bash(made: Path, tmp_path: Path) -> Iterator[Terminal]:
+    found = Terminal(os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(tmp_path),
+                                   "TERM": "dumb", "PS1": "$ ", "LC_ALL": "C.UTF-8"})
+    found.type('eval "$(gpu-engine completion bash)"; printf "rea%s\\n" dy\r', "ready\r\n")
+    yield found
+    found.close()
+
+
+def test_tab_completes_in_bash(bash: Terminal):
+    """What the tabs have made of a line is handed to printf by bash itself."""
+    for typed, wanted in (
+            ("gpu-engine compa\t", "[gpu-engine][compare]"),
+            ("gpu-engine resume 0\t", "[gpu-engine][resume][0ab1]"),
+            ("gpu-engine run --det\t", "[gpu-engine][run][--detach]"),
+            ("gpu-engine run --set batch.me\tg\t", "[run][--set][batch.meaning=global]"),
+            ("gpu-engine run --set=train.lr\t=\t", "[run][--set=train.lr=0.0003]"),
+            ("gpu-engine run --set 'amp.tf32=t\t", "[run][--set][amp.tf32=true"),
+            ("gpu-engine run --grid amp.dtype=off,b\t", "[run][--grid][amp.dtype=off,bf16]"),
+            ("gpu-engine run --devices 0,cpu:0\t", "[run][--devices][0,cpu:0]"),
+            ("gpu-panel mul\t", "[gpu-panel][multinode]")):
+        # To the line's beginning (ctrl+a) with printf, to its end (ctrl+e) with a last word.
+        shown = bash.type(f"{typed}\x01printf '[%s]' \x05 .\r", "[.]")
+        assert wanted in shown, (typed, shown)
