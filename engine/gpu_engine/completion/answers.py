@@ -22,7 +22,6 @@ SOURCES: dict[str, Source] = {
     "preset": sources.presets, "presets.name": sources.presets,
     "run": sources.last_run, "runs": sources.last_run, "after": sources.runs,
     "stop.run": sources.live_runs, "stacks.run": sources.live_runs,
-    "restore.run": sources.removed_runs,
     "move.run": sources.waiting_runs, "before.run": sources.waiting_runs,
     "before.other": sources.waiting_runs, "cancel.runs": sources.waiting_runs,
     "priority.run": sources.waiting_runs,

@@ -89,13 +89,6 @@ def waiting_runs(typed: str) -> list[Answer]:
     return _runs([name for name in _ids(typed)[:_LOOKED] if _state(name).get("state") == "queued"])
 
 
-def removed_runs(typed: str) -> list[Answer]:
-    """Ids of runs in the bin."""
-    from gpu_engine.runs import bin
-
-    return [Answer(one.id) for one in bin.listed() if one.id.startswith(typed)]
-
-
 def last_run(typed: str) -> list[Answer]:
     """`runs`, and the word for the newest one."""
     return [*runs(typed), Answer("last", "the newest run")] if _ids() else []
