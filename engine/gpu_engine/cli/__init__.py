@@ -85,8 +85,8 @@ def mistakes_shown() -> Iterator[None]:
         sys.exit(err.exit_code)
     except click.ClickException as err:
         word = re.match(r"No such (?:command|option)[ :']*([\w-]+)", err.message)
-        if word is not None and word[1] in _GONE:
-            err.message = f"no such thing as {word[1]} any more; {_GONE[word[1]]}"
+        if isinstance(err, click.UsageError) and word is not None and word[1] in _GONE:
+            err = click.UsageError(f"there is no {word[1]} any more; {_GONE[word[1]]}", err.ctx)
         output.mistake(err)
         sys.exit(err.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -156,8 +156,8 @@ def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bo
 @click.option("--yes", is_flag=True, help=_YES)
 @click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
 def rm(run: tuple[str, ...], yes: bool, here: bool) -> None:
-    """Remove RUNs that have ended for good, with their checkpoints and all that their hosts have.
-    Says what goes, and asks."""
+    """Remove RUNs that have ended, with their checkpoints and all that their hosts have. Says what
+    goes, and asks."""
     from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run.removal import Removal
 
@@ -204,7 +204,7 @@ def prune(keep: int, dry_run: bool, yes: bool) -> None:
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
     if not dry_run:
-        _require_agreed(yes, going, "them")
+        _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
     with Removal() as removal:
         for one in going:
             size = one.size()
