@@ -80,7 +80,6 @@ WRITING = {
         queue/__main__.py: open in main
         queue/submit.py: write_atomic in _enter
         queue/waiter.py: open in ensure, write_json in _write_board
-        runs/bin.py: rename in put, rename in restore
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh

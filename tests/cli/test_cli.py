@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 from gpu_engine.runs import folder as runs
 
+from .. import odd_runs
 from ..command_line import called
 from ..conftest import wait_for
 
@@ -140,6 +143,10 @@ def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
     (["stop", "zzzz"], "no run 'zzzz'"),
     (["show"], "no runs yet"),
     (["lgos"], "did you mean logs"),
+    (["examples"], "named by train.skip_steps"),
+    (["runs", "restore", "3f2a"], "nothing brings it back"),
+    (["runs", "--removed"], "removed runs are deleted at once"),
+    (["runs", "rm", "--for-good", "3f2a"], "--yes removes without asking"),
     (["presets", "nope"], "no preset"),
     (["describe", "nope"], "expected module:Class"),
 ])
@@ -194,7 +201,7 @@ def test_detach_prints_the_id_and_stop_ends_it(home, script):
     stopped = engine("stop", run.id[:3])
     assert stopped.returncode == 0
     assert "stopped" in stopped.stdout
-    assert engine("runs", "rm", run.id).returncode == 0
+    assert engine("runs", "rm", "--yes", run.id).returncode == 0
     assert not run.path.exists()
 
 
@@ -205,8 +212,27 @@ def test_prune_keeps_the_newest(home, script):
         ids.append(json.loads(out.stdout.splitlines()[-1])["id"])
     assert "would be removed" in called("runs", "prune", "--keep", "1", "--dry-run").stdout
     assert len(runs.all_runs()) == 3
-    called("runs", "prune", "--keep", "1")
+    called("runs", "prune", "--keep", "1", "--yes")
     assert [r.id for r in runs.all_runs()] == [ids[-1]]
+
+
+def test_removing_asks_and_says_what_goes(home, monkeypatch):
+    one, two = odd_runs.ended(age=1), odd_runs.ended(age=2)
+    for words in (["rm", one.id, two.id, one.id], ["prune", "--keep", "0"]):
+        refused = called("runs", *words)
+        assert refused.returncode == 2
+        assert re.search(r"2 runs with their checkpoints, [\d.]+ KiB here\. Nothing brings them "
+                         r"back\. Nobody can be asked here: --yes removes", refused.stderr)
+    for answer, words, left in (("", ["rm", one.id], 2), ("n", ["rm", one.id], 2),
+                                ("y", ["rm", one.id], 1), ("y", ["prune", "--keep", "0"], 0)):
+        typed = io.StringIO(f"{answer}\n")
+        monkeypatch.setattr(typed, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", typed)
+        said = called("runs", *words)
+        assert said.stderr.startswith("1 run with its checkpoints, "), said
+        assert said.stderr.count("[y/N]") == 1
+        assert len(runs.all_runs()) == left
+    assert called("runs", "prune", "--keep", "0").stderr == "0 B in all\n", "nothing to ask"
 
 
 def test_logs_are_harmless_in_a_terminal_and_raw_on_request(home, tmp_path):

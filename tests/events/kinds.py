@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,7 +16,8 @@ names = st.text(min_size=1, max_size=6).filter(
     lambda name: name not in schema.RESERVED_NAMES and not name.endswith("_"))
 others = st.dictionaries(st.integers(1, 9), st.builds(
     schema.Other, name=st.none() | texts, step=whole, n=whole, loss=st.none() | numbers,
-    losses=st.lists(numbers, max_size=3).map(tuple), loss_last=st.none() | numbers), min_size=1)
+    losses=st.lists(numbers, max_size=3).map(tuple), loss_last=st.none() | numbers).map(
+        lambda one: replace(one, n=min(one.n, len(one.losses))) if one.losses else one), min_size=1)
 collectives = st.dictionaries(st.integers(0, 9), st.builds(
     schema.Collective, group=texts, number=whole, operation=texts, size=texts, began=numbers,
     done=st.booleans(), point=st.booleans()), min_size=1)
@@ -39,7 +40,13 @@ def of(cls: type[schema.Event]) -> st.SearchStrategy[schema.Event]:
     own = [f for f in fields(cls) if f.init]
     needed = {f.name: VALUES[str(f.type)] for f in own if f.default is MISSING}
     more = {f.name: VALUES[str(f.type)] for f in own if f.default is not MISSING}
-    return st.fixed_dictionaries(needed, optional=more).map(lambda known: cls(**known))
+    return st.fixed_dictionaries(needed, optional=more).map(lambda known: cls(**_as_told(known)))
+
+
+def _as_told(known: dict[str, Any]) -> dict[str, Any]:
+    """Losses are told of all steps of an event, or of none."""
+    losses = known.get("losses")
+    return known | {"n": min(known["n"], len(losses))} if losses and "n" in known else known
 
 
 KINDS = [cls for cls in schema.KINDS.values() if cls.__module__ == schema.__name__]

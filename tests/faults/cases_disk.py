@@ -114,7 +114,7 @@ def a_read_only_home(box: Box) -> None:
         for words in (("runs",), ("show", run.id), ("logs", run.id), ("devices",)):
             assert box.cli(*words).returncode == 0, words
         assert box.cli("resume", run.id).returncode == 2
-        assert box.cli("runs", "rm", run.id).returncode in (1, 2)
+        assert box.cli("runs", "rm", "--yes", run.id).returncode in (1, 2)
         box.check()
 
 

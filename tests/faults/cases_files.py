@@ -121,7 +121,7 @@ def damaged_files_of_an_ended_run(box: Box) -> None:
         (run.path / name).write_bytes(good)
     (run.path / "state.json").write_bytes(b"\x00")
     assert run.state().state == "lost"
-    assert box.cli("runs", "rm", run.id).returncode == 0
+    assert box.cli("runs", "rm", "--yes", run.id).returncode == 0
     assert not run.path.exists()
 
 

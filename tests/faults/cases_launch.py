@@ -255,8 +255,8 @@ def a_launch_under_umask_000(box: Box) -> None:
 def removing_what_lives(box: Box) -> None:
     run = box.go("start(); train()")
     box.running(run)
-    assert box.cli("runs", "rm", run.id).returncode == 2
-    assert box.cli("runs", "prune", "--keep", "0").returncode == 0
+    assert box.cli("runs", "rm", "--yes", run.id).returncode == 2
+    assert box.cli("runs", "prune", "--keep", "0", "--yes").returncode == 0
     assert run.state().live
     run.stop(now=True)
     box.ended(run)

@@ -114,7 +114,7 @@ def a_daemon_below_nobody(box: Box) -> None:
     kill(state.pid)
     wait_for(lambda: members(run) == [daemon], SOON)
     assert f"processes of it still run: pid {daemon}" in box.cli("show", run.id).stdout
-    assert box.cli("runs", "rm", run.id).returncode != 0
+    assert box.cli("runs", "rm", "--yes", run.id).returncode != 0
     box.cli("stop", run.id)
     assert procs.start_ticks(daemon) is None
     assert run.state().state == "lost"

@@ -52,7 +52,7 @@ def a_sweep_with_failures(box: Box) -> None:
            "rank 0: every second" in box.cli("sweep", "last").stdout
     (box.tmp / "mended").touch()
     for index in (4, 6, 8):
-        assert box.cli("runs", "rm", members[index].id).returncode == 0
+        assert box.cli("runs", "rm", "--yes", members[index].id).returncode == 0
     assert box.cli("sweep", "retry", told["id"]).returncode == 0
     state = box.ended(members[2])
     assert (state.state, [a.outcome for a in state.attempts]) == (

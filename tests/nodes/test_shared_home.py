@@ -74,7 +74,7 @@ def test_parts_are_never_listed_named_resumed_pruned_or_removed(hosts: Rig, home
             said = called(*words)
             assert said.returncode == 2, said
             assert f"{part} is part of run {whole.id}" in said.stderr, said
-    done("runs", "prune", "--keep", "1")
+    done("runs", "prune", "--keep", "1", "--yes")
     assert saved.is_file()
     assert listed(done("runs", "--json")) == [whole.id]
 
@@ -82,7 +82,7 @@ def test_parts_are_never_listed_named_resumed_pruned_or_removed(hosts: Rig, home
     done("resume", "last", "--set", "train.steps=9", "--detach")
     assert ended(whole).state == "completed", whole.state()
     assert (saved.parents[1] / "step-00000009").is_dir()
-    done("runs", "prune", "--keep", "0", "--for-good")
+    done("runs", "prune", "--keep", "0", "--yes")
     assert not list((home / "parts").iterdir())
     assert not list((home / "runs").iterdir())
 

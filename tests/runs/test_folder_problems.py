@@ -62,7 +62,7 @@ def test_each_is_shown_and_its_logs_are_printed(made):
 
 
 def test_pruning_leaves_alone_what_nobody_can_judge(made):
-    said = engine("runs", "prune", "--keep", "0")
+    said = engine("runs", "prune", "--keep", "0", "--yes")
     assert said.returncode == 0, said.stderr
     assert made["it is closed"][0].exists()
     assert not made["its events are a folder"][0].exists()

@@ -29,7 +29,7 @@ def test_what_is_written_on_a_run_is_found_by_every_command():
     known = {"name": "best one", "tags": ["lr", "base"], "note": "diverges after 2k"}
     assert json.loads((run.path / "notes.json").read_text()) == known
     assert json.loads(called("note", run.id, "--json").stdout) == {
-        "id": run.id, **known, "marks": []}
+        "id": run.id, **known}
     assert [r["notes"] for r in json.loads(called("runs", "--json").stdout)] \
         == [known, {"name": None, "tags": [], "note": ""}]
     _, first, second = called("runs").stdout.splitlines()
@@ -105,16 +105,3 @@ def test_of_two_that_write_at_once_both_take_effect():
     for thread in threads:
         thread.join()
     assert sorted(notes.read(run.path).tags) == sorted(f"{n}{i}" for n in "ab" for i in range(8))
-
-
-def test_a_note_at_a_step_is_a_mark_on_the_curves():
-    run = ended()
-    said = called("note", run.id, "lr halved", "--step", "1200").stdout
-    assert said == "at step 1,200: lr halved\n"
-    assert notes.read(run.path) == Notes()  # the run's own note is another thing
-    assert json.loads(called("note", run.id, "--json").stdout)["marks"] == [
-        {"text": "lr halved", "step": 1200, "t": None}]
-    assert called("note", run.id, "", "--step", "1200").stdout == "nothing is written on it\n"
-    out = called("note", run.id, "--step", "3")
-    assert out.returncode == 2
-    assert "--step needs the TEXT" in out.stderr

@@ -82,7 +82,7 @@ def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, ver
     on_hosts(run, ["sh", "-c", f"touch {marker}"])
     (home / "hosts.toml").write_text(
         f'[hosts.evil]\nvia = ["sh", "-c", "touch {marker}"]\n')
-    words = {"runs": ["runs"], "rm": ["runs", "rm", run.id],
+    words = {"runs": ["runs"], "rm": ["runs", "rm", "--yes", run.id],
              "export": ["export", run.id, str(tmp_path / "w.pt")]}.get(verb, [verb, run.id])
     called(*words)
     assert not marker.exists()

@@ -95,7 +95,7 @@ def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
     assert "stopped after step" in say("logs", run.id)
     assert (cluster.state(job), job_of(run).restarts) == ("FAILED", 0)  # its exit code is 75
     assert listed(run)["slurm"]["nodes"] == "n1"
-    assert say("runs", "rm", "--for-good", run.id).startswith(f"{run.id} removed")
+    assert say("runs", "rm", "--yes", run.id).startswith(f"{run.id} removed")
 
 
 def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tmp_path):

@@ -81,7 +81,7 @@ def test_what_was_read_of_ended_runs_is_read_once(monkeypatch):
     assert "1.000" in said("sweep", made.id)
     for run in made.runs:
         said("stop", run.id) if run.state().live else None
-        said("runs", "rm", run.id)
+        said("runs", "rm", "--yes", run.id)
     assert "no sweeps yet" in called("sweep").stderr
     assert not kept.exists()
 

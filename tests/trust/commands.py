@@ -92,7 +92,7 @@ def act(watch: Watch, path: Path, case: str, *, every: int = EVERY) -> None:
              ("queue", "cancel", "--", run),
              ("sweep", "stop", "--no-wait", "s1"),
              ("stop", "--no-wait", "--", run), ("stop", "--no-wait", "--now", "--", run),
-             ("runs", "rm", "--here", "--", run), ("runs", "rm", "--", run),
-             ("runs", "prune", "--keep", "1"))
+             ("runs", "rm", "--yes", "--here", "--", run), ("runs", "rm", "--yes", "--", run),
+             ("runs", "prune", "--yes", "--keep", "1"))
     for words in calls[_begin(case, every)::every]:
         watch.call(*words)

@@ -117,7 +117,7 @@ def test_a_good_one(world: World, watching: Watch):
     watching.call("export", str(path), str(world.root / "out" / "w.pt"))
     assert (path / STEP / "state.pt").read_bytes() == FILES["state.pt"]
     watching.problems.clear()  # nothing may load what came
-    assert "77aa on h0" in watching.call("runs", "rm", "--for-good", "77aa")
+    assert "77aa on h0" in watching.call("runs", "rm", "--yes", "77aa")
 
 
 def test_asked_who_they_are(world: World, watching: Watch):
@@ -167,7 +167,7 @@ def test_a_run_on_one(how: str, world: World, watching: Watch):
                      "node0.log", *(f"hosts/{name}.{e}" for e in ("json", "log", "devices.jsonl"))}
     assert run.size() < 4 << 20
     _end(run)
-    watching.call("runs", "rm", "--here", run.id)
+    watching.call("runs", "rm", "--yes", "--here", run.id)
 
 
 def _end(run: Run) -> None:
@@ -199,9 +199,9 @@ def test_weights_of_one(how: str, world: World, watching: Watch):
 def test_removing_from_one(how: str, world: World, watching: Watch):
     name, = hosts(world, how)
     path = on(name, world)
-    watching.call("runs", "rm", "--for-good", "77aa")
+    watching.call("runs", "rm", "--yes", "77aa")
     assert path.exists() is (how != "it was the root")
-    watching.call("runs", "prune", "--keep", "1")
+    watching.call("runs", "prune", "--yes", "--keep", "1")
 
 
 def test_no_more_than_a_budget_is_mirrored(world: World, watching: Watch,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -30,8 +31,12 @@ _GONE = {"attach": "for pdb, start the ranks in your own terminal: python train.
          "compare-modes": "gpu-engine run PRESET --grid parallel.mode=single,dp,ddp trains in each "
                           "mode; gpu-engine sweep last compares them",
          "examples": "the steps that are left out are named by train.skip_steps",
+         "restore": "runs rm and runs prune say what goes, and ask, as nothing brings it back",
+         "empty": "removed runs are deleted at once",
+         "--removed": "removed runs are deleted at once, and nothing lists them",
+         "--for-good": "it is always for good; --yes removes without asking",
          "torch": "uv pip install torch --torch-backend=auto, in your project's environment"}
-"""Commands that there were → what serves instead."""
+"""Commands and options that there were → what serves instead."""
 
 
 class _Lazy(output.Commands):
@@ -49,7 +54,9 @@ class _Lazy(output.Commands):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            ctx.fail(f"no such command {args[0]!r}; {_GONE.get(args[0]) or meant(args[0], _VERBS)}")
+            if args[0] in _GONE:
+                raise
+            ctx.fail(f"no such command {args[0]!r}; {meant(args[0], _VERBS)}")
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,6 +85,9 @@ def mistakes_shown() -> Iterator[None]:
     except click.exceptions.Exit as err:
         sys.exit(err.exit_code)
     except click.ClickException as err:
+        word = re.match(r"No such (?:command|option)[ :']*([\w-]+)", err.message)
+        if isinstance(err, click.UsageError) and word is not None and word[1] in _GONE:
+            err = click.UsageError(f"there is no {word[1]} any more; {_GONE[word[1]]}", err.ctx)
         output.mistake(err)
         sys.exit(err.exit_code)
     except (click.Abort, KeyboardInterrupt):

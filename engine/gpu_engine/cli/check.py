@@ -106,7 +106,7 @@ def _once(spec: RunSpec, env: dict[str, str]) -> _Found:
                       prepared.plan.world_size, env)
     finally:
         if not run.state().live:
-            with Removal(for_good=True) as removal:
+            with Removal() as removal:
                 for text in removal.remove(run).stays:
                     echo(clean(f"{run.id} on {text}"), err=True)
 

@@ -69,9 +69,10 @@ def in_json(value: object) -> str:
     return text.replace("\x7f", "\\u007f")
 
 
-def agreed(question: str) -> bool:
-    """Ask a question; Enter alone means yes. Raises click.Abort at the end of input."""
-    return click.confirm(clean_text(question), default=True)
+def agreed(question: str, *, enter: bool = True) -> bool:
+    """Ask a question on standard error. `enter`: what Enter alone means. Raises click.Abort at the
+    end of input."""
+    return click.confirm(clean_text(question), default=enter, err=True)
 
 
 def mistake(err: click.ClickException) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import Commands, echo, in_json, table
+from gpu_engine.cli.output import Commands, agreed, echo, in_json, table
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.remote.run.removal import Outcome
+    from gpu_engine.runs.folder import Run
     from gpu_engine.runs.summary import Digest
     from gpu_engine.sweep.figures import Figures
+
+_YES = "Remove without asking. Scripts need it."
 
 
 def _columns(_: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
@@ -70,19 +73,14 @@ def _order(_: click.Context, param: click.Parameter, value: str) -> str:
                    "value that --columns takes.")
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag.")
-@click.option("--removed", is_flag=True,
-              help="List what is in the bin instead: runs that restore brings back.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            names: tuple[str, ...], order: str, reverse: bool, tags: tuple[str, ...],
-            removed: bool) -> None:
+            names: tuple[str, ...], order: str, reverse: bool, tags: tuple[str, ...]
+            ) -> None:
     """List the runs, newest first."""
     from gpu_engine.report import listing
 
     if ctx.invoked_subcommand is not None:
-        return
-    if removed:
-        _list_removed(as_json)
         return
     from gpu_engine.launching.reattach import reattach_all
     from gpu_engine.runs import query
@@ -139,64 +137,36 @@ def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]
                          for name in names if columns.known(name)}} if names else {})
 
 
-def _list_removed(as_json: bool) -> None:
-    from gpu_engine.runs import bin
+def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bool = False
+                    ) -> None:
+    """Unless `yes`, ask whether these runs, called `which`, may be removed. Raises click.Abort if
+    not, UserError where nobody can be asked."""
+    from gpu_engine.remote.run.removal import what_goes
 
-    now, found = time.time(), bin.listed()
-    if as_json:
-        echo(in_json([{"id": one.id, "path": str(one.run.path), "removed": one.removed,
-                       "name": one.run.state().name, "size": one.run.size()}
-                      for one in found]))
+    if yes or not runs:
         return
-    lines = [[one.id, one.run.state().state, one.run.state().name, units.size(one.run.size()),
-              units.ago(now - one.removed), _left(one.removed + bin.KEPT - now)] for one in found]
-    heads = ["id", "state", "name", "size", "removed", "kept for"]
-    for line in table([heads, *lines] if lines else []):
-        echo(clean(line))
-    if not found:
-        echo("the bin is empty", err=True)
-
-
-def _left(seconds: float) -> str:
-    """How long a removed run is kept: "7 days"; "until the next removal"."""
-    days = math.ceil(seconds / 86400)
-    return "until the next removal" if seconds <= 0 else f"{days} day{'s' * (days > 1)}"
-
-
-@command.command()
-@click.argument("run", nargs=-1, required=True, metavar="RUN...")
-def restore(run: tuple[str, ...]) -> None:
-    """Bring RUNs back that were removed within the last week, with all that they had."""
-    from gpu_engine.runs import bin
-
-    for one in [bin.find(name) for name in run]:
-        echo(f"{bin.restore(one).id} is back")
-
-
-@command.command()
-def empty() -> None:
-    """Delete all that is in the bin, here and on the runs' hosts."""
-    from gpu_engine.remote.run.removal import Removal
-    from gpu_engine.runs import bin
-
-    with Removal(for_good=True) as removal:
-        whole = [_removed(one.id, removal.empty(one)) for one in bin.listed()]
-    if not all(whole):
-        sys.exit(1)
+    what = what_goes(runs, only_here=only_here)
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UserError(f"{what} Nobody can be asked here: --yes removes {which} without asking")
+    if not agreed(f"{what} Remove {which}?", enter=False):
+        raise click.Abort
 
 
 @command.command()
 @click.argument("run", nargs=-1, required=True, shell_complete=tab.runs)
-@click.option("--for-good", is_flag=True, help="Delete them, with all that their hosts have.")
-@click.option("--here", is_flag=True,
-              help="Of runs on other hosts, delete only what is here, for good.")
-def rm(run: tuple[str, ...], for_good: bool, here: bool) -> None:
-    """Remove RUNs that have ended, with their checkpoints. They are kept in a bin for a week."""
+@click.option("--yes", is_flag=True, help=_YES)
+@click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
+def rm(run: tuple[str, ...], yes: bool, here: bool) -> None:
+    """Remove RUNs that have ended, with their checkpoints and all that their hosts have. Says what
+    goes, and asks."""
     from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run.removal import Removal
 
-    found, whole = [find(name) for name in run], True  # one that goes on elsewhere is live
-    with Removal(for_good=for_good or here, only_here=here) as removal:
+    found, whole = list({one.path: one for one in map(find, run)}.values()), True
+    for one in found:  # one that goes on elsewhere is live
+        one.require_removable()
+    _require_agreed(yes, found, ", ".join(one.id for one in found), only_here=here)
+    with Removal(only_here=here) as removal:
         for one in found:
             whole = _removed(one.id, removal.remove(one)) and whole
     if not whole:
@@ -213,10 +183,6 @@ def _removed(run: str, outcome: Outcome) -> bool:
         echo(f"{run} stays here, so that the rest of it can be removed later; --here "
              "removes it here all the same", err=True)
         return False
-    if outcome.binned:
-        echo(f"{run} is in the bin for a week: gpu-engine runs restore {run} brings it back; its "
-             f"{units.size(outcome.here)} are free after that, or now by gpu-engine runs empty")
-        return True
     echo(f"{run} removed, {units.size(outcome.here)} freed")
     return True
 
@@ -225,9 +191,10 @@ def _removed(run: str, outcome: Outcome) -> bool:
 @click.option("--keep", type=click.IntRange(0), required=True,
               help="How many of the newest to keep.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("--for-good", is_flag=True, help="Delete them, with all that their hosts have.")
-def prune(keep: int, dry_run: bool, for_good: bool) -> None:
-    """Remove all but the newest of the runs that have ended. They are kept in a bin for a week."""
+@click.option("--yes", is_flag=True, help=_YES)
+def prune(keep: int, dry_run: bool, yes: bool) -> None:
+    """Remove all but the newest of the runs that have ended, as rm does. Says what goes, and
+    asks."""
     from gpu_engine.launching.reattach import reattach_all
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
@@ -235,10 +202,12 @@ def prune(keep: int, dry_run: bool, for_good: bool) -> None:
 
     reattach_all()
     watch.refresh()
-    ended = [r for r in folder.all_runs() if r.state().state in folder.FINAL]
+    going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
-    with Removal(for_good=for_good) as removal:
-        for one in ended[keep:]:
+    if not dry_run:
+        _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
+    with Removal() as removal:
+        for one in going:
             size = one.size()
             if dry_run:
                 echo(f"{one.id} would be removed, {units.size(size)}")
@@ -250,6 +219,4 @@ def prune(keep: int, dry_run: bool, for_good: bool) -> None:
                     echo(f"{one.id}: {err}", err=True)
                     continue
             total += size
-    when = "" if for_good or not total else "; with --for-good they are free at once" if dry_run \
-        else ", free in a week, or now by gpu-engine runs empty"
-    echo(f"{units.size(total)} in all{when}", err=True)
+    echo(f"{units.size(total)} in all", err=True)

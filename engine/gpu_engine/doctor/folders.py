@@ -22,7 +22,7 @@ OVER_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpf
 """Kinds of file systems that are on another machine."""
 _CLOCKS = 2.0
 """Seconds that the file system's clock may differ from this machine's."""
-_ROOM = "gpu-engine runs prune --keep 20 --for-good"
+_ROOM = "gpu-engine runs prune --keep 20"
 _OWN = "export GPU_PANEL_HOME=/a/folder/of/your/own"
 
 

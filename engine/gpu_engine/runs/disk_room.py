@@ -77,7 +77,7 @@ def problem(folder: Path) -> Problem | None:
         return None
     return Problem("", None, f"no space left in {folder}: {units.size(room.free)} free, and a run "
                              f"needs at least {units.size(LEAST)} for its logs and checkpoints. "
-                             "Remove old runs (gpu-engine runs prune --keep 20 --for-good), or set "
+                             "Remove old runs (gpu-engine runs prune --keep 20), or set "
                              "GPU_PANEL_HOME to a folder on another disk")
 
 

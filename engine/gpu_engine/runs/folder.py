@@ -262,17 +262,12 @@ class Run:
         if state.live or (state.state == "lost" and leftovers.processes(self.path)):
             raise UserError(f"run {self.id} is running: stop it first")
 
-    def require_over(self) -> None:
-        """`require_removable`, and wait for its supervisor's last lines."""
+    def remove(self) -> None:
+        """Delete the folder. Raises UserError as `require_removable`, and if that fails."""
         self.require_removable()
         end = time.monotonic() + _ENDING
-        while self.supervised() and time.monotonic() < end:
+        while self.supervised() and time.monotonic() < end:  # its last lines
             time.sleep(0.02)
-
-    def remove(self) -> None:
-        """Delete the folder for good. Raises UserError as `require_removable`, and if that
-        fails."""
-        self.require_over()
         try:
             shutil.rmtree(self.path)
         except OSError as err:

@@ -11,7 +11,7 @@ import pytest
 from gpu_engine.cli import cli
 from gpu_engine.common import paths
 from gpu_engine.plan.command_line import arguments
-from gpu_engine.runs import bin, notes
+from gpu_engine.runs import notes
 from gpu_engine.runs.notes import Notes
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
@@ -118,17 +118,17 @@ async def test_actions_say_theirs(home: Path):
         await pilot.press("x")
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
         await pilot.press("y")
-        words = await said("is in the bin")
+        words = await said("was removed")
         assert words == ["gpu-engine", "runs", "rm", one.id]
         assert read(words[1:]).params["run"] == (one.id,)
         await until(pilot, lambda: len(screen.runs.lines or ()) == 1)
-        bin.restore(bin.find(one.id))
+        three = odd_runs.ended(age=3)
         await until(pilot, lambda: len(screen.runs.lines or ()) == 2)
         await pilot.press("M", "x")
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
         await pilot.press("y")
-        words = await said("2 runs are in the bin")
-        assert set(read(words[1:]).params["run"]) == {one.id, two.id}
+        words = await said("2 runs were removed")
+        assert set(read(words[1:]).params["run"]) == {two.id, three.id}
     assert not list(paths.runs_folder().iterdir())
 
 

@@ -77,7 +77,7 @@ def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
     assert losses(run.path, 0) == stays
     assert [p.host for p in parts.former(run.path)] == ["b"]
 
-    with Removal(for_good=True) as removal:
+    with Removal() as removal:
         outcome = removal.remove(run)
     assert sorted(text.partition(":")[0] for text in outcome.gone) == ["a", "b"]
     assert not list((tmp_path / "a/parts").iterdir())

@@ -12,7 +12,7 @@ import pytest
 from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching.launcher import launch, resume
-from gpu_engine.runs import bin
+from gpu_engine.remote.run import removal
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
@@ -55,7 +55,10 @@ def test_a_run_goes_from_its_hosts_with_its_code(project, home, tmp_path, capsys
     code_a, code_b = (next(p for p in (tmp_path / host / "code").iterdir() if p.is_dir())
                       for host in "ab")
     (tmp_path / "b.cut").touch()
-    assert remove("--for-good", run.id) == 1
+    assert removal.what_goes([run, other]).endswith(
+        " here; their parts on a, b go too. Nothing brings them back.")
+    assert "; its parts on a, b stay. " in removal.what_goes([run], only_here=True)
+    assert remove("--yes", run.id) == 1
     said = capsys.readouterr()
     assert said.out.startswith(f"{run.id} on a: {on_a} removed, ")
     assert said.out.endswith(f" freed; its code stays in {code_a}: run {there(other, 'a').name} "
@@ -64,13 +67,13 @@ def test_a_run_goes_from_its_hosts_with_its_code(project, home, tmp_path, capsys
     assert f"{run.id} stays here" in said.err
     assert (on_a.exists(), on_b.exists(), run.path.exists()) == (False, True, True)
 
-    assert remove("--here", copy.id) == 0  # no host is asked
+    assert remove("--yes", "--here", copy.id) == 0  # no host is asked
     assert f"{copy.id} on a: {on_a}, with the checkpoints, stays there\n" in capsys.readouterr().err
     assert (on_b.exists(), copy.path.exists()) == (True, False)
 
     (tmp_path / "b.cut").unlink()
     (code_b / "result.txt").write_text("mine")
-    assert remove("--for-good", run.id, other.id) == 0
+    assert remove("--yes", run.id, other.id) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"{run.id} on a: nothing of it was there"
     assert said[1].endswith(f"; its code stays in {code_b}: there are files in it that were not "
@@ -88,7 +91,7 @@ def test_a_run_of_which_a_part_was_removed_goes_on_while_its_checkpoints_are_the
     assert ended(run).state == "completed", run.state()
     for cut, more in (("a", 9), ("b", 12)):
         (tmp_path / f"{cut}.cut").touch()
-        assert remove("--for-good", run.id) == 1
+        assert remove("--yes", run.id) == 1
         (tmp_path / f"{cut}.cut").unlink()
         if cut == "a":
             resume(run, [f"train.steps={more}"])
@@ -97,28 +100,4 @@ def test_a_run_of_which_a_part_was_removed_goes_on_while_its_checkpoints_are_the
         else:
             with pytest.raises(UserError, match="its checkpoints were removed from a"):
                 resume(run, [f"train.steps={more}"])
-    assert remove("--for-good", run.id) == 0
-
-
-def test_hosts_keep_what_they_have_until_the_bin_is_emptied(project, home, tmp_path, capsys):
-    make_hosts(home, "a", script='[ -e "$GPU_PANEL_HOME.cut" ] && exit 255; exec "$@"')
-    run = started("a")
-    on_a = there(run, "a")
-    assert remove(run.id) == 0
-    assert (run.path.exists(), on_a.exists()) == (False, True)
-    (tmp_path / "a.cut").touch()
-
-    def empty() -> int:
-        try:
-            cli.main(["runs", "empty"], standalone_mode=False)
-        except SystemExit as err:
-            return int(err.code or 0)
-        return 0
-
-    assert empty() == 1
-    assert f"{run.id} on a: {on_a}" in capsys.readouterr().err
-    assert [one.id for one in bin.listed()] == [run.id], "its host could not be asked"
-    (tmp_path / "a.cut").unlink()
-    assert empty() == 0
-    assert not bin.listed()
-    assert (run.path.exists(), on_a.exists()) == (False, False)
+    assert remove("--yes", run.id) == 0

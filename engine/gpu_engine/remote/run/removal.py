@@ -1,8 +1,8 @@
-"""Removing a run: into the bin; or for good, with all that its hosts have of it."""
+"""Removing runs, with all that their hosts have of them."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from gpu_engine.remote.reach.channel import (
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.runs import bin, trust
+from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run
 
 
@@ -28,60 +28,46 @@ class Outcome:
     """What became of one run."""
 
     here: int | None
-    """Bytes that were freed here, or are in the bin; None: the folder here stays."""
+    """Bytes that were freed here; None: the folder here stays."""
     gone: tuple[str, ...] = ()
     """A sentence for each host on which it was removed."""
     stays: tuple[str, ...] = ()
     """A sentence for each host that still has something of it."""
-    binned: bool = False
-    """Whether it is in the bin, and all that hosts have of it still there."""
+
+
+def what_goes(runs: Sequence[Run], *, only_here: bool = False) -> str:
+    """What a person is told before these runs are removed: "2 runs with their checkpoints, 3.1 GiB
+    here; their parts on a, b go too. Nothing brings them back."."""
+    size = units.size(sum(run.size() for run in runs))
+    hosts = sorted({part.host for run in runs if trust.started_here(run.path)
+                    for part in _parts(run)})
+    what, its, it = (f"{len(runs)} runs", "their", "them") if len(runs) > 1 \
+        else ("1 run", "its", "it")
+    there = f"; {its} parts on {', '.join(hosts)} {'stay' if only_here else 'go too'}"
+    return f"{what} with {its} checkpoints, {size} here{there if hosts else ''}. " \
+           f"Nothing brings {it} back."
 
 
 class Removal:
-    """Removes runs, one after another, over one connection to each host. A context manager, at
-    whose end what has been in the bin for long enough is deleted."""
+    """Removes runs, one after another, over one connection to each host. A context manager."""
 
-    def __init__(self, *, for_good: bool, only_here: bool = False) -> None:
-        """`for_good`: delete them, else move them into the bin. `only_here`: leave what hosts
-        have."""
-        self._for_good, self._only_here = for_good, only_here
+    def __init__(self, *, only_here: bool = False) -> None:
+        """`only_here`: leave what hosts have."""
+        self._only_here = only_here
         self._ways: dict[str, Channel | Unreachable] = {}
 
     def __enter__(self) -> Removal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in bin.old(time.time()):
-            with suppress(UserError):  # the next time
-                self.empty(one)
         at_once(lambda way: way.close(), [w for w in self._ways.values() if isinstance(w, Channel)])
 
     def remove(self, run: Run) -> Outcome:
-        """Remove `run`. For good: what is here of it last, and only if no host has anything of it
-        left, as nobody would know of that any more. Hosts are asked only about a run that was
-        started from here. Raises UserError as `Run.remove` and `bin.put`."""
-        if not self._for_good:
-            size = run.size()
-            bin.put(run)
-            return Outcome(size, binned=True)
-        return self._delete(run)
-
-    def empty(self, one: bin.Removed) -> Outcome:
-        """Delete a run that is in the bin. Where hosts have something of it, it is one of the runs
-        again for as long as they are asked. Raises UserError."""
-        if not (parts.read(one.run.path) or parts.former(one.run.path)):
-            size = one.run.size()
-            bin.delete(one)
-            return Outcome(size)
-        run = bin.restore(one)
-        outcome = self._delete(run)
-        if outcome.here is None:
-            bin.put(run)
-        return outcome
-
-    def _delete(self, run: Run) -> Outcome:
+        """Remove `run`: what is here of it last, and only if no host has anything of it left, as
+        nobody would know of that any more. Hosts are asked only about a run that was started from
+        here. Raises UserError as `Run.remove`."""
         run.require_removable()
-        found = [*parts.read(run.path), *parts.former(run.path)]
+        found = _parts(run)
         if self._only_here or not trust.started_here(run.path):
             stays = tuple(f"{p.host}: {_what(p)} stays there" for p in found)
             return Outcome(_here(run), stays=stays)
@@ -120,6 +106,10 @@ class Removal:
         if isinstance(known, Unreachable):
             raise known
         return known
+
+
+def _parts(run: Run) -> list[Part]:
+    return [*parts.read(run.path), *parts.former(run.path)]
 
 
 def _here(run: Run) -> int:

@@ -46,7 +46,7 @@ class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverr
     HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
 the run under the cursor, live or finished; enter shows it on a whole screen. s asks it to
 save and end; u resumes a run that has ended; e loads a run's settings into the
-form. x moves a finished run with its checkpoints into the bin for a week, X all but the newest.
+form. x removes a finished run with its checkpoints for good, X all but the newest; both ask.
 
 Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]
 move one forward and back, { and } to the front and to the end; s removes it.

@@ -77,8 +77,10 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
 
 
 async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
-    """Ask the person, then move those of these runs that have ended into the bin. Returns whether
-    any was. Call this from a worker. Raises UserError, naming every run that could not be moved."""
+    """Ask the person, then remove those of these runs that have ended. Returns whether any was.
+    Call this from a worker. Raises UserError, naming every run that could not be removed."""
+    from gpu_engine.remote.run.removal import what_goes
+
     going = [line for line in lines if not line.live
              and (line.state != "unreadable" or len(lines) == 1)]
     if not going:
@@ -86,19 +88,18 @@ async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
                    else "None of the marked runs has ended: s stops them", severity="warning",
                    markup=False)
         return False
-    size = await in_thread(lambda: sum(line.run.size() for line in going))
+    what = await in_thread(lambda: what_goes([line.run for line in going]))
     if len(lines) == 1:
-        id = going[0].id
-        question = Confirm(f"Remove run {id}", f"{going[0].name}: {_into_bin(size, id)}",
+        question = Confirm(f"Remove run {going[0].id}", f"{going[0].name}: {what}",
                            yes="Remove it")
-        done = f"Run {id} is in the bin"
+        done = f"Run {going[0].id} was removed"
     else:
-        text = f"{named(going)}: {_into_bin(size, 'ID')}"
+        text = f"{named(going)}: {what}"
         if len(going) < len(lines):
             text += f" {len(lines) - len(going)} of the {len(lines)} marked runs stay: they " \
                     "still run or can't be read."
         question = Confirm(f"Remove {len(going)} runs", text, yes="Remove them")
-        done = f"{len(going)} runs are in the bin"
+        done = f"{len(going)} runs were removed"
     if not await app.push_screen_wait(question):
         return False
     await in_thread(lambda: _remove(line.run for line in going))
@@ -140,6 +141,8 @@ async def ask_and_prune(app: App[Any]) -> bool:
     """Ask how many of the newest finished runs to keep, then remove the others. Returns whether any
     was. Call this from a worker. Raises UserError, naming every run that could not be
     removed."""
+    from gpu_engine.remote.run.removal import what_goes
+
     def finished() -> list[tuple[Run, int]]:
         """Newest first, with their sizes in bytes."""
         return [(run, run.size()) for run in folder.all_runs()
@@ -155,38 +158,31 @@ async def ask_and_prune(app: App[Any]) -> bool:
         f"How many of the newest finished runs ({total} in all) do you want to keep?")
     if keep is None:
         return False
-    going = ended[keep:]
+    going = [run for run, _ in ended[keep:]]
     if not going:
         app.notify("Nothing to remove: all finished runs are kept")
         return False
-    size = sum(size for _, size in going)
-    if not await app.push_screen_wait(Confirm(
-            f"Remove {len(going)} run{'s' * (len(going) > 1)}",
-            f"{_listed([run.id for run, _ in going])}: {_into_bin(size, 'ID')}",
-            yes="Remove them")):
+    text = f"{_listed([run.id for run in going])}: {await in_thread(lambda: what_goes(going))}"
+    several = f"{len(going)} run{'s' * (len(going) > 1)}"
+    if not await app.push_screen_wait(Confirm(f"Remove {several}", text, yes="Remove them")):
         return False
-    await in_thread(lambda: _remove(run for run, _ in going))
-    same.done(app, f"{len(going)} runs are in the bin", [["runs", "prune", "--keep", str(keep)]])
+    await in_thread(lambda: _remove(going))
+    same.done(app, f"Removed {several}", [["runs", "prune", "--keep", str(keep)]])
     return True
 
 
-def _into_bin(size: int, run: str) -> str:
-    """What becomes of so many bytes, and when the disk has them again. `run`: whose id brings it
-    back."""
-    room = units.size(size)
-    return f"{room} of logs and checkpoints go into the bin. Within a week, gpu-engine runs " \
-           f"restore {run} brings them back; after that the disk has its {room} again, or now " \
-           "by gpu-engine runs empty."
-
-
 def _remove(going: Iterable[Run]) -> None:
-    """Move these runs into the bin. Raises UserError at the end, naming every run that could not be
-    removed."""
+    """Remove these runs. Raises UserError at the end, naming every run of which something stays."""
     from gpu_engine.remote.run.removal import Removal
 
-    with Removal(for_good=False) as removal:
+    with Removal() as removal:
         def remove(run: Run) -> None:
-            if stays := removal.remove(run).stays:
-                raise UserError("\n".join(f"run {run.id} stays, as on {text}" for text in stays))
+            outcome = removal.remove(run)
+            stays = [f"run {run.id} on {text}" for text in outcome.stays]
+            if outcome.here is None:
+                stays.append("So it stays here, too; gpu-engine runs rm --here removes it here all "
+                             "the same.")
+            if stays:
+                raise UserError("\n".join(stays))
 
         _each(going, remove)
