@@ -42,6 +42,10 @@ def test_garbage_is_skipped_and_counted_and_a_shrunk_file_read_anew(tmp_path):
     replacement.write_bytes(GOOD * 50)
     replacement.replace(path)
     assert len(tail.read()) == 50
+    event_lines.append(path, GOOD[:9])
+    assert tail.read() == []
+    path.write_bytes(GOOD)  # without the half line that was kept
+    assert (len(tail.read()), tail.skipped) == (1, 6)
 
 
 def test_what_is_not_known_is_no_damage(tmp_path):

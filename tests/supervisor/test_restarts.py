@@ -116,6 +116,12 @@ def test_a_second_reason_to_end_gives_the_ranks_no_more_time(made):
     assert attempt.deadline < first
 
 
+def test_what_does_not_end_after_a_save_that_took_longer_gets_one_more_moment(made):
+    run, attempt = made(restarts=0), Attempt(1)
+    attempt.bad = attempt.late = True
+    assert [run._let_save(attempt) for _ in range(3)] == [True, False, False]
+
+
 # --- real ranks --------------------------------------------------------------------------------
 
 @pytest.fixture
