@@ -69,6 +69,7 @@ MAY_SIGNAL = {
     "tui/gpu_panel/commands/output.py": CHILD,
     "tui/gpu_panel/launch/detail/end_process.py":
         "a process on a GPU that the person has chosen in the list, and confirmed",
+    "engine/gpu_engine/worker/rank/standing.py": CHILD,
 }
 
 

@@ -45,14 +45,15 @@ def test_the_table_and_what_scripts_get():
     text = said("sweep", made.id)
     assert text.splitlines()[:5] == [
         f"{made.id} toy: 3 of 8 done, 3 waiting, 2 failed", "",
-        "lr    width  runs                 best loss          last               steps  time",
-        "1e-3  16     1 done, 1 failed     0.500              0.900              3      01:00",
-        "1e-3  8      2 done               0.800 ± 0.283 (2)  0.800 ± 0.283 (2)  2      01:00"]
+        "lr    width  runs                 best loss          last               steps  time   "
+        "examples/s",
+        "1e-3  16     1 done, 1 failed     0.500              0.900              3      01:00  –",
+        "1e-3  8      2 done               0.800 ± 0.283 (2)  0.800 ± 0.283 (2)  2      01:00  –"]
     assert f"2 failed ({runs[3].id}, {runs[4].id}): rank 0: CUDA out of memory\n" in text
     best = json.loads(said("sweep", "last", "--by", "max:eval:accuracy", "--json"))
     assert best["by"] == "max:eval:accuracy"
     assert best["points"][0] | {"seconds": 0} == {
-        "values": {"train.lr": "1e-3", "task.params.width": "16"},
+        "values": {"train.lr": "1e-3", "task.params.width": "16"}, "samples_per_s": None,
         "counts": {"done": 1, "failed": 1}, "partial": False, "steps": [3, 3], "seconds": 0,
         "best": {"n": 1, "mean": 0.45, "spread": None, "odd": 0},
         "last": {"n": 1, "mean": 0.45, "spread": None, "odd": 0},
