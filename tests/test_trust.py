@@ -44,7 +44,6 @@ WRITING = {
         remote/run/pending_stops.py: open_inside in _delivered
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
-        supervisor/terminal.py: open_inside in __init__
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
             open_inside in punch
         training/checkpoint.py: write_inside in add_metrics
