@@ -138,6 +138,16 @@ def test_steps_that_a_resume_has_done_again_replace_the_lost_ones(home):
     assert found[3].values["train/samples_per_s"] == 200.0
 
 
+def test_the_rate_of_an_attempt_is_that_of_its_own_ranks(home):
+    with Written(ranks=2) as it:
+        for rank in (0, 1):
+            it.start(rank)
+            it.steps(rank, 1, [2.0], 1.0)
+        it.start(attempt=2, t=50)  # goes on with one rank
+        it.steps(0, 2, [1.0], 51.0)
+    assert [r.values["train/samples_per_s"] for r in rows(it.path)] == [200.0, 100.0]
+
+
 def test_an_attempt_without_a_step_takes_nothing_away(home):
     with Written() as it:
         it.start()

@@ -56,6 +56,10 @@ def test_a_lost_run_is_told_when_it_is_still_lost_at_the_next_look(made):
     seen = RunWatch(made.run)
     made.let_go()
     assert seen.next_event() is None, "its process may be started again at once"
+    made.again()
+    assert seen.next_event() is None
+    made.let_go()
+    assert seen.next_event() is None, "and again"
     assert seen.next_event().event == "lost"
     assert seen.is_over()
 

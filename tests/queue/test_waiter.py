@@ -321,6 +321,13 @@ def test_only_so_many_start_at_once(line, monkeypatch):
         line.starts.starting.clear()
 
 
+def test_a_device_is_free_since_it_was_last_held():
+    here = Devices(cpu=True)
+    (slot, since) = next((d.id, d.since) for d in here.now({}, None).values() if d.free)
+    assert here.now({slot: "77aa"}, None)[slot].since is None
+    assert here.now({}, None)[slot].since > since
+
+
 def test_a_device_that_comes_is_found_while_another_run_takes_any(monkeypatch):
     there = [gpus(1)]
     monkeypatch.setattr(devices, "_all_gpus", lambda: there[0])

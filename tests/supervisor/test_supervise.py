@@ -195,6 +195,8 @@ def test_stopping_what_does_not_run_is_refused(go):
 def test_nothing_survives_the_supervisors_sudden_death(go):
     run = go("wait()")
     state = running(run)
+    guard = Path(f"/proc/{procs.read_stat(state.pid).parent}/fd")
+    assert run.path / "lock" not in [fd.resolve() for fd in guard.iterdir()]
     os.kill(state.pid, signal.SIGKILL)
     none_left(state)
     lost = wait_for(lambda: (s := run.state()).state == "lost" and s)

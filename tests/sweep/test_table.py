@@ -81,6 +81,7 @@ def test_examples_a_second_are_the_ranks_medians_added_up():
         track.fold(rank, start())
         for at, rate in enumerate(rates, 1):
             track.fold(rank, Step(at, 0.1, 0, loss=1.0, losses=(1.0,), samples_per_s=rate))
+    track.fold(7, start(process=2))  # another process that trains as the same rank
     assert track.samples_per_s == 70.0
     track.fold(2, start())  # a rank that tells none: the sum is not known
     assert track.samples_per_s is None

@@ -168,3 +168,9 @@ def test_that_a_preset_shares_outlives_ticks():
     draft.tick(["1"])
     assert draft.spec().devices.share is True
     assert draft.to_save(machine).devices.share is True
+
+
+def test_what_a_preset_shares_is_shared_by_a_run_that_waits():
+    draft = Draft.of_run("3f2a", {"devices": {"ids": ["0"], "share": True}})
+    draft.tick(["1"])
+    assert draft.spec_to_wait().devices.share is True
