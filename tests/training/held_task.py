@@ -12,7 +12,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 from toy import Numbers, Toy
 
 
-class Seen(Numbers):
+class Outside:
+    def set_epoch(self, epoch):
+        raise AssertionError("an evaluation belongs to no epoch")
+
+
+class Seen(Outside, Numbers):
     """Notes for each example whether a loader worker has read it."""
 
     def __getitem__(self, i: int):
@@ -20,7 +25,7 @@ class Seen(Numbers):
         return self.x[i] + noise, self.y[i], i, int(get_worker_info() is not None)
 
 
-class Stream(IterableDataset):
+class Stream(Outside, IterableDataset):
     divided_by = "nothing"
 
     def __init__(self, data: Seen) -> None:

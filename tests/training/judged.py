@@ -45,8 +45,8 @@ class Judged(Task):
     rank: int = 0
     "The rank on which it happens."
     norm: bool = False
-    """Use BatchNorm, and have each rank write down its buffers in each evaluation. The number of
-    batches, which is whole, grows faster on other ranks than rank 0."""
+    """Use BatchNorm, and have each rank write down its buffers in each evaluation. Another buffer
+    counts in whole numbers, on each rank by another step, and is not contiguous."""
     plateau: bool = False
     record: str = ""
 
@@ -56,6 +56,7 @@ class Judged(Task):
     def model(self) -> nn.Module:
         body = [nn.BatchNorm1d(3)] if self.norm else []
         self.net = nn.Sequential(*body, nn.Linear(3, 4), nn.Linear(4, 1)).double()
+        self.net.register_buffer("turned", torch.zeros(2, 3, dtype=torch.long).t())
         return self.net
 
     def train_data(self):
@@ -80,7 +81,7 @@ class Judged(Task):
                 file.write(f"lr {self.made.param_groups[0]['lr']!r}\n")
         loss = (model(x) - y).square().mean()
         if self.norm:
-            self.net[0].num_batches_tracked += RANK
+            self.net.turned += 1 + RANK
         return loss
 
     def metrics(self, model, batch):
@@ -93,7 +94,7 @@ class Judged(Task):
         if self.norm:
             with Path(f"{self.record}-{RANK}-{ATTEMPT}").open("a") as file:
                 file.write(f"norm {model[0].running_mean.tolist()!r} "
-                           f"{int(model[0].num_batches_tracked)}\n")
+                           f"{int(model.turned.sum())}\n")
         error = (model(x) - y).square().sum()
         score = self.scores[self.calls - 1] * len(x) if self.scores else error
         return {"loss": score, "count": len(x)}

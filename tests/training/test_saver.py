@@ -71,7 +71,9 @@ def test_a_checkpoint_that_was_not_written_is_written_at_the_end(made, monkeypat
 def test_only_what_is_better_is_the_best(made, best: str, better: float, worse: float) -> None:
     saver = made(best=best)
     assert not saver.record_evaluation(1, {"score": float("nan")})
-    assert not saver.record_evaluation(1, {"other": 1.0})
+    assert not any(saver.record_evaluation(1, {"other": 1.0}) for _ in range(2))
+    told = (saver.folder.parent / "ranks" / "00000.jsonl").read_text()
+    assert told.count("the evaluation gives no 'score'") == 1
     saver.save(1, {"score": float("nan")})
     assert saver.record_evaluation(2, {"score": 0.5}), "a value that is no number stays the best"
     saver.save(2, {"score": 0.5})
