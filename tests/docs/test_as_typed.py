@@ -36,6 +36,7 @@ UNTYPED = {
     r"gpu-panel( --|$)": "opens a screen: tests/panel; its words are read",
     r"gpu-engine (run|hosts) .*gpu1|gpu-engine hosts|gpu-engine doctor --hosts": "needs ssh hosts",
     r"gpu-engine slurm .*--submit": "needs Slurm",
+    r"gpu-engine run .*--grid parallel\.mode=.*dp": "DataParallel needs GPUs: tests/sweep",
     r"srun |mpirun |sbatch |python -m gpu_engine\.worker": "is started by a launcher of the site",
     r"gpu-engine export .*--to (wandb|tensorboard)": "needs what an extra brings",
     r"gpu-engine (notify --test|.*notify --say)": "sends to an address on the network",

@@ -40,7 +40,6 @@ def look(watch: Watch, path: Path, case: str, *, few: bool = False, every: int =
              ("show", "--", run), ("logs", "--", run), ("logs", "-n", "3", "--", run),
              ("logs", "--rank", "0", "--", run), ("logs", "--supervisor", "--", run),
              ("compare", "--", run, good), ("compare", "--markdown", "--", good, run),
-             ("examples", "--step", "3", "--", run),
              ("report", "-o", str(out / "r.html"), "--", run),
              ("report", "--markdown", "-o", str(out / "r.md"), "--", run, good),
              ("page", "-o", str(out / "p.html")),
