@@ -132,7 +132,8 @@ _OTHER_WORDS = {"amp.dtype": {"fp32": "off", "float32": "off", "none": "off", "n
                 "run.sync": {"rsync": "send"}}  # the word of earlier versions
 """Words for a key's values that mean the same elsewhere."""
 _GONE = {"run.debug_rank": "for pdb, start the ranks in your own terminal: python train.py with "
-                           "breakpoint(), torchrun with torch.distributed.breakpoint(rank=0)"}
+                           "breakpoint(), torchrun with torch.distributed.breakpoint(rank=0)",
+         "run.sniff": "gpu-engine check measures each device"}
 """Keys that there were → what serves instead."""
 
 
