@@ -17,7 +17,7 @@ from ...interpreters.environments import environment, torch_in
 from ...interpreters.wheelhouse import wheelhouse
 from ..panel_kit import panel, problems_below, screen_text, settled, until
 
-pytestmark = pytest.mark.own_torch
+pytestmark = [pytest.mark.own_torch, pytest.mark.timeout(180)]
 SETS = ("devices.ids=cpu:0",)
 
 
