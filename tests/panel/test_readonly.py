@@ -111,6 +111,7 @@ async def _press(pilot: Pilot[None], found: Iterable[keys.Key], where: Widget) -
                 return
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("on", [True, False])
 async def test_whatever_key_is_pressed_nothing_changes(
         home: Path, monkeypatch: pytest.MonkeyPatch, on: bool):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from textual.app import App, ScreenError
 from textual.events import Key, Paste
@@ -18,7 +19,9 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 
 PATIENCE = 1.0
-"""The most seconds that a key waits, as the one before may have closed what would report back."""
+"""Seconds after which a key waits no longer if the one before has closed what would report back."""
+LONGEST = 10
+"""So many times as long it waits for what is still there, as for fields that are being drawn."""
 _ROUNDS = 3
 """How often a message follows a key through the queues: once for the key, once for what the field
 tells the form, once for what the form tells the screen."""
@@ -42,6 +45,8 @@ class KeyOrder:
         self._handle = handle
         self._waiting: deque[Key | Paste] = deque()
         self._number = 0
+        self._with: MessagePump | None = None
+        """Who has the message that follows the key under way."""
         self._under_way: int | None = None
 
     async def take(self, event: Key | Paste) -> None:
@@ -70,7 +75,13 @@ class KeyOrder:
             self._number += 1
             if self._follow(target, self._number, _ROUNDS):
                 self._under_way = number = self._number
-                self._app.set_timer(PATIENCE, lambda number=number: self._done(number))
+                self._app.set_timer(PATIENCE, partial(self._late, number, LONGEST - 1))
+
+    async def _late(self, number: int, times: int) -> None:
+        if times and number == self._under_way and self._with is not None and self._with.is_running:
+            self._app.set_timer(PATIENCE, partial(self._late, number, times - 1))
+        else:
+            await self._done(number)
 
     def _target(self) -> MessagePump | None:
         """What would get a key now; None if the app is about to end."""
@@ -79,6 +90,6 @@ class KeyOrder:
         except ScreenError:
             return None
 
-    @staticmethod
-    def _follow(target: MessagePump | None, number: int, rounds: int) -> bool:
+    def _follow(self, target: MessagePump | None, number: int, rounds: int) -> bool:
+        self._with = target
         return target is not None and target.post_message(Handled(number, rounds))

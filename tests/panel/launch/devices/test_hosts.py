@@ -20,7 +20,7 @@ from gpu_panel.launch.devices.lines import DeviceTable, build
 from gpu_panel.launch.plan.pane import PlanPane
 from gpu_panel.launch.reviewed import busy_devices
 
-from ....conftest import gpus, slots
+from ....conftest import gpus, slots, wait_for
 from ...machines import NOT_THERE, away, lab, seen
 from ...panel_kit import NOW, StillHosts, panel, settled, shown, until
 
@@ -212,7 +212,7 @@ async def test_the_hosts_of_the_file_and_of_the_preset_are_watched(home):
         await screen.source.watch_hosts(["gpu8", "local", "gpu7"])
         assert [s.host.name for s in hosts.seen] == ["gpu7", "gpu8"]
         await settled(pilot, screen)
-    assert hosts.closed
+    wait_for(lambda: hosts.closed)
 
 
 async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers(home):

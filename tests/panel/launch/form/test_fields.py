@@ -7,6 +7,7 @@ from textual.events import Key
 from textual.widgets import Input
 
 from gpu_engine.spec.schema import keys
+from gpu_panel.common import key_order
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.form.fields import FIELDS, NO_FIELD, rows_of
 from gpu_panel.launch.form.fieldset import More
@@ -32,7 +33,9 @@ def test_a_key_that_has_no_place_in_the_table_gets_a_field_from_the_schema():
     assert (best.width, steps.width) == (0, 9)
 
 
-async def test_they_are_drawn_when_they_are_needed_and_show_the_draft():
+async def test_they_are_drawn_when_they_are_needed_and_show_the_draft(monkeypatch):
+    monkeypatch.setattr(key_order, "PATIENCE", 0.01)  # drawing them takes longer
+    monkeypatch.setattr(key_order, "LONGEST", 10_000)
     async with panel(gpus(2), sets=("train.seed=7", "parallel.mode=single")) as (pilot, screen):
         assert not screen.query("#f-train-seed")
         screen.query_one("CollapsibleTitle").focus()
