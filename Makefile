@@ -24,10 +24,12 @@ test-fast: $(READY)
 	$(VENV)/bin/python -m pytest -q -n 4 --dist loadfile $(FAST)
 
 # Six files at a time, also on two cores: most tests wait for processes. Collected once before that,
-# they are compiled; otherwise each of the six would compile all of them.
+# they are compiled; otherwise each of the six would compile all of them. What fails beside five
+# others is run once more, alone: if it passes then, it is printed, and is no reason to stop.
 tested: $(READY)
 	@$(VENV)/bin/python -m pytest --collect-only -q >/dev/null || true
-	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder \
+	|| { [ $$? = 1 ] && $(VENV)/bin/python -m pytest -v --last-failed --last-failed-no-failures none; }
 
 # The property tests with other examples than before, and ten times as many; every hostile folder
 # against every command.
