@@ -145,9 +145,6 @@ async def test_a_second_tick_turns_single_into_ddp_and_back_and_says_so(folded):
         await pilot.press("minus")
         await settled(pilot, screen)
         assert (screen.draft.ids, screen.draft.mode) == (["0"], "single")
-        await pilot.press("plus", "ctrl+underscore")
-        await settled(pilot, screen)
-        assert (screen.draft.ids, screen.draft.mode) == (["0"], "single")
 
 
 async def test_a_mode_that_the_person_has_chosen_stays(folded):

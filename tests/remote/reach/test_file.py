@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_said_and_never_waited_for(home):
     with pytest.raises(UserError, match="cannot be read"):
         file.read()
     written("# " + "x" * (16 << 20))
-    with pytest.raises(UserError, match="larger than 16 MiB"):
+    with pytest.raises(UserError, match="larger than 1 MiB"):
         file.read()
 
 

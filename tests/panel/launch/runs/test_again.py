@@ -12,6 +12,7 @@ from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import Difference, to_toml
+from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.plan.pane import as_before
 from gpu_panel.run.screen import RunScreen
 
@@ -54,7 +55,7 @@ async def test_its_settings_are_in_the_form_and_what_is_changed_is_said():
         assert screen.review.plan.spec.train.lr == 0.01
 
 
-async def test_from_the_runs_own_screen_and_what_was_unsaved_comes_back():
+async def test_from_the_runs_own_screen_and_what_is_unsaved_is_asked_about():
     run = ended()
     async with panel(slots(2), "ddp", size=(80, 24)) as (pilot, screen):
         screen.query_one("#f-batch-size", Input).value = "6"
@@ -66,13 +67,13 @@ async def test_from_the_runs_own_screen_and_what_was_unsaved_comes_back():
         await pilot.press("Y")
         assert pilot.app.clipboard == "\n".join(run.require_plan().lines)
         await pilot.press("e")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        assert screen.draft.value("batch.size") == 6
+        await pilot.press("y")
         await until(pilot, lambda: screen.draft.run is not None)
         await settled(pilot, screen)
         assert "Task" in screen_text(pilot.app)  # the form has come forward
         assert screen.draft.value("batch.size") == 48
-        await pilot.press("ctrl+underscore")
-        await settled(pilot, screen)
-        assert screen.draft.value("batch.size") == 6
 
 
 def test_what_is_not_set_any_more_is_named_too():
