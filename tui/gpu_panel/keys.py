@@ -114,7 +114,7 @@ KEYS: tuple[Key, ...] = (
     Key("runs.again", "runs", "e", "again", "again",
         "Load this run's settings into the form"),
     Key("runs.remove", "runs", "x", "remove", "remove",
-        "Remove this finished run, or the marked runs, for good; asks first, and says what goes"),
+        "Remove this finished run, or the marked runs; asks, and says what goes"),
     Key("runs.filter", "runs", "slash", "filter", "filter",
         "Show only runs that match what you type, as in state:failed tag:lr"),
     Key("runs.sooner", "runs", "left_square_bracket", "move('up')", "sooner",

@@ -173,7 +173,9 @@ class Fieldset(FocusInView):
     def _widget(self, field: Field) -> Choice | Input:
         name = widget_id(field.key)
         if field.options:
-            return Choice(field.options, id=name, classes="field", notes=field.notes)
+            # Three names of signals are wider than their place.
+            return Choice(field.options, id=name, classes="field", notes=field.notes,
+                          closed=field.key == "run.stop_signal")
         kind = CommandInput if field.key == "task.command" else Input
         box = kind(id=name, classes="field", compact=True)
         box.styles.width = field.width + 1 if field.width else "1fr"
