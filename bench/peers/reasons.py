@@ -48,8 +48,8 @@ Trainer. `accelerate launch` starts no two ranks on CPUs (on GPUs it uses torchr
 Two ranks of the same script, which has no handler for signals. Ctrl-C is SIGINT to the program in
 the foreground (by hand: to both ranks); from outside is SIGTERM to it, and for gpu-panel
 `gpu-engine stop`, whose own start is in the figure. It ends when the last process is gone.
-The figures of gpu-panel are from when a stop sent SIGTERM. With SIGINT a script that does not catch it ends as
-by hand, after Ctrl-C.""",
+The figures of gpu-panel are from when a stop sent SIGTERM. With SIGINT a script that does not
+catch it ends as by hand, after Ctrl-C.""",
     "gpus": """\
 A stand-in for NVIDIA's driver library that answers at once, except for bus rates, for which a real
 one also measures 20 ms. Two processes on each GPU; all figures change once a second. All programs

@@ -105,7 +105,8 @@ def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
     rows = [Row("state", tuple(f.state for f in found)),
             _row("steps", units.count, [f.step for f in found]),
             _row("loss", units.loss, [f.loss for f in found]),
-            *(_row(f"eval {n}", units.loss, [f.evaluation.get(n) for f in found]) for n in names),
+            *(_row(f"eval {clean(n)}", units.loss, [f.evaluation.get(n) for f in found])
+              for n in names),
             _row("time", units.clock, [f.seconds for f in found]),
             _row("samples per s", "{:,.4g}".format, [f.samples_per_s for f in found]),
             _row("GPU memory", units.size, [f.gpu_peak for f in found]),
