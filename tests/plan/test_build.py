@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -124,6 +125,9 @@ def test_the_sentence_reads_as_the_panel_shows_it():
     (spec_of("dp", ["cpu:0"]), slots(2), "parallel.mode", "needs GPUs"),
     (spec_of("ddp", ["cpu:0"], amp__dtype="fp16"), slots(2), "amp.dtype", "bf16 or off"),
     (spec_of("ddp", ["9"]), gpus(2), "devices.ids", "this machine has GPUs 0, 1"),
+    (spec_of("ddp", ["1"]), replace(gpus(1), inherited_visible="0-3",
+                                    visible_variable="CUDA_VISIBLE_DEVICES"), "devices.ids",
+     'this machine has GPU 0, as CUDA_VISIBLE_DEVICES is "0-3"'),
     (spec_of("ddp", []), gpus(2), "devices.ids", "choose at least one"),
     (spec_of("ddp", ["0", "0"]), gpus(2), "devices.ids", "gloo"),
     (spec_of("dp", ["0", "0"]), gpus(2), "devices.ids", "once"),

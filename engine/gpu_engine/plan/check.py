@@ -164,11 +164,15 @@ def counted(spec: RunSpec) -> RunSpec:
 
 
 def _offered(inventory: Inventory) -> str:
-    """The ids of a machine's devices, in words: "GPU 0" is not to be read as no GPU."""
+    """The ids of a machine's devices, in words, and what hides others: "GPU 0" is not to be read
+    as no GPU."""
     ids = ", ".join(d.id for d in inventory.devices) or "no devices"
     what = "" if inventory.is_cpu or not inventory.devices else \
         "GPU " if len(inventory.devices) == 1 else "GPUs "
-    return what + ids
+    visible = inventory.inherited_visible
+    why = "" if visible is None or inventory.is_cpu else \
+        f', as {inventory.visible_variable} is "{visible}"'
+    return what + ids + why
 
 
 def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], list[Problem]]:
