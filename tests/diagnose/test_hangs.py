@@ -72,6 +72,7 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
             assert (hang.rank, hang.works) == (rank, works), (fault, hang)
             assert all(part in hang.text for part in parts), (fault, hang.text)
             assert len(hang.where) == 2
+            assert not any(line.endswith(",") for line in hang.where), hang.where
             if works:  # the others need the cores
                 started[fault].stop(now=True)
         shown = CliRunner().invoke(cli, ["stacks", started["loader"].id, "--rank", "1"]).output

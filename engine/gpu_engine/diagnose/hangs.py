@@ -83,8 +83,7 @@ def behind(views: Sequence[RankView], now: float, failed: Collection[int] = ()) 
     waiting = {v.rank: one for v in views if (one := _waits(v, v.rank in failed)) is not None}
     if not waiting:
         return None
-    where = tuple(f"rank {v.rank}: {_at(v)}, {_does(v, now)}" for v in views
-                  if v.stands is not None)
+    where = tuple(_line(v, now) for v in views if v.stands is not None)
     meetings: dict[tuple[str, int, bool], dict[int, Collective]] = defaultdict(dict)
     for rank, one in sorted(waiting.items(), key=lambda item: item[1].began):
         meetings[one.group, one.number, one.point][rank] = one
@@ -196,7 +195,7 @@ def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], 
         by_place[f"{_does(view, now)}{_and_where(view)}"].append(view.rank)
     text = "; ".join(f"{_ranks(ranks)} {what}" for what, ranks in list(by_place.items())[:3])
     return Hang(f"no step for {longest}: {text}", told[0].rank, all(_works(v, now) for v in told),
-                where=tuple(f"rank {v.rank}: {_at(v)}, {_does(v, now)}" for v in told))
+                where=tuple(_line(v, now) for v in told))
 
 
 # --- who stands still --------------------------------------------------------------------------
@@ -344,6 +343,11 @@ def _does(view: RankView, now: float) -> str:
 def _at(view: RankView) -> str:
     stands = view.stands
     return (stands and (stands.place or next(iter(stands.stack), None))) or "an unknown line"
+
+
+def _line(view: RankView, now: float) -> str:
+    """Where one rank is and what it does, as a line of its own."""
+    return f"rank {view.rank}: {_at(view)}, {_does(view, now).removesuffix(',')}"
 
 
 def _and_where(view: RankView) -> str:
