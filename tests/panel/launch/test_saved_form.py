@@ -139,3 +139,13 @@ def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine():
     draft, said = first_draft("default", ("devices.hosts=gpu1:0", "devices.pick=2"), None)
     assert "give this or devices.hosts, not both" in str(said)
     assert draft.spec() == presets.load("default").spec
+
+
+async def test_a_number_that_no_file_can_have_is_said_and_the_panel_goes_on():
+    async with panel(gpus(2), "ddp") as (pilot, screen):
+        await type_into(pilot, screen, "f-train-lr", "nan")
+        await until(pilot, lambda: any("The form can't be saved" in n.message
+                                       for n in pilot.app._notifications))
+        assert [p.key for p in screen.review.problems] == ["train.lr"]
+        await type_into(pilot, screen, "f-train-lr", "0.002")
+        await until(pilot, lambda: screen.review.plan is not None)

@@ -49,13 +49,13 @@ class Autosave:
                 return
             try:
                 await in_thread(lambda: self._write(form))
-            except OSError as err:
+            except (OSError, ValueError) as err:  # JSON has no nan, which its field refuses too
                 self._screen.notify(f"The form can't be saved: {err}",
                                     severity="warning", markup=False)
 
     def keep_at_once(self, draft: Draft) -> None:
         """Write the form now, as the panel closes."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             if (form := self._unwritten(draft)) is not None:
                 self._write(form)
 
