@@ -14,7 +14,7 @@ DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_r
 """Names with an underscore that are documented all the same: sys._current_frames, os._exit, those
 of named tuples, sys._getframe, the module _thread, the values of a sparse tensor."""
 OURS = {"_compared"}
-"""Put on a class by `common/frozen.py`."""
+"""Put on a class by `common/records.py`."""
 
 ENGINE = {
     "Hugging Face's datasets": {

@@ -248,7 +248,7 @@ def test_loaded_cpu_slots_are_taken_last():
     slots = [Device(f"cpu:{i}", "cpu", f"CPU core {i}", index=i) for i in range(3)]
     loads = (1.0, 0.5, 0.0)
     looks = [
-        Snapshot(float(t), tuple(Sample(d, utilization=u) for d, u in zip(slots, loads)))  # noqa: B905
+        Snapshot(float(t), tuple(Sample(d, utilization=u) for d, u in zip(slots, loads)))
         for t in range(3)
     ]
     assert ids(freest(1, looks, {})) == ["cpu:2"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -92,9 +93,8 @@ def test_what_a_newer_program_writes_is_left_out():
 
 
 def test_a_field_without_a_check_is_refused():
-    from gpu_engine.common.frozen import frozen
 
-    @frozen
+    @dataclass(frozen=True)
     class Odd(schema.Event):
         kind = "odd"
         value: complex

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema, view
 from gpu_engine.events.decode import from_dict
 from gpu_engine.events.paths import events_path
@@ -143,7 +142,7 @@ def test_the_last_checkpoint_and_the_last_evaluations():
 # --- another kind -------------------------------------------------------------------------------
 
 
-@frozen
+@dataclass(frozen=True)
 class Temperature(schema.Event):
     """What somebody adds: its dataclass …"""
 

@@ -214,11 +214,11 @@ def test_all_near_by_each_once(tmp_path: Path) -> None:
 
 def test_a_torch_that_is_too_old_is_passed_over_and_refused_where_it_is_set(tmp_path: Path):
     torch_in(environment(tmp_path / ".venv"), "2.1.2+cu121", "12.1")
-    torch_in(environment(tmp_path / "venv"), "2.2.0+cu121", "12.1")
+    torch_in(environment(tmp_path / "venv"), "2.4.0+cu121", "12.1")
     chosen = choose.of_ranks(None, tmp_path, {"PATH": ""})
     assert chosen.python == str(tmp_path / "venv" / "bin" / "python")
     assert [p.why for p in chosen.passed] == [
-        "has an older torch: torch 2.1.2+cu121 is too old: ranks need torch 2.2 or newer"]
+        "has an older torch: torch 2.1.2+cu121 is too old: ranks need torch 2.4 or newer"]
     named = choose.of_ranks(str(tmp_path / ".venv" / "bin" / "python"), tmp_path, {})
     assert named.problem is not None
-    assert "torch 2.1.2+cu121 is too old: ranks need torch 2.2 or newer" in str(named.problem)
+    assert "torch 2.1.2+cu121 is too old: ranks need torch 2.4 or newer" in str(named.problem)

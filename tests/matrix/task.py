@@ -1,7 +1,7 @@
 # A task of somebody's own, whose file has no `from __future__ import annotations`: its annotations
 # are evaluated, by Python 3.14 only when they are asked for. Python 3.9 has no `int | None`.
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, List, Literal, Optional  # noqa: UP035
+from typing import TYPE_CHECKING, Dict, List, Literal  # noqa: UP035
 
 import torch
 from torch import nn
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Probe(Task):
-    width: Optional[int] = 4
+    width: int | None = 4
     "Units."
     kind: Literal["relu", "tanh"] = "relu"
     rates: List[float] = ()  # noqa: UP006
     table: "Dict[str, int] | None" = None  # noqa: UP006
-    exact: "Optional[Decimal]" = None
+    exact: "Decimal | None" = None
 
     def model(self):
         return nn.Sequential(nn.Linear(4, self.width), nn.ReLU(), nn.Linear(self.width, 2))

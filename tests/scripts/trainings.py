@@ -34,7 +34,7 @@ def layers():
     nets = [torch.nn.Linear(8, 8) for _ in range(4)]
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.05) for net in nets]
     x = torch.randn(16, 8)
-    for net, optimizer in zip(nets, optimizers):  # noqa: B905
+    for net, optimizer in zip(nets, optimizers):
         train((), lambda net=net, x=x: (net(x) - 1).square().mean(), 60, optimizer)
         x = net(x).detach()
 

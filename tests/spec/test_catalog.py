@@ -213,7 +213,7 @@ def test_source_and_import_describe_the_same(home):
 
 @pytest.mark.skipif(not HAS_TORCH, reason="imports the tasks")
 def test_source_and_import_know_the_same_limits():
-    from gpu_engine.common.hints import hints_of
+
     from gpu_engine.common.values import kind_of
     from gpu_engine.training import params
 

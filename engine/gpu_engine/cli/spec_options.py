@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,14 +13,13 @@ import click
 from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common.clean import clean
-from gpu_engine.common.frozen import frozen
 
 if TYPE_CHECKING:
     from gpu_engine.spec.schema import RunSpec
     from gpu_engine.sweep.grid import Member
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class SpecChoice:
     """The spec that the arguments choose."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from gpu_engine.common.files import reason
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import in_toml
 
 
-@frozen
+@dataclass(frozen=True)
 class Problem:
     """One thing that is wrong in a spec: where, what was given and what would be right."""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-PYTHON = (3, 9)
+PYTHON = (3, 10)
 """`worker/__main__.py` has it once more, as it says so to Pythons that can't read this file."""
-TORCH = (2, 2)
+TORCH = (2, 4)
 
 
 def python_too_old(version: Sequence[int]) -> str | None:
     """Why ranks can't run in this Python, by its version, (3, 8, 18): "is Python 3.8.18, and ranks
-    need Python 3.9 or newer". None if they can."""
+    need Python 3.10 or newer". None if they can."""
     if tuple(version[:2]) >= PYTHON:
         return None
     return f"is Python {_dotted(version)}, and ranks need Python {_dotted(PYTHON)} or newer"
@@ -20,7 +20,7 @@ def python_too_old(version: Sequence[int]) -> str | None:
 
 def torch_too_old(version: str) -> str | None:
     """Why ranks can't run with this torch, by its `__version__`: "torch 2.1.2+cu121 is too old:
-    ranks need torch 2.2 or newer". None if they can, or if the version can't be read."""
+    ranks need torch 2.4 or newer". None if they can, or if the version can't be read."""
     if torch_since(version, *TORCH):
         return None
     return f"torch {version} is too old: ranks need torch {_dotted(TORCH)} or newer"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from gpu_engine.common.hints import hints_of
 from gpu_engine.common.values import Bounds, Kind, convert, kind_of
 
 R = TypeVar("R")
@@ -81,7 +80,7 @@ _EXACT = {"int": int, "float": float, "str": str, "bool": bool}
 
 @cache
 def _fields(cls: Any) -> tuple[_Field, ...]:
-    hints = hints_of(cls)
+    hints = get_type_hints(cls, include_extras=True)
     nothing = dataclasses.MISSING
     found = []
     for f in dataclasses.fields(cls):

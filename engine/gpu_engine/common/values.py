@@ -3,7 +3,7 @@
 The form, `--set`, presets, plan.json and the ranks all use these functions. The type of a spec key
 comes from its field in `spec/schema.py`; that of a task's parameter comes from the task's source
 (`spec/catalog.py`) or, in a rank, from the class itself (`training/params.py`).
-Standard library and Python 3.9 syntax only: a rank imports this.
+Standard library only: a rank imports this.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import math
 import os
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gpu_engine.common.clean import escaped
 from gpu_engine.common.files import expanded
-from gpu_engine.common.frozen import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class Bounds:
     """The limits of a number, used in a type: `Annotated[int, Bounds(ge=1)]`. A number with bounds
     must also be finite."""
@@ -54,7 +53,7 @@ class Bounds:
         return " and ".join(f"{how} {limit}" for how, limit in limits if limit is not None)
 
 
-@frozen
+@dataclass(frozen=True)
 class Existing:
     """That a path must be there when a run starts, used in a type: `Annotated[str,
     Existing("file")]`. A relative one starts at the ranks' folder. An empty text names nothing."""
@@ -71,7 +70,7 @@ class Existing:
         return f"there is no such {self.what}" + ("" if full == str(path) else f": {full}")
 
 
-@frozen
+@dataclass(frozen=True)
 class OneOf:
     """The choices for a text that come from a registry, used in a type:
     `Annotated[str, OneOf(modes.names)]`."""
@@ -80,7 +79,7 @@ class OneOf:
     """Called whenever the choices are needed, as a registry may grow."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Kind:
     """A type of value."""
 

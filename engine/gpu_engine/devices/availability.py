@@ -27,11 +27,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from gpu_engine.common import units
 from gpu_engine.common.errors import TooFew
-from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.leases import Holder, key
 from gpu_engine.devices.records import HARDWARE_REASONS, Device, DeviceProcess, Sample, Snapshot
 
@@ -47,7 +47,7 @@ CPU_BUSY, CPU_SHARED = 0.90, 0.50
 """Utilisation from which a CPU slot is busy, and from which it is said of a free one, 0 to 1."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Availability:
     """Whether a device may be taken, and the reason in words that a person can act on."""
 

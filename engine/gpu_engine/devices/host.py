@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import HostSample
 
 _DISK_EVERY = 5.0
@@ -17,7 +17,7 @@ _NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali
 interface too."""
 
 
-@frozen
+@dataclass(frozen=True)
 class CoreTimes:
     """Clock ticks since boot of one logical CPU, or of all: proc(5), /proc/stat."""
 

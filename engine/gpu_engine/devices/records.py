@@ -11,10 +11,8 @@ Sizes are bytes, rates per second, temperatures degrees Celsius, power watts, sh
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
-
-from gpu_engine.common.frozen import frozen
 
 ProcessKind = Literal["compute", "graphics", "mps"]
 
@@ -25,7 +23,7 @@ HARDWARE_REASONS = frozenset({TOO_HOT, POWER_BRAKE, HARDWARE_SLOWDOWN})
 wrong with its cooling or its power supply."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Device:
     """One thing that a rank can run on; nothing here changes while the program runs."""
 
@@ -67,7 +65,7 @@ class Device:
         return f"{self.kind.upper()} {number}"
 
 
-@frozen
+@dataclass(frozen=True)
 class DeviceProcess:
     """A process that holds a GPU, as the driver and the host see it."""
 
@@ -88,7 +86,7 @@ class DeviceProcess:
     """Share of this GPU's time that it used, 0 to 1."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Sample:
     """One reading of one device."""
 
@@ -148,7 +146,7 @@ class Sample:
     """Bytes per second over the bus, seen from the GPU. Read only on request: it takes 40 ms."""
 
 
-@frozen
+@dataclass(frozen=True)
 class HostSample:
     """One reading of the machine."""
 
@@ -163,7 +161,7 @@ class HostSample:
     """Bytes per second."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Inventory:
     """The devices that were found on this machine, and how."""
 
@@ -198,7 +196,7 @@ class Inventory:
         return starts[0] if len(starts) == 1 else None
 
 
-@frozen
+@dataclass(frozen=True)
 class Snapshot:
     """One reading of all devices and the machine."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.reader import Tail
@@ -22,7 +22,7 @@ _MOST = 1024
 """Devices of a machine."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One device at one moment; fields as in `schema.Devices`."""
 
@@ -33,7 +33,7 @@ class Reading:
     others: float | None = None
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class DeviceTimes:
     """The last readings of one device, oldest first."""
 

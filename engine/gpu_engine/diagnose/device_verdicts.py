@@ -7,12 +7,11 @@ A processor has none of these figures, so nothing is said of runs on one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from statistics import median
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import HARDWARE_REASONS
 from gpu_engine.diagnose.device_times import DeviceTimes, Reading, idle
 from gpu_engine.diagnose.steps import Parts
@@ -36,7 +35,7 @@ IDLE_BY_PYTHON, IDLE_BY_WAITING = 0.3, 0.1
 """For how much of the time the device has nothing to do."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """One thing that makes a run slow, or is about to end it."""
 

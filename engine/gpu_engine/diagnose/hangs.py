@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
-from gpu_engine.common.frozen import frozen
 from gpu_engine.events.schema import Collective
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _IN_LIBRARY = (
 """What a rank does in calls of a library, by the path of the innermost that is known."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Hang:
     """Why ranks make no step."""
 
@@ -200,7 +200,7 @@ def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], 
 
 # --- who stands still --------------------------------------------------------------------------
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Standstill:
     """Where a rank stands still, and for how long."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.frozen import frozen
 from gpu_engine.diagnose import steps
 from gpu_engine.events.paths import events_path, ranks_with_files
 
@@ -21,7 +21,7 @@ ENOUGH = 50
 """Steady steps that a median needs."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Steady:
     """The steps of a run's last attempt after its first ones."""
 
@@ -32,7 +32,7 @@ class Steady:
     """Seconds, of the slowest rank, without saving and evaluation."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Regression:
     """How the steps of a second run compare with those of a first."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
-from gpu_engine.common.frozen import frozen
 from gpu_engine.events import reader, schema
 from gpu_engine.events.rank_view import ALWAYS, RankView
 
@@ -29,7 +29,7 @@ LAST = 30.0
 """Seconds that "the last steps" took, at least if there are so many."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What the time of some steps of one rank went into."""
 

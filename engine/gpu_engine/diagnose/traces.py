@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from math import inf
 from operator import attrgetter
@@ -19,7 +20,6 @@ from statistics import median
 import msgspec
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.frozen import frozen
 from gpu_engine.diagnose import steps, trace_files
 from gpu_engine.events.schema import Trace
 from gpu_engine.runs.folder import Run
@@ -51,7 +51,7 @@ class _File(msgspec.Struct):
     traceEvents: list[_Range]
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Operator:
     """An operator, or a kernel of a GPU."""
 
@@ -61,7 +61,7 @@ class Operator:
     calls: int
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Gap:
     """A time in which nothing ran."""
 
@@ -70,7 +70,7 @@ class Gap:
     before: str
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Summary:
     """A trace at a glance. Shares are of the time `of`, 0 to 1."""
 

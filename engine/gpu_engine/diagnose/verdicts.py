@@ -7,12 +7,11 @@ sources. A rule that lacks a figure, or has too few steps, says nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import median, median_high
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
-from gpu_engine.common.frozen import frozen
 from gpu_engine.diagnose import device_verdicts, steps
 from gpu_engine.diagnose.device_times import DeviceTimes
 from gpu_engine.diagnose.device_verdicts import Verdict
@@ -38,7 +37,7 @@ ALONE = 0.1
 OWN_PARTS = ("data", "copy", "forward", "backward", "optimizer", REST)
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class RankTimes:
     """What the rules know of one rank."""
 

@@ -26,7 +26,7 @@ _TYPES: dict[str, Any] = {
     "tuple[int | None, ...]": tuple[_Whole | None, ...],
     "tuple[str | None, ...]": tuple[str | None, ...],
     "tuple[float | None, ...]": tuple[float | None, ...]}
-"""The type for each annotation, which is a text: Python 3.9 can't evaluate `int | None`."""
+"""The type for each annotation, which is a text; an int is a whole number that fits."""
 _BY_NUMBER = {"Mapping[int, Other] | None": Other, "Mapping[int, Collective] | None": Collective}
 """Annotations of records by their numbers."""
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -15,7 +15,8 @@ training that has converged looks the same.
 
 from __future__ import annotations
 
-from gpu_engine.common.frozen import frozen
+from dataclasses import dataclass
+
 from gpu_engine.events import schema
 
 WINDOW = 50
@@ -28,7 +29,7 @@ FALLEN = 0.5
 """Before that it was at most this times the first mean, in two means in a row."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """A loss that has diverged. Losses are means over `WINDOW` steps."""
 

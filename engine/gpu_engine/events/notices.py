@@ -3,7 +3,7 @@ each kind its code, the sentence with its numbers, and the lines that would mend
 
 Codes are for programs: one is never given another meaning.
 
-Standard library and Python 3.9 syntax only: a rank imports this in any environment that has torch.
+Standard library only: a rank imports this in any environment that has torch.
 """
 
 from __future__ import annotations

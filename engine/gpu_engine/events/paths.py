@@ -1,6 +1,6 @@
 """The paths of a rank's files in a run folder.
 
-Standard library and Python 3.9 syntax only, like `schema`.
+Standard library only, like `schema`.
 """
 
 from __future__ import annotations

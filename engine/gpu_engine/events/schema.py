@@ -9,19 +9,17 @@ To add a kind, add its class here and a function in `view`: it is written, read 
 annotations (see `decode`). These may be `int` (a whole number from 0), `float`, `str`, each also
 with `| None`, the tuples and mappings that `decode` knows, and `Named`.
 
-Standard library and Python 3.9 syntax only: a rank imports this in any environment that has torch.
+Standard library only: a rank imports this in any environment that has torch.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import field
-from typing import ClassVar, Dict, Optional, TypeVar  # noqa: UP035
+from dataclasses import dataclass, field
+from typing import ClassVar, Dict, TypeVar  # noqa: UP035
 
-from ..common.frozen import frozen  # relative: see `writer`
-
-Named = Dict[str, Optional[float]]  # noqa: UP006
+Named = Dict[str, float | None]  # noqa: UP006
 """Values by name. In the line they stand beside the event's own fields. None: a value that could
 not be read."""
 
@@ -35,7 +33,7 @@ KINDS: dict[str, type[Event]] = {}
 """Every kind of event by its name."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Event:
     """What all events have."""
 
@@ -47,7 +45,7 @@ class Event:
         KINDS[cls.kind] = cls
 
 
-@frozen
+@dataclass(frozen=True)
 class Start(Event):
     """A rank has begun an attempt."""
 
@@ -70,7 +68,7 @@ class Start(Event):
     """The number of this process among them, from 2."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Schedule(Event):
     """What this attempt is going to do."""
 
@@ -86,7 +84,7 @@ class Schedule(Event):
     first_step: int = 0
 
 
-@frozen
+@dataclass(frozen=True)
 class Other:
     """Steps of a second or further optimizer in a person's own script. Fields as in `Step`."""
 
@@ -100,7 +98,7 @@ class Other:
     loss_last: float | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Step(Event):
     """The optimizer steps since the last event of this kind."""
 
@@ -131,7 +129,7 @@ class Step(Event):
     """The steps of further optimizers, by the optimizer's number, from 1."""
 
 
-@frozen
+@dataclass(frozen=True)
 class StepTime(Event):
     """What the time since the last event of this kind was spent on, in seconds. A part that can't
     be seen is None. What the parts leave of `seconds` is the rest."""
@@ -175,7 +173,7 @@ PARTS = ("data", "copy", "forward", "backward", "wait", "optimizer", "save", "ev
 """The fields of `StepTime` that are parts of its seconds."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Training(Event):
     """A script starts another training in the same process."""
 
@@ -190,7 +188,7 @@ class Training(Event):
     """The number of its optimizer."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Memory(Event):
     """The rank's memory, in bytes; for GPUs one entry per device."""
 
@@ -207,7 +205,7 @@ class Memory(Event):
     where it never did."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Devices(Event):
     """The figures of the devices of one machine, which its supervisor writes to `devices.jsonl`
     every few seconds. One entry for each device, null if it is not known; a list is left out if
@@ -232,7 +230,7 @@ class Devices(Event):
     """The share of the device's time that processes use which are not this run's, 0 to 1."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Metric(Event):
     """Values that the task or the script logs."""
 
@@ -241,7 +239,7 @@ class Metric(Event):
     values: Named
 
 
-@frozen
+@dataclass(frozen=True)
 class Eval(Event):
     """The result of an evaluation."""
 
@@ -250,7 +248,7 @@ class Eval(Event):
     values: Named
 
 
-@frozen
+@dataclass(frozen=True)
 class Checkpoint(Event):
     """A checkpoint was written."""
 
@@ -264,7 +262,7 @@ class Checkpoint(Event):
     """For how many of these seconds training waited."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Phase(Event):
     """The heartbeat, once a second: what the rank is doing."""
 
@@ -283,7 +281,7 @@ class Phase(Event):
     """What the rank is doing or waiting for, if the phase says too little."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Collective:
     """One collective operation that a rank has begun, as torch's flight recorder has it."""
 
@@ -303,7 +301,7 @@ class Collective:
     """Whether it is a send or receive between two ranks, which are counted apart."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Stands(Event):
     """The rank has made no step for ten seconds: where it is. Written again when that has changed,
     and seldom while it only works on."""
@@ -326,7 +324,7 @@ class Stands(Event):
     """The line of a worker of its loader that has not brought an example yet."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Trace(Event):
     """The rank has written the trace that a person has asked for, or could not."""
 
@@ -340,7 +338,7 @@ class Trace(Event):
     """Why there is none."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Warning(Event):
     """Something that a person should know about, though training goes on."""
 
@@ -353,7 +351,7 @@ class Warning(Event):
     """With a code: the lines of a script that would mend it."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Error(Event):
     """The error with which the rank fails."""
 
@@ -372,7 +370,7 @@ class Error(Event):
     """With run.oom_snapshot, the lines that held most memory: "6.2 GiB by train.py:40 in main"."""
 
 
-@frozen
+@dataclass(frozen=True)
 class End(Event):
     """The rank ends."""
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Event
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from gpu_engine.events.frequent import EventBatch, EventOrBatch
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The progress of a whole run. If several processes train as one rank, the first counts."""
 
@@ -46,7 +45,7 @@ class Progress:
         return min(self.step / self.total_steps, 1.0)
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
     """The last checkpoint that was written."""
 

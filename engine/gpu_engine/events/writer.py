@@ -1,7 +1,7 @@
 """Writing events: as the JSON objects in the lines of a rank's file, which `decode` reads; one
 writer per file, and only whole lines, in one `write` per call.
 
-Standard library and Python 3.9 syntax only, like `schema`.
+Standard library only, like `schema`.
 """
 
 from __future__ import annotations

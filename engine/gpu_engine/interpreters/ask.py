@@ -17,12 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import open_file
-from gpu_engine.common.frozen import frozen
 from gpu_engine.interpreters import build
 from gpu_engine.interpreters.build import Build
 
@@ -46,7 +46,7 @@ _ASK_AGAIN = 30.0
 """Seconds after which one that did not answer in time is asked again."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What is known of an interpreter."""
 

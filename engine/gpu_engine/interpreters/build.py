@@ -7,8 +7,8 @@ tools/generate_torch_version.py), so the file is read and nothing is executed.
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.torch_words import torch_words
 
 ROCM = "rocm6.4"
@@ -18,7 +18,7 @@ _CUDA = ((13, "cu130"), (12, "cu126"), (11, "cu118"))
 versions are compatible within a major one."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Build:
     """What torch/version.py says."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.files import expanded
-from gpu_engine.common.frozen import frozen
 from gpu_engine.interpreters import ask, read
 from gpu_engine.interpreters.ask import Seen
 
@@ -18,7 +18,7 @@ _MOST = 60
 """Interpreters in the list to choose from."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """An interpreter, and why it is considered."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.common.frozen import frozen
 from gpu_engine.interpreters import ask, candidates, install
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.candidates import Place
@@ -22,7 +22,7 @@ _NAMED = 4
 """Interpreters without torch that a sentence names."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Passed:
     """An interpreter that was passed over."""
 
@@ -36,7 +36,7 @@ class Passed:
         return f"{_called(self.place)} {self.why}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """The interpreter of the ranks."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import open_inside
-from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import environment, interpreter, logind, notifier, preflight
@@ -29,7 +28,7 @@ from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
 from gpu_engine.spec.write import to_toml
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A spec that was checked and planned on this machine, but not started yet."""
 

@@ -13,16 +13,16 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.ask_program import answer
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.own_programs import own_program
 
 _IN_SESSION = re.compile(r"/session-[^/]*\.scope")
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Decision:
     """How to start a supervisor."""
 

@@ -101,14 +101,8 @@ def _wrap_backward(undo: _Undo) -> Any:
     return backward
 
 
-def _scaler() -> Any:
-    """torch's GradScaler class, which was elsewhere before torch 2.3."""
-    found = getattr(torch.amp, "GradScaler", None)
-    return found if found is not None else torch.cuda.amp.GradScaler
-
-
 def _wrap_scaler(undo: _Undo) -> list[Any]:
-    scaler = _scaler()
+    scaler = torch.amp.GradScaler
     ours: list[Any] = []
 
     def wrap(cls: Any) -> None:

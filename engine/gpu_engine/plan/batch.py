@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
-from gpu_engine.common.frozen import frozen
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 
 
-@frozen
+@dataclass(frozen=True)
 class Batch:
     """The batch arithmetic: global_size = per_gpu × replicas × accumulate."""
 
@@ -29,7 +29,7 @@ class Batch:
                 f"× {self.replicas} {many} × {self.accumulate}")
 
 
-@frozen
+@dataclass(frozen=True)
 class LearningRate:
     """The learning rate and how it came about.
 
@@ -51,7 +51,7 @@ class LearningRate:
                 f"({self.rule}, reference batch {self.reference_batch:,})")
 
 
-@frozen
+@dataclass(frozen=True)
 class Layout:
     """Which ranks are planned, among how many, and where all of them meet."""
 

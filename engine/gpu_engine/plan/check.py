@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.protocol import hides_all
 from gpu_engine.devices.records import Device, Inventory
@@ -29,7 +28,7 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.steps import parse_steps
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Checked:
     """A spec that was checked against a machine's devices."""
 

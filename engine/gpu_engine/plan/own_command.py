@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.common.frozen import frozen
 from gpu_engine.plan.wrappers import is_python, module_or_script, name_of, program, unwrapped
 from gpu_engine.spec.schema import RunSpec, keys, known_keys
 
@@ -190,7 +190,7 @@ def in_shell(command: Sequence[str]) -> bool:
     return name in _SHELLS or name.endswith(".sh")
 
 
-@frozen
+@dataclass(frozen=True)
 class Said:
     """What a command's own words say of devices and ranks."""
 

@@ -4,12 +4,11 @@ the standard library alone: the rank reads its plan with them, in whatever envir
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from gpu_engine.common import units
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.masked import shown_env, shown_words
 from gpu_engine.common.records import read_record
 from gpu_engine.common.torch_words import torch_words
@@ -28,7 +27,7 @@ _LOG = re.compile(r"((ranks/)?\w[\w.-]*)?")
 WORKER = str(Path(__file__).parents[1] / "worker" / "__main__.py")
 """The rank's program, as a file: it runs in any interpreter that has torch."""
 
-@frozen
+@dataclass(frozen=True)
 class DeviceUse:
     """A device as one rank uses it: the physical one, and the name the rank sees it by."""
 
@@ -42,7 +41,7 @@ class DeviceUse:
     """Bytes on the device; of the machine for a CPU slot."""
 
 
-@frozen
+@dataclass(frozen=True)
 class RankPlan:
     """One rank: its numbers, and the devices that it uses, several under DataParallel."""
 
@@ -64,7 +63,7 @@ class RankPlan:
         return f"{where} rank {self.rank}" + (f" on {self.host}" if self.host else "")
 
 
-@frozen
+@dataclass(frozen=True)
 class Process:
     """One process that the supervisor starts: argument list, added environment, where."""
 
@@ -83,7 +82,7 @@ class Process:
     """The machine that it is started on, as devices.hosts names it; None: this one."""
 
 
-@frozen
+@dataclass(frozen=True)
 class PartOf:
     """The run on several machines, or on another one, of which a run is this machine's part."""
 
@@ -93,7 +92,7 @@ class PartOf:
     """The machine that has started it."""
 
 
-@frozen
+@dataclass(frozen=True)
 class ResumeFrom:
     """The checkpoint that one attempt was told to go on from."""
 
@@ -103,7 +102,7 @@ class ResumeFrom:
     """For this attempt alone: a restart goes on from what that one saved."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Sending:
     """What one host would be sent of the code."""
 
@@ -123,7 +122,7 @@ class Sending:
                 f"{self.folder}")
 
 
-@frozen
+@dataclass(frozen=True)
 class Code:
     """The code that a run's hosts are sent."""
 
@@ -142,7 +141,7 @@ class Code:
                 f"{self.folder}")
 
 
-@frozen
+@dataclass(frozen=True)
 class Interpreter:
     """The interpreter that the ranks of a task run in."""
 
@@ -168,7 +167,7 @@ class Interpreter:
         return f"{self.path}: {', '.join(told) or 'did not say what it has'} ({self.why})"
 
 
-@frozen
+@dataclass(frozen=True)
 class LaunchPlan:
     """Everything that one node starts for one run. Its fields are given by name."""
 

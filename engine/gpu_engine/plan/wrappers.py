@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 
-from gpu_engine.common.frozen import frozen
 
-
-@frozen
+@dataclass(frozen=True)
 class _Wrapper:
     """A program whose arguments end in another command."""
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import Whole, read_record
 from gpu_engine.devices.leases import held, shared
 from gpu_engine.queue import order
@@ -30,7 +30,7 @@ is stopped. Then it is waited for no longer."""
 log = logging.getLogger(__name__)
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Said:
     """What stands in a place."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.frozen import frozen
 from gpu_engine.report import columns
 from gpu_engine.runs import folder, summary
 from gpu_engine.runs.query import Query
@@ -26,7 +26,7 @@ _MAY_LACK = ("steps", "loss", "best eval", "")
 ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Order:
     """In which order runs are listed."""
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, UserError
-from gpu_engine.common.frozen import frozen
 
 LEAST = 64 << 20
 """Free bytes that a run needs to start. With less its logs would soon be cut, and only a toy
@@ -31,7 +31,7 @@ _UNWRITTEN = re.compile(r"PytorchStreamWriter failed writing|file write failed|i
 """Errors of torch's own writers, which do not say why a write failed."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Room:
     """The free space on a folder's disk."""
 

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import Whole, find_record
 
 FILE = "environment.json"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Environment:
     """Of the last attempt. None: not known."""
 

@@ -26,7 +26,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import procs
@@ -43,7 +43,6 @@ from gpu_engine.common.files import (
     why_not_inside,
     write_json_inside,
 )
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.paths import parts_folder, runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
@@ -67,7 +66,7 @@ _ENDING = 5.0
 """Seconds in which a supervisor is gone once its run has ended."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """A run folder."""
 

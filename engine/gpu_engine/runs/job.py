@@ -9,12 +9,11 @@ state without asking. Standard library only: a rank imports this.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import units
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
 
@@ -46,7 +45,7 @@ _WHY_OVER = {
 }
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """What was asked of Slurm when the job was submitted."""
 
@@ -57,7 +56,7 @@ class Request:
     """Further options of sbatch, as KEY=VALUE or KEY."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job, as Slurm described it last. Times are Unix seconds."""
 

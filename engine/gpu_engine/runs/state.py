@@ -6,10 +6,9 @@ A file in which any field has a value that it can't have counts as no state at a
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import Pid, UnixTime, Whole, read_record
 from gpu_engine.common.values import Bounds
 
@@ -22,7 +21,7 @@ Status = Annotated[int, Bounds(ge=-(1 << 31), le=1 << 31)]
 EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadable": 1}
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class RankProcess:
     """A process that the supervisor started for the run."""
 
@@ -33,7 +32,7 @@ class RankProcess:
     """Its exit status, the negative signal number if a signal ended it; None while it runs."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Cause:
     """Why a run failed: the rank that failed first, and its error."""
 
@@ -58,7 +57,7 @@ class Cause:
         return first if self.who is None else f"{self.who}: {first}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something about a run that nobody would see from how it ends: it goes on, and may complete,
     but does not do what it seems to do."""
@@ -74,7 +73,7 @@ class Notice:
     """Where it began, if it has a place: a loss that is not finite."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """One start of all ranks, and how it ended."""
 
@@ -91,7 +90,7 @@ class AttemptRecord:
     """In a Slurm job: how often that had been requeued when this attempt began; else None."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class State:
     """The state of a run. Two states are never in state.json but found by the reader: *lost* if
     the supervisor is gone, *unreadable* if neither state.json nor the lock can be read, so that

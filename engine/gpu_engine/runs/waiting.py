@@ -26,7 +26,6 @@ from pathlib import Path
 
 from gpu_engine.common import procs, units
 from gpu_engine.common.files import json_inside, read_json, write_json_inside
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import Pid, UnixTime, Whole, find_record
 from gpu_engine.runs.state import State
 
@@ -35,7 +34,7 @@ _BEGINNING = 10.0
 """Seconds in which the waiter that a new run has started should be there."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Wants:
     """The devices that a run waits for."""
 
@@ -87,7 +86,7 @@ class Entry(Wants):
     late for its devices."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Board:
     """What the waiter of a machine has decided last."""
 
@@ -201,7 +200,7 @@ def judge(recorded: State, run: Path, *, held: bool) -> State | None:
     return replace(recorded, reason=reasons(folder_beside(run), entry.host).of(run.name, entry))
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Reasons:
     """What the runs of one machine wait for, as far as its waiter has told."""
 

@@ -11,13 +11,13 @@ import ast
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError, meant
 from gpu_engine.common.files import expanded, reason
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.hints import text_of
 from gpu_engine.common.values import ANY, Kind, json_value
 from gpu_engine.spec import param_source
@@ -25,7 +25,7 @@ from gpu_engine.spec import param_source
 _ONE_AT_A_TIME = threading.Lock()
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class TaskField:
     """One parameter of a task."""
 
@@ -41,7 +41,7 @@ class TaskField:
     """The type of its value, as far as the source tells."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class TaskInfo:
     """A task class as its source shows it."""
 
@@ -98,7 +98,7 @@ def describe(use: str, *, cwd: Path | None = None) -> TaskInfo:
                     bool(methods & {"check", "__post_init__"}))
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Source:
     """One file: the classes it defines, and where it imports names from."""
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-
-from gpu_engine.common.frozen import frozen
+from dataclasses import dataclass
 
 LOCAL = "local"
 """The name of this machine among the hosts: its agent is a child process, without ssh."""
@@ -26,7 +25,7 @@ class BadName(ValueError):
     """A text that is no host's name or no device's id: says which, and what would do."""
 
 
-@frozen
+@dataclass(frozen=True)
 class HostDevices:
     """An entry of `devices.hosts`: a host, and those of its devices that take part."""
 

@@ -8,17 +8,17 @@ strategy, or name an existing one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.common.frozen import frozen
 
 _KEY = "parallel.mode"
 MEETING_PORT = 29500
 """Where the ranks of several machines meet unless another is named, as with torchrun."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Mode:
     """One mode: its names, its ranks and replicas, what it needs, how it is launched."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError, meant, telling
 from gpu_engine.common.files import expanded, open_file, write_atomic
-from gpu_engine.common.frozen import frozen
 from gpu_engine.spec.read import from_dict, in_our_words, read_toml
 from gpu_engine.spec.schema import RunSpec, keys
 from gpu_engine.spec.write import Difference, compare, to_dict
@@ -27,7 +27,7 @@ LONGEST_DESCRIPTION = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Preset:
     """A preset file and its content."""
 

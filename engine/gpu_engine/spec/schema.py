@@ -11,13 +11,11 @@ other and this machine. Standard library only: a rank imports this.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from gpu_engine.common.frozen import frozen
-from gpu_engine.common.hints import hints_of
 from gpu_engine.common.values import Bounds, Kind, OneOf, kind_of
 from gpu_engine.spec import modes
 
@@ -30,7 +28,7 @@ Positive = Annotated[float, Bounds(gt=0)]
 ModeName = Annotated[str, OneOf(modes.names)]
 
 
-@frozen
+@dataclass(frozen=True)
 class TaskSpec:
     """What is trained: a task class (`use`) or the person's own command, never both."""
 
@@ -43,7 +41,7 @@ class TaskSpec:
     """The task's own fields, by name."""
 
 
-@frozen
+@dataclass(frozen=True)
 class DevicesSpec:
     """Which devices: named (`ids`), the freest at launch (`pick`), or other machines' (`hosts`).
     With none of these: the freest one in mode single, in other modes all that are free."""
@@ -63,7 +61,7 @@ class DevicesSpec:
     """Use GPUs even if another run holds them or another process computes on them."""
 
 
-@frozen
+@dataclass(frozen=True)
 class ParallelSpec:
     """How the work is spread over devices and machines."""
 
@@ -95,7 +93,7 @@ class ParallelSpec:
     """DDP: look for parameters that a step did not use (slower)."""
 
 
-@frozen
+@dataclass(frozen=True)
 class BatchSpec:
     """How many examples a step sees: global = per_gpu × replicas × accumulate."""
 
@@ -107,7 +105,7 @@ class BatchSpec:
     """Backward passes per step: 2 halve the memory for the same global batch."""
 
 
-@frozen
+@dataclass(frozen=True)
 class AmpSpec:
     """Mixed precision."""
 
@@ -118,7 +116,7 @@ class AmpSpec:
     it. false: leave the setting of PyTorch or the task alone."""
 
 
-@frozen
+@dataclass(frozen=True)
 class TrainSpec:
     """How long to train, how fast, and what to keep."""
 
@@ -168,7 +166,7 @@ class TrainSpec:
     wait for ever."""
 
 
-@frozen
+@dataclass(frozen=True)
 class ProcessSpec:
     """How the processes are run: the section [run]."""
 
@@ -199,7 +197,7 @@ class ProcessSpec:
     is allocated is noted from the start, about 2 µs each time by torch's own figure."""
 
 
-@frozen
+@dataclass(frozen=True)
 class RunSpec:
     """Everything a person chooses about one run."""
 
@@ -227,7 +225,7 @@ LONGEST_NAME = 80
 """How many characters `name` may have."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Key:
     """A key of the spec, read from its field."""
 
@@ -258,7 +256,7 @@ def _keys(mode_names: tuple[str, ...]) -> Mapping[str, Key]:
     """`keys`, cached for a set of modes."""
     found = {"name": Key("name", kind_of(str), RunSpec().name)}
     for section, cls in SECTIONS.items():
-        hints, empty = hints_of(cls), cls()
+        hints, empty = get_type_hints(cls, include_extras=True), cls()
         for f in fields(cls):
             dotted = f"{section}.{f.name}"
             found[dotted] = Key(dotted, kind_of(hints[f.name]), getattr(empty, f.name))

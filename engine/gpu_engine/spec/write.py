@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import copy
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_engine.common import masked
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import ANY, parse, quote, show
 from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
 from gpu_engine.spec.typed_command import split
@@ -37,7 +36,7 @@ def for_people(spec: RunSpec) -> RunSpec:
         spec.task, command=None if command is None else masked.shown_words(command)))
 
 
-@frozen
+@dataclass(frozen=True)
 class Difference:
     """A key that two specs have different values for, both as text that `--set` parses."""
 

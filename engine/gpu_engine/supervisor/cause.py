@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpu_engine.common import exit_status
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.nccl import own_fault
 from gpu_engine.events import schema
 from gpu_engine.events.reader import backwards
@@ -32,7 +31,7 @@ _NOT_COMPILED = re.compile(r'^  File "[^"\n]*", line \d+\n(?: .*\n)*'
                            r"(?:SyntaxError|IndentationError|TabError): .*\s*\Z", re.MULTILINE)
 _WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"})
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The failure of one rank's process."""
 

@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import sys
 import sysconfig
 import textwrap
@@ -135,7 +136,7 @@ def _docs(cls: type[Task]) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError):
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, text in zip(body, body[1:]):
+        for field, text in itertools.pairwise(body):
             if (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
                     and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
                     and isinstance(text.value.value, str)):

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.floors import torch_since
 
 _NOTHING = nullcontext()
 _TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -48,7 +47,7 @@ class Precision:
         self.dtype = _TYPES[dtype]
         self._device = device_type
         self._check = leave_out_nonfinite
-        self._scaler = _scaler(device_type) if dtype == "fp16" else None
+        self._scaler = torch.amp.GradScaler(device_type) if dtype == "fp16" else None
         self._scale = self._scaler.get_scale() if self._scaler else 1.0
         if tf32:
             allow_tf32()
@@ -116,17 +115,6 @@ class Precision:
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
             self._scale = self._scaler.get_scale()
-
-
-def _scaler(device_type: str) -> torch.amp.GradScaler:
-    """A gradient scaler. Raises UserError if this torch has none for such a device."""
-    if torch_since(torch.__version__, 2, 3):
-        return torch.amp.GradScaler(device_type)
-    if device_type != "cuda":
-        raise UserError(f"amp.dtype = \"fp16\" on {device_type} needs torch 2.3 or newer, and this "
-                        f"is torch {torch.__version__}; take bf16 or off, or a newer torch")
-    older: Any = torch.cuda.amp.GradScaler
-    return older()
 
 
 def allow_tf32() -> None:

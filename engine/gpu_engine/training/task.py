@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpu_engine.common.floors import torch_since
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -174,7 +172,6 @@ def batch_size(batch: Any) -> int:
 
 def fusable(model: nn.Module) -> bool:
     """Whether AdamW's fused kernel (one launch instead of hundreds) takes all parameters."""
-    import torch
 
-    kinds = ("cpu", "cuda") if torch_since(torch.__version__, 2, 4) else ("cuda",)
-    return all(p.is_floating_point() and p.device.type in kinds for p in model.parameters())
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda")
+               for p in model.parameters())

@@ -7,8 +7,8 @@ syntax is that of any Python, so that one that is too old can say so.
 
 import sys
 
-if sys.version_info < (3, 9):  # noqa: UP036 - it may be one that was named in run.python
-    sys.stderr.write("{} is Python {}.{}.{}, and ranks need Python 3.9 or newer\n".format(
+if sys.version_info < (3, 10):  # noqa: UP036 - it may be one that was named in run.python
+    sys.stderr.write("{} is Python {}.{}.{}, and ranks need Python 3.10 or newer\n".format(
         sys.executable, *sys.version_info[:3]))
     sys.exit(2)
 

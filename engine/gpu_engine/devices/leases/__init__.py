@@ -13,13 +13,12 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import reason
-from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import Pid, read_record
 from gpu_engine.devices.leases import held, shared
 from gpu_engine.devices.records import Device
@@ -29,7 +28,7 @@ _PATIENCE = 0.3
 goes a moment after the other."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Holder:
     """Who holds a device, by the file's owner and otherwise in the holder's own words: every field
     but `device` may be unknown. Texts are harmless to show."""
@@ -147,13 +146,13 @@ def _holders(folder: Path) -> Iterator[Holder]:
             yield from _read(file)
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Leased:
     key: str
     label: str = ""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Said:
     devices: tuple[_Leased, ...]
     run: str | None = None

@@ -22,12 +22,12 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import held, remove_temporary
-from gpu_engine.common.frozen import frozen
 
 LONGEST = 32 << 10
 """Bytes that such a file may have."""
@@ -38,7 +38,7 @@ _OURS_TO_MEND = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors of this process or machine: to pass over a file for them would be to overlook a lease."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """Such a file of any user, this one's included."""
 

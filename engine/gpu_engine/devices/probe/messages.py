@@ -5,15 +5,15 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 HEAD = struct.Struct("<I")
 """The header of a message: the length of its pickle in bytes."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Discover:
     """Find a backend's devices; answered by `Found`."""
 
@@ -25,7 +25,7 @@ class Discover:
     """How many seconds one device may take."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Read devices again and again from now on; answered by `Looked` each time."""
 
@@ -38,21 +38,21 @@ class Watch:
     reply is sent without waiting for it any longer."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class WatchBus:
     """Read the bus rates of these devices only, from now on."""
 
     device_ids: frozenset[str]
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """The devices that were found."""
 
     inventory: Inventory
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Looked:
     """One reading of all watched devices."""
 
@@ -63,7 +63,7 @@ class Looked:
     of a machine; minus infinity before the first."""
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Broken:
     """The driver can't be used at all; the probe ends."""
 

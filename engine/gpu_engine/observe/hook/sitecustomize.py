@@ -185,7 +185,7 @@ def _after(loader):
 
 def _install():
     if not os.environ.get("GPU_PANEL_RUN") or not os.environ.get("GPU_PANEL_RANK") \
-            or sys.version_info < (3, 9) \
+            or sys.version_info < (3, 10) \
             or any(type(f).__name__ == "_WaitForTorch" for f in sys.meta_path):
         return
     _own_log()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_engine.common.frozen import frozen
+from dataclasses import dataclass
+
 from gpu_engine.spec.host_names import LOCAL, BadName, HostDevices, check_name, parse_all
 
 __all__ = ["LOCAL", "BadName", "Host", "HostDevices", "check_name", "is_name", "parse_all"]
@@ -16,7 +17,7 @@ def is_name(text: str) -> bool:
         return False
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Host:
     """A machine that can be asked."""
 

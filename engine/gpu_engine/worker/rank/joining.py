@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.floors import torch_since
 from gpu_engine.common.network_interface import address_of, interface_to
 from gpu_engine.worker.rank.failures import first_line
 from gpu_engine.worker.rank.identity import Identity
@@ -48,7 +47,7 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         _choose_interface(store, who, several=several)
     options: dict[str, Any] = {}
-    if backend == "nccl" and torch_since(torch.__version__, 2, 3):
+    if backend == "nccl":
         options["device_id"] = device
     try:
         dist.init_process_group(backend, store=prefixed("pg", store), rank=who.rank,

@@ -28,14 +28,13 @@ def tcp(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelt
     Whoever reaches it can end the run, so it listens only at `host` where that is an address of
     this machine. Left to itself, torch's listens at all of them.
     """
-    kind = _OldTcp if _OLD else dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
     more: dict[str, Any] = {}
     if holds and (listener := _listener(host, port)) is not None:
         # Before torch 2.8 its faster server could not be given a socket.
         more = {"master_listen_fd": listener.detach(),
                 "use_libuv": torch_since(torch.__version__, 2, 8)}
-    store = kind(host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False,
-                 **more)
+    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False, **more)
     _limit_silence(store)
     return store
 
@@ -60,10 +59,6 @@ def _listener(host: str, port: int) -> socket.socket | None:
 def of_agent(rank: int, world_size: int, *, timeout: timedelta) -> Store:
     """Connect to the store of torchrun's agent, which the environment names. Raises
     RuntimeError."""
-    if _OLD:  # what `rendezvous` does there
-        whole = tcp(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size,
-                    holds=False, timeout=timeout)
-        return prefixed(f"/worker/attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", whole)
     from torch.distributed.rendezvous import rendezvous
 
     store, _, _ = next(iter(rendezvous("env://", rank, world_size)))
@@ -101,41 +96,4 @@ def _limit_silence(store: Store) -> None:
 
 def prefixed(prefix: str, store: Store) -> Store:
     """The part of `store` whose keys begin with `prefix`. Its keys are used without the prefix."""
-    kind = _OldPrefix if _OLD else dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
-    return kind(prefix, store)
-
-
-_OLD = dist.is_available() and not (
-    hasattr(dist.TCPStore, "check")  # pyright: ignore[reportPrivateImportUsage]
-    and hasattr(dist.TCPStore, "clone"))  # pyright: ignore[reportPrivateImportUsage]
-"""Whether this torch's stores lack `check` and `clone`, as those of torch 2.2 do."""
-
-if _OLD:
-    _NEVER = "no rank sets this"
-
-    class _OldTcp(dist.TCPStore):  # pyright: ignore[reportPrivateImportUsage]
-        """A TCPStore with what later ones have."""
-
-        def check(self, keys: list[str]) -> bool:
-            return _are_set(self, keys)
-
-        def clone(self) -> Any:
-            return _OldTcp(self.host, self.port, None, is_master=False, wait_for_workers=False,
-                           timeout=self.timeout)  # pyright: ignore[reportAttributeAccessIssue]
-
-    class _OldPrefix(dist.PrefixStore):  # pyright: ignore[reportPrivateImportUsage]
-        """A PrefixStore with what later ones have."""
-
-        def __init__(self, prefix: str, store: Any) -> None:
-            super().__init__(prefix, store)
-            self._prefix, self._whole = prefix, store
-
-        def check(self, keys: list[str]) -> bool:
-            return _are_set(self, keys)
-
-        def clone(self) -> Any:
-            return _OldPrefix(self._prefix, self._whole.clone())
-
-    def _are_set(store: Any, keys: list[str]) -> bool:
-        # It gives the expected text back where there is no such key, and sets nothing.
-        return all(store.compare_set(key, _NEVER, _NEVER) != _NEVER.encode() for key in keys)
+    return dist.PrefixStore(prefix, store)  # pyright: ignore[reportPrivateImportUsage]

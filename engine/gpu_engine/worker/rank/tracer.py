@@ -6,7 +6,7 @@ as it sees that thread's operations only. A folder in which others can write is 
 
 kineto's own way to be asked, over a socket, would need variables in the environment of every
 process, a torch of 2.8 or newer for a socket in a folder of one's own, and short paths; before
-that its socket is one for all users of the machine. This way takes any torch from 2.2 on, and the
+that its socket is one for all users of the machine. This way takes any torch from 2.4 on, and the
 same number of steps on each rank.
 """
 
