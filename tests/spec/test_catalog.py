@@ -221,7 +221,7 @@ def test_source_and_import_know_the_same_limits():
     uses = [*catalog.BUILTIN, f"{examples}/cnn.py:Shapes", f"{examples}/own_recipe.py:Curve",
             f"{examples}/language_model.py:Words"]
     for info in map(catalog.describe, uses):
-        hints = hints_of(params.load(info.use))
+        hints = get_type_hints(params.load(info.use), include_extras=True)
         assert {f.name: f.kind for f in info.fields} == {
             f.name: kind_of(hints[f.name]) for f in info.fields}
         numbers = [f for f in info.fields if f.kind.name in ("int", "float")]
