@@ -9,8 +9,16 @@ FAST := $(addprefix tests/,common events plan spec settings test_walls.py test_f
 	$(addprefix tests/panel/,charts terminal common test_keys.py test_private_names.py \
 	launch/test_goldens.py run/test_goldens.py)
 FOREIGN := build/foreign/.venv
+# Machines of one machine, with a real sshd and a real Slurm: not part of `make test`.
+MACHINES := $(addprefix tests/,nodes slurm e2e/test_nodes.py)
+# The other files that only the night has time for: every hostile folder, every fault.
+SLOW := $(addprefix tests/,trust/test_corpus_panel.py trust/test_corpus_files.py trust/test_wrong_types.py \
+	trust/test_fuzz.py faults/test_launches.py faults/test_files.py panel/test_theme.py)
+PYTEST := $(VENV)/bin/python -m pytest
+# Six files at a time, also on two cores: most tests wait for processes.
+SIX := -n 6 --dist loadfile --no-loadscope-reorder
 
-.PHONY: panel test test-fast tested fuzz test-gpu faults mutants matrix lint lock reference docs bench bench-peers foreign clean
+.PHONY: panel test test-fast tested machines night fuzz test-gpu faults mutants matrix lint lock reference docs bench bench-peers foreign clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -23,13 +31,22 @@ test: $(READY)
 test-fast: $(READY)
 	$(VENV)/bin/python -m pytest -q -n 4 --dist loadfile $(FAST)
 
-# Six files at a time, also on two cores: most tests wait for processes. Collected once before that,
-# they are compiled; otherwise each of the six would compile all of them. What fails beside five
-# others is run once more, alone: if it passes then, it is printed, and is no reason to stop.
+# Collected once before, the tests are compiled; otherwise each of the six processes would compile all
+# of them. What fails beside five others is run once more, alone: if it passes then, it is printed, and
+# is no reason to stop.
 tested: $(READY)
-	@$(VENV)/bin/python -m pytest --collect-only -q >/dev/null || true
-	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder \
-	|| { [ $$? = 1 ] && $(VENV)/bin/python -m pytest -v --last-failed --last-failed-no-failures none; }
+	@$(PYTEST) --collect-only -q >/dev/null || true
+	$(PYTEST) $(SIX) $(addprefix --ignore=,$(MACHINES) $(SLOW)) \
+	|| { [ $$? = 1 ] && $(PYTEST) -v --last-failed --last-failed-no-failures none; }
+
+# Needs root, openssh-server and Debian's Slurm; tests without them are skipped.
+machines: $(READY)
+	$(PYTEST) -n 4 --dist loadfile $(MACHINES)
+
+# All there is, for a night: docs/testing.md.
+night: lint
+	$(PYTEST) $(SIX)
+	@$(MAKE) --no-print-directory fuzz faults foreign mutants
 
 # The property tests with other examples than before, and ten times as many; every hostile folder
 # against every command.
