@@ -51,16 +51,3 @@ def _others(figures: Iterable[Figure], ours: Figure) -> list[Figure]:
 def losses(found: Iterable[Pair]) -> list[Pair]:
     """Pairs in which the other was ahead in every round, the greatest loss first."""
     return sorted((p for p in found if p.ratio.low > 1), key=lambda p: -p.ratio.median)
-
-
-def undecided(found: Iterable[Pair]) -> list[Pair]:
-    """Pairs in which now one and now the other was ahead."""
-    return sorted((p for p in found if p.ratio.low <= 1 <= p.ratio.high),
-                  key=lambda p: -p.ratio.median)
-
-
-def wins(found: Iterable[Pair]) -> list[Pair]:
-    """Pairs in which we were ahead in every round of enough, the greatest lead last. A loss counts
-    in any number of rounds."""
-    return sorted((p for p in found if p.ratio.high < 1 and p.ratio.rounds >= ENOUGH),
-                  key=lambda p: -p.ratio.median)

@@ -5,17 +5,11 @@ from __future__ import annotations
 INTRODUCTION = """\
 # Beside the others
 
-What gpu-panel costs, beside what people would use otherwise. `make bench-peers` installs the
-others into an environment of its own (`build/peers`), measures all of this on the same work, and
-writes this page from `bench/peers/results.json`; nothing in it is typed by hand. Programs take
-turns within a round and whoever begins changes from round to round, so other load on the machine
-meets all alike. Compared are always values of the same round. In every measure less is better.
-
-The machine has no GPU. Mind the load in the last table: where it is above the number of cores,
-the machine had much other work, every program waited for a core most of the time, and seconds are
-many times what they are on a machine of one's own. Then a ratio of durations by the clock says
-little, and its range shows that; processor times and shares of a core are steadier. What each
-benchmark does is in `bench/peers/`.
+`make bench-peers` installs the others into an environment of its own, measures all of this on the
+same work, and writes this page; nothing in it is typed by hand. Programs take turns within a
+round, and who begins changes from round to round. Each figure is the median of the rounds (the
+least to the greatest); less is better. The machine has no GPU. Where the load in the last table is
+above its cores, seconds say little; processor times and shares of a core are steadier.
 """
 
 TITLES = {
