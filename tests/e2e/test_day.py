@@ -1,4 +1,4 @@
-"""A day at the command line: the ways of README and docs/headless.md, one after the other, each with
+"""A day at the command line: the ways of README and docs/headless.md one after another, each with
 what its user reads from it. None of this may change when the insides do."""
 
 from __future__ import annotations
