@@ -40,8 +40,6 @@ WRITING = {
         slurm/submit.py: write_inside in _submitted, write_inside in again
         remote/run/queries.py: open_inside in _whole, write_inside in _manifest
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
-        remote/run/pending_stops.py: open_inside in begin, open_inside in deliver
-        remote/run/pending_stops.py: open_inside in _delivered
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
@@ -74,8 +72,6 @@ WRITING = {
     "the person's private home, under a name of our making": """
         remote/there/code.py: open in send
         code/store.py: write_bytes in built
-        remote/there/incoming.py: open in receive, write_bytes in offer, hardlink_to in _taken_over,
-            copyfile in _taken_over, move in put
         queue/__main__.py: open in main
         queue/submit.py: write_atomic in _enter
         queue/waiter.py: open in ensure, write_json in _write_board

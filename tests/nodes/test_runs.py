@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.common.errors import SpecError
-from gpu_engine.common.files import locked
+from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.launching.launcher import launch, prepare, resume
-from gpu_engine.launching.lookup import find
-from gpu_engine.remote.run import parts, pending_stops
+from gpu_engine.launching.lookup import find, stop
+from gpu_engine.remote.run import parts
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
@@ -184,11 +183,8 @@ def test_a_cable_that_is_pulled_for_good_ends_both_sides(hosts: Rig):
     nothing_left(hosts)
 
 
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_a_stop_ends_the_run_here_and_reaches_who_can_not_be_reached_as_soon_as_it_can(
-        hosts: Rig, forgotten: bool):
-    """Though nobody has noticed that the cable is pulled; and although the process that is to tell
-    the machine is killed (`forgotten`): then the next command does."""
+def test_a_stop_ends_the_run_here_and_another_one_reaches_who_could_not_be_reached(hosts: Rig):
+    """Though nobody has noticed that the cable is pulled."""
     second = hosts.nodes[1]
     run = launch(from_dict(RECORDING | TWO))
     wait_for(lambda: many(run, 0) and many(run, 1))
@@ -196,22 +192,16 @@ def test_a_stop_ends_the_run_here_and_reaches_who_can_not_be_reached_as_soon_as_
     run.stop()
     state = ended(run)
     assert (state.state, state.unheard) == ("stopped", ()), state
-    assert state.reason == "gpu2 can't be reached: what runs there is stopped as soon as it can be"
-    assert [p.to_stop for p in parts.read(run.path)] == [False, True]
+    assert state.reason == (f"gpu2 can't be reached: what runs there goes on until gpu-engine stop "
+                            f"{run.id} reaches it")
     far = Run(there(run, "gpu2"))
     assert far.state().state == "running"
-    wait_for(lambda: locked(run.path / pending_stops.FILE))
-    assert not run.supervised(), "a resume need not wait for it"
-    if forgotten:
-        os.kill(state.pid or 0, signal.SIGKILL)
-        wait_for(lambda: not locked(run.path / pending_stops.FILE))
+    with pytest.raises(UserError, match="gpu2"):
+        stop(run)
     second.mend()
-    if forgotten:
-        find(run.id)
+    stop(run)
     assert ended(far).state == "stopped", far.state()
-    wait_for(lambda: not (run.path / pending_stops.FILE).exists())
-    assert not any(p.to_stop for p in parts.read(run.path))
-    assert "gpu2 was told at" in (run.state().reason or "")
+    assert run.state().reason is None
     nothing_left(hosts)
 
 

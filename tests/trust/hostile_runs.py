@@ -225,7 +225,7 @@ def on_hosts(path: Path) -> None:
         write(path / f"hosts/{name}.json", asdict(Part(
             host=name, node=node, ranks=(node,),
             spec={"name": "toy"}, folders=("/x",), code="a1b2", key="0" * 32,
-            checkpoint="step-00000010", bring="0" * 32, fresh=(0,), bases=(Base(0, 0),),
+            checkpoint="step-00000010", fresh=(0,), bases=(Base(0, 0),),
             run="ab12", path="/x/runs/ab12", skew=0.5, state="failed", heard=T0,
             problem="no route", since=T0, warnings=("old driver",))))
         (path / f"hosts/{name}.log").write_text("says the supervisor\n")

@@ -41,8 +41,7 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
 
     found, changes = find(run), spelled_out(sets)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
-    prepared = resume(found, changes, like=like, start=start,
-                      say=lambda text: echo(clean(text), err=True))
+    prepared = resume(found, changes, like=like, start=start)
     if doubtful is not None:
         number, other = doubtful
         given = {s.partition("=")[0].strip() for s in changes}

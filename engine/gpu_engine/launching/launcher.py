@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers, trust
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.create import create_run, discard, reopen_run, settle
+from gpu_engine.runs.create import create_run, reopen_run, settle
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
@@ -139,21 +139,13 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
     return start(prepare(spec, inventory=inventory, base=base))
 
 
-def start(prepared: Prepared, *, attempt: int = 1,
-          fill: Callable[[runs.Run], None] | None = None, tell: bool = True) -> runs.Run:
-    """Make the run folder and start its supervisor, with `attempt` as the first. `fill` puts what
-    the run begins with into its folder. `tell`: whether those in notify.toml are told of it. Raises
-    UserError where that can't be, as on a disk that is full."""
+def start(prepared: Prepared, *, attempt: int = 1, tell: bool = True) -> runs.Run:
+    """Make the run folder and start its supervisor, with `attempt` as the first. `tell`: whether
+    those in notify.toml are told of it. Raises UserError where that can't be, as on a disk that is
+    full."""
     disk_room.require(paths.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt,
                            settled=False)
-    if fill is not None:
-        try:
-            fill(run)
-        except BaseException:
-            discard(run)
-            os.close(lock)
-            raise
     _keep_parts(run, prepared.parts)
     supervise(run, lock, tell=tell)
     settle(run)
@@ -162,14 +154,13 @@ def start(prepared: Prepared, *, attempt: int = 1,
 
 
 def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
-           start: str = "newest", say: Callable[[str], None] = lambda text: None) -> Prepared:
+           start: str = "newest") -> Prepared:
     """Start another attempt of an ended run, from its newest checkpoint that loads, with the
     settings of attempt `like` (None: of the last one) and `sets` (`key=value`) changed. Returns
     at once.
 
     start: "best" or a step goes on from that checkpoint, and from no other; those behind it are
     set aside in a folder of their own, once it has been verified.
-    say: told what takes long, as bringing a checkpoint to another host.
 
     Raises UserError while it runs, where what is left of it can't be ended or there is no such
     checkpoint, SpecError where the changed spec does not fit, or asks for fewer steps than are
@@ -182,7 +173,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     spec = from_dict(data)
     if parts.spans(run.path):
         trust.require_started(run.path)
-        return _again_over_hosts(run, spec, start, say)
+        return _again_over_hosts(run, spec, start)
     chosen = _chosen(run, spec, start)
     attempts.check_length(run, spec, chosen)
     known = job.read(run.path)
@@ -211,13 +202,11 @@ def _submit_again(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
     return prepared
 
 
-def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str, say: Callable[[str], None]
-                      ) -> Prepared:
-    """`resume` for a run on hosts: each part continues where it is, and the checkpoint is brought
-    to the first host where that is another than before."""
+def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
+    """`resume` for a run on hosts: each part continues where it is."""
     from gpu_engine.remote.run.next_attempt import prepare_again
 
-    prepared = Prepared(*prepare_again(run, spec, start, say))
+    prepared = Prepared(*prepare_again(run, spec, start))
     lock = reopen_run(run, to_toml(prepared.spec), prepared.plan)
     _keep_parts(run, prepared.parts)
     supervise(run, lock)

@@ -46,7 +46,10 @@ def stop(run: runs.Run, *, now: bool = False) -> None:
     """`Run.stop`, or for a job of Slurm the same through Slurm: the job does not go back to the
     queue. Raises UserError."""
     if job.read(run.path) is None:
-        run.stop(now=now)
+        from gpu_engine.remote.run import queries
+
+        if run.state().live or not queries.stop_left(run):
+            run.stop(now=now)
         return
     trust.require_started(run.path)
     from gpu_engine.slurm import watch

@@ -14,7 +14,7 @@ from gpu_engine.common import only_look, procs
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import json_inside, take_lock
 from gpu_engine.launching.launcher import supervise
-from gpu_engine.remote.run import parts, pending_stops
+from gpu_engine.remote.run import parts
 from gpu_engine.runs import trust
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run, each_run
@@ -26,12 +26,11 @@ _MOST, _WITHIN = 5, 60.0
 
 def reattach(run: Run) -> bool:
     """If `run`, which was started from here, is on hosts, has not ended and has no process here,
-    start one; so too if it was stopped, and hosts have still to be told. Returns whether it goes on
-    with a new one. Raises UserError if it can't be."""
+    start one. Returns whether it goes on with a new one. Raises UserError if it can't be."""
     if only_look.on() or not parts.spans(run.path) or not trust.started_here(run.path) \
             or run.supervised():
         return False
-    if _left(run) is None and not pending_stops.left(run.path):
+    if _left(run) is None:
         return False
     with telling(f"run {run.id} can't be reattached"):
         lock = lock_of(run.path)
@@ -40,11 +39,8 @@ def reattach(run: Run) -> bool:
         os.close(lock)
         return False
     recorded = _left(run)
-    if not parts.read(run.path) or (recorded is None and not pending_stops.left(run.path)):
+    if recorded is None or not parts.read(run.path):
         os.close(lock)
-        return False
-    if recorded is None:
-        supervise(run, lock, tell=False)
         return False
     try:
         # Whoever wants to stop it waits for the new process's id.

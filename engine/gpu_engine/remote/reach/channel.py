@@ -169,16 +169,15 @@ class Channel:
         self._send(stream.number, request)
         return stream
 
-    def send_all(self, kind: type[protocol.SendCode] | type[protocol.SendCheckpoint], key: str,
-                 what: str, pieces: Iterable[bytes]) -> None:
-        """Send what `key` and `what` name piece by piece, several under way at a time. Raises
-        Unreachable, and Refused with what the host says."""
+    def send_all(self, key: str, what: str, pieces: Iterable[bytes]) -> None:
+        """Send the code that `key` and `what` name piece by piece, several under way at a time.
+        Raises Unreachable, and Refused with what the host says."""
         under_way: deque[Stream] = deque()
         offset = 0
         for piece in pieces:
             if len(under_way) == _AHEAD:
                 self._taken(under_way.popleft())
-            under_way.append(self.stream(kind.of(key, what, offset, piece)))
+            under_way.append(self.stream(protocol.SendCode.of(key, what, offset, piece)))
             offset += len(piece)
         while under_way:
             self._taken(under_way.popleft())

@@ -27,7 +27,7 @@ from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.interpreters.build import Build
 from gpu_engine.runs.state import State
 
-VERSION = 2
+VERSION = 3
 """Raised where an older agent or an older program here would misunderstand."""
 SILENCE = 90.0
 """Seconds without a word from here after which an agent ends: a connection can be cut without
@@ -120,8 +120,6 @@ class Start(Message, tag="start"):
     """The number of its first attempt: a host that joins later counts as the others do."""
     checkpoint: str | None = None
     """The one to go on from; None: it begins anew."""
-    bring: str | None = None
-    """The key under which that checkpoint was sent."""
     whole: str = ""
     """The id of the run that it is part of."""
     machine: str = ""
@@ -136,8 +134,6 @@ class Resume(Message, tag="resume"):
     spec: Mapping[str, object]
     attempt: int
     checkpoint: str | None = None
-    bring: str | None = None
-    """The key under which that checkpoint was sent; None: it is in the run's folder."""
     fresh: tuple[int, ...] = ()
     """Ranks that were on another host: what this one has of them is older, and is set aside."""
 
@@ -246,23 +242,6 @@ class BuildCode(Message, tag="build code"):
     """What was missing: see `CodeState`."""
 
 
-class OfferCheckpoint(Message, tag="offer checkpoint"):
-    """A checkpoint is to come. Answered by `LackingFiles`."""
-
-    key: str
-    """Names what is brought: a word of 32 hexadecimal characters. `Start` and `Resume` name it."""
-    name: str
-    path: str | None
-    """The run folder that has it, on the host it comes from: what is found there on a shared disk
-    need not be sent. None: no host's."""
-    manifest: bytes
-    """The content of its manifest, with the hashes of all other files."""
-
-
-class SendCheckpoint(_Sending, tag="send checkpoint"):
-    """One of its files; `what` as the name in `Read`: "step-00000100/state.pt"."""
-
-
 class Cancel(Message, tag="cancel"):
     """No more answers to request `request`. Not answered itself."""
 
@@ -276,7 +255,7 @@ class Ping(Message, tag="ping"):
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
     | ListCheckpoints | Read | Remove | CompareCode | SendCode \
-    | BuildCode | OfferCheckpoint | SendCheckpoint | Cancel | Ping
+    | BuildCode | Cancel | Ping
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -437,10 +416,6 @@ def is_set(bits: bytes, number: int) -> bool:
     return byte < len(bits) and bool(bits[byte] >> (number & 7) & 1)
 
 
-class LackingFiles(Message, tag="lacking files"):
-    names: tuple[str, ...]
-
-
 class Done(Message, tag="done"):
     """It was done."""
 
@@ -452,7 +427,7 @@ class Failed(Message, tag="failed"):
 
 
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
-    | Checkpoints | Removed | LackingFiles | CodeState | Done | Failed
+    | Checkpoints | Removed | CodeState | Done | Failed
 
 
 # --- lines ---------------------------------------------------------------------------------------

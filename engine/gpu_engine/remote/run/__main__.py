@@ -9,7 +9,6 @@ from pathlib import Path
 
 
 def main(argv: list[str]) -> int:
-    from gpu_engine.remote.run import pending_stops
     from gpu_engine.remote.run.span import Span
     from gpu_engine.runs.folder import EXIT_CODES, Run
 
@@ -20,7 +19,6 @@ def main(argv: list[str]) -> int:
     try:
         span = Span(run)
         code = EXIT_CODES[(span.hold() if span.state.live else span.state).state]
-        pending_stops.deliver(run, lock)
     except Exception:
         logging.exception("the process that holds the run together failed")
         code = 1

@@ -14,7 +14,6 @@ from gpu_engine.code.snapshot import Snapshot
 from gpu_engine.plan.records import Sending
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import Channel
-from gpu_engine.remote.reach.protocol import SendCode
 
 _BUILD = 300.0
 """Seconds in which a host compares, or writes, all files."""
@@ -27,8 +26,8 @@ def bring(way: Channel, snapshot: Snapshot) -> str:
     if there.there:
         return there.path
     key = secrets.token_hex(16)
-    way.send_all(SendCode, key, "list", _pieces([snapshot.listed]))
-    way.send_all(SendCode, key, "contents", _pieces(
+    way.send_all(key, "list", _pieces([snapshot.listed]))
+    way.send_all(key, "contents", _pieces(
         data for n, data in enumerate(snapshot.contents) if protocol.is_set(there.bits, n)))
     return way.ask(protocol.BuildCode(key, snapshot.name, there.bits), protocol.CodeState,
                    _BUILD).path

@@ -157,11 +157,10 @@ class Link(threading.Thread):
         part = self.part
         if part.resume and self._id is not None:
             request = protocol.Resume(self._id, part.spec, part.attempt, part.checkpoint,
-                                      part.bring, part.fresh)
+                                      part.fresh)
         else:
             request = protocol.Start(part.spec, part.key, part.folders, part.trying, part.attempt,
-                                     part.checkpoint, part.bring, self._run.name,
-                                     socket.gethostname())
+                                     part.checkpoint, self._run.name, socket.gethostname())
         answer = way.ask(request, protocol.Started)
         self._id, self._begun = answer.run, True
         self._set(run=answer.run, path=answer.path)

@@ -6,63 +6,42 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import size_of
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.remote.reach.channel import Unreachable
-from gpu_engine.remote.run import checkpoint_transfer, nodes, parts, queries, survey
+from gpu_engine.remote.run import nodes, parts, queries, survey
 from gpu_engine.remote.run.parts import Base, Part
 from gpu_engine.remote.run.prepare import prepare, resumed
-from gpu_engine.remote.run.queries import Say
 from gpu_engine.runs import attempts, leftovers
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.schema import RunSpec
 
 
-def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: None
+def prepare_again(run: Run, spec: RunSpec, start: str
                   ) -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
     """What a person's resume of `run` with `spec` comes to, from the checkpoint that `start` means.
     Raises as `prepare`."""
     before = parts.read(run.path)
-    first, asked = next((p for p in before if p.node == 0), None), nodes.entries(spec)
-    if first is not None and first.run is None and leftovers.last_checkpoint(run.path):
-        raise UserError(f"run {run.id} can't go on: its checkpoints were removed from {first.host}")
-    moves = first is not None and first.run is not None and asked[0].host != first.host
-    chosen, copied = None, False
-    if start != "newest":
-        chosen = queries.choose(run, start, spec.train.best)
-    elif moves and first is not None:  # the new host may have older ones of its own
-        chosen, copied = _newest(run, first.host, say)
+    first = next((p for p in before if p.node == 0), None)
+    if first is not None:
+        if first.run is None and leftovers.last_checkpoint(run.path):
+            raise UserError(f"run {run.id} can't go on: its checkpoints were removed from "
+                            f"{first.host}")
+        asked = nodes.entries(spec)[0].host
+        if first.run is not None and asked != first.host:
+            raise SpecError([Problem("devices.hosts", asked, f"the checkpoints of run {run.id} are "
+                                     f"on {first.host}, which has to stay the first host")])
+    chosen = None if start == "newest" else queries.choose(run, start, spec.train.best)
     attempts.check_length(run, spec, chosen)
-    spec, inventory, plan, told = prepare(
+    spec, inventory, plan, planned_parts = prepare(
         spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen)
     number = max(run.state().attempt, *(p.attempt for p in before), 0) + 1
-    told = tuple(_joined(p, before, run, number) for p in told)
-    if moves and first is not None and chosen is not None:
-        target = parts.host_of(run.path, told[0])
-        key = checkpoint_transfer.carry_copy(run, target, chosen, say) if copied else \
-            checkpoint_transfer.transfer(run, first, target, chosen, say)
-        told = (replace(told[0], checkpoint=chosen, bring=key), *told[1:])
     planned = run.plan()
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent
         plan = replace(plan, code=planned.code)
-    return spec, inventory, plan, told
-
-
-def _newest(run: Run, host: str, say: Say) -> tuple[str | None, bool]:
-    """The newest checkpoint on the former first host, and whether it is a copy of it here, where
-    that host can't be reached. Raises UserError."""
-    try:
-        return queries.newest(run), False
-    except Unreachable as err:
-        copy = checkpoint_transfer.newest_here(run)
-        if copy is None:
-            raise UserError(f"the checkpoints are on {host}, which can't be reached: {err.reason}"
-                            ) from None
-        say(f"{host} can't be reached: the run goes on from {copy}, of which there is a copy here")
-        return copy, True
+    return spec, inventory, plan, tuple(_joined(p, before, run, number) for p in planned_parts)
 
 
 def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:

@@ -48,8 +48,6 @@ class Part:
     """Whether a run that is there begins another attempt."""
     checkpoint: str | None = None
     """The one to go on from; None: the newest."""
-    bring: str | None = None
-    """The key under which the host was sent that checkpoint; None: it has it."""
     fresh: tuple[int, ...] = ()
     """Its ranks that were on another host in the attempt before."""
     bases: tuple[Base, ...] = ()
@@ -70,7 +68,7 @@ class Part:
     """Since when, unix seconds."""
     warnings: tuple[str, ...] = ()
     to_stop: bool = False
-    """Whether the run here was stopped, and it has still to be told: see `owed`."""
+    """Whether the run here was stopped while it could not be reached: another `stop` asks it."""
 
 
 def write(run: Path, part: Part) -> None:

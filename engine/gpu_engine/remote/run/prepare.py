@@ -86,7 +86,7 @@ def resumed(part: Part, before: Part | None, checkpoint: str | None = None) -> P
         return part
     return replace(part, run=before.run, code=before.code, path=before.path,
                    attempt=before.attempt + 1, resume=True, checkpoint=checkpoint,
-                   bring=None, fresh=(), bases=before.bases)
+                   fresh=(), bases=before.bases)
 
 
 def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[str, Part]

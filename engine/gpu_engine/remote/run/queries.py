@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import files as names
@@ -41,6 +42,34 @@ def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
             if isinstance(answer, UserError) for rank in part.ranks if rank in ranks}
 
 
+def to_stop_text(run: Run, hosts: Sequence[str]) -> str:
+    """What a stopped run says of hosts that could not be asked to stop."""
+    return (f"{', '.join(hosts)} can't be reached: what runs there goes on until "
+            f"gpu-engine stop {run.id} reaches it")
+
+
+def stop_left(run: Run) -> bool:
+    """Ask the hosts that could not be reached when the run was stopped. Returns whether there were
+    any. Raises UserError where one can't be reached now either."""
+    left = [p for p in parts.read(run.path) if p.to_stop and p.run is not None]
+
+    def ask(part: Part) -> None:
+        assert part.run is not None
+        with open_channel(parts.host_of(run.path, part)) as way, \
+                contextlib.suppress(Refused):  # it has no such run any more
+            way.ask(protocol.Stop(part.run, False))
+        parts.write(run.path, replace(part, to_stop=False, problem=None, since=None))
+
+    failed = [answer for answer in at_once(ask, left) if isinstance(answer, UserError)]
+    state = run.state()
+    if left and state.state == "stopped":
+        still = [p.host for p in parts.read(run.path) if p.to_stop]
+        run.write_state(replace(state, reason=to_stop_text(run, still) if still else None))
+    if failed:
+        raise UserError("; ".join(map(str, failed)))
+    return bool(left)
+
+
 def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
     """Bring the checkpoint that `which` means here, from the host of rank 0, each file verified by
     the hash that its manifest has. Returns its name. Raises UserError."""
@@ -54,13 +83,6 @@ def choose(run: Run, which: str, best: str | None) -> str:
     """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
     with _first(run) as (_, first, sizes):
         return _name(run, first, sizes, which, best, among=_folders(sizes))
-
-
-def newest(run: Run) -> str | None:
-    """The name of the newest checkpoint on the host of rank 0; None: there is none. Raises
-    UserError."""
-    with _first(run) as (_, _, sizes):
-        return max(_folders(sizes), default=None)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
-from gpu_engine.remote.run import parts, pending_stops, verdict
+from gpu_engine.remote.run import parts, queries, verdict
 from gpu_engine.remote.run.link import Link, Status
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.remote.run.verdict import End
@@ -118,18 +118,12 @@ class Span:
         return self.state
 
     def _owe(self) -> str | None:
-        """Note which hosts could not be told to stop; returns that in words."""
+        """Note which hosts could not be asked to stop; returns that in words."""
         left = [n for n, end in self.over.items()
                 if end.lost is not None and self.parts[n].run is not None]
-        if not left:
-            return None
         for name in left:
             self._note(name, to_stop=True)
-        try:
-            pending_stops.begin(self.run.path)
-        except OSError as err:
-            log.error("hosts/owed can't be written: %s", err)
-        return pending_stops.sentence(left)
+        return queries.to_stop_text(self.run, left) if left else None
 
     # --- one attempt ---------------------------------------------------------------------------
 
@@ -276,8 +270,7 @@ class Span:
         self.alone = self.alone or time.monotonic()
         if self.now_asked and time.monotonic() - self.alone > WAKE:
             return True
-        # After a stop, who is left is told as soon as it can be (`owed`); before another attempt it
-        # is waited for anyway.
+        # After a stop, another `stop` asks who is left; before another attempt it is waited for.
         soon = self.stop_asked or self._restarts_left() > 0
         return time.monotonic() - self.alone > (WAKE if soon else GIVE_UP)
 

@@ -28,8 +28,7 @@ _VERBS = {
     protocol.Listen: "ports:listen", protocol.Reach: "ports:reach",
     protocol.Follow: "follow:follow", protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
     protocol.ListCheckpoints: "runs:listed", protocol.Read: "runs:read",
-    protocol.Remove: "runs:remove", protocol.OfferCheckpoint: "incoming:offer",
-    protocol.SendCheckpoint: "incoming:receive", protocol.CompareCode: "code:compare",
+    protocol.Remove: "runs:remove", protocol.CompareCode: "code:compare",
     protocol.SendCode: "code:send", protocol.BuildCode: "code:build",
 }
 """Request → the file and the function in it that answer; imported when it is first asked for."""

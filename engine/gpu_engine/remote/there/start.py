@@ -17,7 +17,6 @@ from gpu_engine.launching import launcher
 from gpu_engine.plan.records import PartOf, ResumeFrom
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import Wrong
-from gpu_engine.remote.there import incoming
 from gpu_engine.remote.there.place import inside
 from gpu_engine.remote.there.runs import run_of, started_by
 from gpu_engine.remote.there.wire import Asked
@@ -79,8 +78,7 @@ def start(asked: Asked, request: protocol.Start) -> None:
                            part_of=PartOf(request.whole, request.machine))
             if request.checkpoint is not None:
                 plan = replace(plan, resume_from=ResumeFrom(request.checkpoint, request.attempt))
-            run = launcher.start(replace(prepared, plan=plan), attempt=request.attempt,
-                                 fill=lambda run: _put(run, request))
+            run = launcher.start(replace(prepared, plan=plan), attempt=request.attempt)
     asked.send(_started(run))
 
 
@@ -89,18 +87,11 @@ def resume(asked: Asked, request: protocol.Resume) -> None:
     if run.state().attempt < request.attempt:
         if run.state().live:  # cut off when the others failed: it is of no use to anybody
             _end(run)
-        _put(run, request)
         _set_aside(run, request)
         with inside((run.cwd(),)):
             launcher.start_again(run, from_dict(request.spec), request.checkpoint,
                                  request.attempt)
     asked.send(_started(run))
-
-
-def _put(run: Run, request: protocol.Start | protocol.Resume) -> None:
-    """The checkpoint that was sent for it, into its folder. Raises UserError."""
-    if request.bring is not None and request.checkpoint is not None:
-        incoming.put(request.bring, request.checkpoint, run)
 
 
 def _set_aside(run: Run, request: protocol.Resume) -> None:
