@@ -370,9 +370,11 @@ def err(kind, message, t):
     return event_from({"kind": "error", "type": kind, "message": message, "t": t})
 
 
-def test_wake_never_leads_over_a_cause_even_when_it_came_first():
+@pytest.mark.parametrize("message", [
+    "[gloo] Connection closed by peer", "Application timeout caused pair closure"])
+def test_wake_never_leads_over_a_cause_even_when_it_came_first(message):
     cause = first_cause([
-        Failure(0, 1, 10.0, err("RuntimeError", "[gloo] Connection closed by peer", 9.0)),
+        Failure(0, 1, 10.0, err("RuntimeError", message, 9.0)),
         Failure(1, 1, 11.0, err("KeyError", "'x'", 10.5)),
     ])
     assert (cause.rank, cause.type) == (1, "KeyError")
