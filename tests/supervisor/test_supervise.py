@@ -182,7 +182,8 @@ def test_stop_now_does_not_wait(go):
     run = go("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait()")
     running(run)
     run.stop(now=True)
-    assert ended(run).state == "stopped"
+    state = ended(run)
+    assert (state.state, state.reason) == ("stopped", "the ranks were killed at once, as was asked")
 
 
 def test_stopping_what_does_not_run_is_refused(go):

@@ -45,6 +45,8 @@ class Attempt:
     """Whether that save is done and the ranks have some more time to end."""
     forced: bool = False
     """Whether the remaining processes were killed."""
+    at_once: bool = False
+    """Whether that was asked for."""
     bad: bool = False
     """Whether a process has failed."""
     deadline: float | None = None
@@ -140,7 +142,9 @@ class Attempt:
                      and f.error.type != "KeyboardInterrupt"]
             if not erred:
                 words = None
-                if self.forced:
+                if self.at_once:
+                    words = "the ranks were killed at once, as was asked"
+                elif self.forced:
                     words = "the ranks did not stop in time and were killed"
                 elif self.late:
                     words = "its ranks took longer than run.grace to finish saving"
