@@ -184,8 +184,8 @@ class Run:
         command gets its `run.stop_signal`, a second time SIGTERM. `now`: kill them.
 
         If the run waits for its turn, it waits no longer. If it is lost, the processes that are
-        left of it are ended, which takes up to `run.grace`. Raises UserError if nothing runs, or if the
-        folder is not this user's alone.
+        left of it are ended, which takes up to `run.grace`. Raises UserError if nothing runs, or if
+        the folder is not this user's alone.
         """
         trust.require_ours(self.path)
         if self._leave_the_line():
