@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 
 import pytest
 
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run
 from gpu_engine.sweep import figures
 
 from .. import odd_runs
 from ..command_line import called
 from ..event_lines import line
+from ..plans import plan
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -40,6 +44,29 @@ def listed(*words: str) -> list[str]:
     out = called("runs", *words)
     assert out.returncode == 0, out.stderr
     return [text.split()[0] for text in out.stdout.splitlines()[1:]]
+
+
+def test_what_hangs_stands_at_the_end_of_its_line():
+    one, lock = create_run("toy", "", plan())
+    now = time.time()
+    one.write_state(runs.State("running", one.id, "toy", now, pid=os.getpid(), started=now - 99))
+    begun = {"group": "0", "number": 8, "operation": "all_reduce", "size": "9 float",
+             "began": now - 60, "done": False}
+    for rank, collectives in ((0, {"0": begun}), (1, {"0": begun | {"number": 7, "done": True}})):
+        one.events(rank).write_bytes(b"".join([
+            line("start", {"rank": rank, "world_size": 2, "pid": 1, "attempt": 1}, t=now - 99),
+            *(line("step", {"step": n, "n": 1, "loss": 1.0}, t=now - 70 + n) for n in range(1, 9)),
+            line("stands", {"step": 8, "phase": "backward", "since": now - 60, "works": False,
+                            "place": "train.py:7 in main", "stack": [],
+                            "collectives": collectives}),
+            line("phase", {"phase": "backward", "since": now - 60, "step": 8})]))
+    try:
+        said = called("runs").stdout
+    finally:
+        os.close(lock)
+    assert "rank 0 waits for rank 1 in all_reduce #8 (9 float) at train.py:7 in main since 01:" \
+        in said
+    assert said.rstrip().endswith("rank 1 stands still at train.py:7 in main")
 
 
 def test_steps_loss_and_best_evaluation_stand_in_the_list(three):

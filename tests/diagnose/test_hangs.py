@@ -16,6 +16,9 @@ from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
+from gpu_engine.supervisor.attempt import Attempt
+from gpu_engine.supervisor.cause import Failure
+from gpu_engine.supervisor.rank_state import RankState
 
 from ..conftest import wait_for
 from ..observe.kit import PYTHON, SCRIPTS, engine_run
@@ -47,6 +50,8 @@ SLEEPS = "tests/scripts/hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().sp
     "    time.sleep(3600)"))
 SIZE = f"{SCRIPTS / 'hang.py'}:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
     "    dist.all_reduce(torch.ones(3))"))
+STEP = "hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
+    "    model(torch.randn(8, 64), both).backward()")) + " in step"
 HANGS = {
     "loop": (1, True, ("rank 0 waits for rank 1 in all_reduce #", "in step",
                        "rank 1 works at ", "in spin")),
@@ -92,10 +97,11 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
 
 @pytest.mark.parametrize(("fault", "parts"), [
     ("left", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 20")),
-    ("gone", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step ")),
+    ("gone", ("rank 0 waits for rank 1 in all_reduce #",
+              "rank 1 has exited with 0 after step 20")),
     ("caught", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("aborted", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
-    ("size", ("collective operations of different sizes met: ", f"rank 0 in one at {SIZE}",
+    ("size", ("collective operations of different sizes met: ", f"rank 0 in one at {SIZE}", STEP,
               "if rank ==")),
     ("unused", ("parameters that were not used in producing loss",))])
 def test_a_rank_that_left_is_the_cause_of_the_failure(home, fault, parts):
@@ -103,6 +109,7 @@ def test_a_rank_that_left_is_the_cause_of_the_failure(home, fault, parts):
     assert state["state"] == "failed"
     assert all(part in state["cause"]["message"] for part in parts), state["cause"]["message"]
     assert read_json(run.path / "state.json")["cause"]["message"] == state["cause"]["message"]
+    assert all(word not in state["cause"]["message"] for word in ("?.", "since 00:00"))
 
 
 def test_a_timeout_that_ends_a_run_says_who_did_not_come(home):
@@ -213,10 +220,25 @@ def test_sizes_that_differ_are_told_by_side_the_fewest_first():
              "ranks 0, 1 in all_reduce #8 (9 float) at train.py:7 in main"),
             (None, "rank 0 in all_reduce #8 (9 float) at train.py:7 in main, "
              "rank 2 in all_reduce #8 (100 float) at train.py:3 in main, "
-             "rank 1 in one at an unknown line")):
+             "rank 1 in one that is not known, as it was ended before it could say")):
         assert f"met: {sides}. Is" in hangs.another_size(views, {1: line})
-    assert "met: rank 0 in one at a.py:2 in f, rank 1 in one at an unknown line. Is" in \
-        hangs.another_size([rank(0), rank(1)], {0: "a.py:2 in f"})
+
+
+def test_one_that_was_ended_as_it_failed_is_told_with_the_line_of_its_error():
+    """Torchrun ends the others at once, and they may not get to say where they were."""
+    told, states = schema.Error("E", "reset by peer", 'Traceback (most recent call last):\n'
+                                '  File "/a/train.py", line 7, in main\n    step()\n'
+                                '  File "/v/site-packages/torch/x.py", line 2, in f\n', None,
+                                None), {}
+    for number in (0, 1):
+        states[number] = RankState(number, None, 1, ours=True)
+        states[number].fold(schema.Start(number, number, 0, 9, None, 2, ("CPU 0",), 1))
+    states[1].fold(told)
+    ended = [Failure(0, -6, NOW, None, "Received data size doesn't match expected size"),
+             Failure(1, 1, NOW, states[1].view.error)]
+    assert ("met: rank 1 in one at /a/train.py:7 in main, rank 0 in one that is not known, as it "
+            "was ended before it could say. Is") in \
+        Attempt(1, events=states)._who_did_not_come(ended)
 
 
 def test_of_those_who_did_not_come_one_of_those_that_stand_still_is_an_alarm():

@@ -8,12 +8,14 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.observe import identity
+from gpu_engine.observe.observer import Observer
 from gpu_engine.plan.processes import HOOK
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
@@ -102,9 +104,18 @@ def test_several_processes_that_share_a_model_are_shown_as_such(home):
     shown = CliRunner().invoke(cli, ["show", seen.run.id]).output
     assert "rank 2 (process 3 of rank 0)  completed" in shown
     follower = Follower(seen.run)
-    follower.poll()
+    while follower.poll():  # one stops when its time is up, and has not begun some ranks then
+        pass
     assert follower.progress().step == follower.ranks[0].step
     assert [v.label for v in follower.ranks.values()] == ["0", "0.2", "0.3"]
+
+
+def test_an_error_is_written_before_what_takes_longer_as_its_launcher_may_end_it(tmp_path):
+    observer = Observer(tmp_path, lambda _: None)
+    observer.rec = rec = Mock()
+    observer.failed(ValueError("a reset connection"))
+    calls = [name for name, *_ in rec.method_calls]
+    assert calls.index("write") < calls.index("write_failure")
 
 
 def test_the_persons_own_sitecustomize_comes_after_ours(home, tmp_path):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -43,6 +46,30 @@ def test_a_live_state_without_a_supervisor_is_lost(made):
     state = run.state()
     assert (state.state, state.exit_code) == ("lost", 1)
     assert "supervisor" in state.reason
+
+
+@pytest.mark.parametrize(("spec", "now", "heard"), [
+    ({"task": {"command": ["x"]}}, False, "SIGINT"), ({}, False, "SIGTERM"),
+    ({"task": {"command": ["x"]}, "run": {"stop_signal": "SIGUSR1"}}, False, "SIGUSR1"),
+    ({"task": {"command": ["x"]}}, True, "")])
+def test_what_a_lost_run_left_gets_the_signal_of_a_stop(home, tmp_path, spec, now, heard):
+    run, lock = create_run("a run", "", plan(spec=spec))
+    os.close(lock)
+    left = subprocess.Popen([sys.executable, "-c", """if True:
+        import signal, sys
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(each, lambda number, _: sys.exit(print(signal.Signals(number).name)))
+        print("up", flush=True)
+        signal.pause()"""], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"GPU_PANEL_RUN": str(run.path)})
+    reaped = threading.Thread(target=left.wait)
+    assert left.stdout.readline() == "up\n"
+    reaped.start()
+    run.stop(now=now)
+    reaped.join()
+    with left.stdout as said:
+        assert said.read().strip() == heard
+    assert (left.returncode == -signal.SIGKILL) is now
 
 
 def test_a_run_that_ends_while_it_is_looked_at_is_not_lost(made, monkeypatch):

@@ -59,6 +59,8 @@ def test_every_problem_is_found_at_once_with_key_value_and_remedy():
 
 def test_of_a_key_that_went_it_is_said_what_serves_instead():
     assert "breakpoint()" in refused({"run": {"debug_rank": 1}})["run.debug_rank"]
+    with pytest.raises(SpecError, match=r"no such key any more; for pdb.*breakpoint\(\)"):
+        apply_sets({}, ["debug_rank=1"])
 
 
 def test_a_key_in_the_wrong_section_is_pointed_to_the_right_one():

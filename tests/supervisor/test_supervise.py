@@ -182,7 +182,8 @@ def test_stop_now_does_not_wait(go):
     run = go("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait()")
     running(run)
     run.stop(now=True)
-    assert ended(run).state == "stopped"
+    state = ended(run)
+    assert (state.state, state.reason) == ("stopped", "the ranks were killed at once, as was asked")
 
 
 def test_stopping_what_does_not_run_is_refused(go):
@@ -370,9 +371,11 @@ def err(kind, message, t):
     return event_from({"kind": "error", "type": kind, "message": message, "t": t})
 
 
-def test_wake_never_leads_over_a_cause_even_when_it_came_first():
+@pytest.mark.parametrize("message", [
+    "[gloo] Connection closed by peer", "Application timeout caused pair closure"])
+def test_wake_never_leads_over_a_cause_even_when_it_came_first(message):
     cause = first_cause([
-        Failure(0, 1, 10.0, err("RuntimeError", "[gloo] Connection closed by peer", 9.0)),
+        Failure(0, 1, 10.0, err("RuntimeError", message, 9.0)),
         Failure(1, 1, 11.0, err("KeyError", "'x'", 10.5)),
     ])
     assert (cause.rank, cause.type) == (1, "KeyError")

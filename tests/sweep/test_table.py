@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,17 @@ def test_only_runs_that_are_done_count_while_there_are_any():
     assert count(mixed) == {"done": 1, "running": 2, "waiting": 1, "failed": 3, "stopped": 1}
     assert [(why, [m.index for m in whose]) for why, whose in failures(mixed)] == [
         ("rank 0: boom", [2, 5]), ("no room", [8])]
+
+
+def test_how_many_values_are_not_looked_at_is_said():
+    track = Track()
+    track.fold(0, Metric(1, {f"n{i}": float(i) for i in range(230)}))
+    assert len(track.extents()) == 200
+    found = [replace(one(1, "a"), extents=track.extents(), left_out=track.left_out)]
+    assert any("so many values that 30 of them" in note
+               for note in sweep_table.notes(points(found, By()), By()))
+    with pytest.raises(UserError, match="among the 200 values.* and 200 more"):
+        parse_by("n229", found)
 
 
 def test_another_value_may_decide_and_the_greatest_be_best():

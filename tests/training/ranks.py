@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_engine
+from gpu_engine.common.ports import free_port
 
 from .. import event_lines
 from ..conftest import in_vain, patience
@@ -26,12 +27,6 @@ ENVIRON = dict(os.environ)
 WORKER = Path(gpu_engine.__file__).parent / "worker" / "__main__.py"
 TORCHRUN = Path(__file__).with_name("torchrun.py")
 """A program for `Zygote.start`: torchrun, which forks its ranks."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def write_plan(run: Path, use: str, *, params: dict[str, Any] | None = None, world: int = 1,

@@ -123,9 +123,11 @@ def test_a_best_checkpoint_was_evaluated_already(tmp_path: Path) -> None:
     with ranks.started(tmp_path) as first:
         assert first.wait() == [-9]
     assert list(kept(tmp_path)) == [5, 10]
-    run_of(tmp_path, params={"plateau": True, "scores": [5.0, 6.0]}, attempt=2, **train)
+    run_of(tmp_path, attempt=2, **train | {"epochs": 2})  # nothing is left to do
+    assert evaluated(tmp_path) == [5, 10]
+    run_of(tmp_path, params={"plateau": True, "scores": [5.0, 6.0]}, attempt=3, **train)
     assert evaluated(tmp_path) == [5, 10, 15, 20]
-    lines = (tmp_path / "saw-0-2").read_text().splitlines()
+    lines = (tmp_path / "saw-0-3").read_text().splitlines()
     assert [len(lines), len(set(lines[:5])), len(set(lines))] == [10, 1, 2]
 
 

@@ -213,7 +213,7 @@ class PanelApp(ThemedApp):
 
     def _quit(self, bottom: Screen[Any]) -> None:
         going_on = bottom.going_on if isinstance(bottom, LaunchScreen) else ""
-        self.exit(message=f"{going_on}; gpu-panel shows them again." if going_on else None)
+        self.exit(message=going_on or None)
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         """The entries of the command palette: what this screen's keys do, by name."""

@@ -26,8 +26,9 @@ _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare",
           "export", "report", "page", "presets", "describe", "hosts", "slurm", "notify", "doctor",
           "settings", "completion", "agent")
 
-_GONE = {"attach": "for pdb, start the ranks in your own terminal: python train.py with "
-                   "breakpoint(), torchrun with torch.distributed.breakpoint(rank=0)",
+_PDB = "for pdb, start the ranks in your own terminal: python train.py with breakpoint(), " \
+    "torchrun with torch.distributed.breakpoint(rank=0)"
+_GONE = {"attach": _PDB, "--debug-rank": _PDB,
          "compare-modes": "gpu-engine run PRESET --grid parallel.mode=single,dp,ddp trains in each "
                           "mode; gpu-engine sweep last compares them",
          "examples": "the steps that are left out are named by train.skip_steps",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import random
 import socket
+from pathlib import Path
 
 
 def port_taken(port: int) -> str | None:
@@ -30,7 +33,17 @@ def listener(port: int) -> socket.socket:
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on now."""
+    """A TCP port that nothing listens on now. It is none of those that the kernel gives to whoever
+    asks for any: one of these may be another's by the time that the caller listens."""
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    with contextlib.suppress(OSError, ValueError):
+        low, high = map(int, given.read_text().split())
+        others = [*range(10_000, low), *range(high + 1, 1 << 16)]
+        # Forks of one process would all draw the same from `random` itself.
+        for port in random.SystemRandom().sample(others, min(len(others), 100)):
+            with contextlib.suppress(OSError):
+                listener(port).close()
+                return port
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         sock.bind(("", 0))
         return sock.getsockname()[1]

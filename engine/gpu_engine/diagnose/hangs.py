@@ -143,7 +143,7 @@ def _not_joined(views: Sequence[RankView], now: float, at_least: float) -> Hang 
     told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
     return Hang(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for "
                 f"{_ranks([v.rank for v in absent])} in init_process_group at "
-                f"{_at(_of(views, min(waiting)))} since {units.clock(now - since)}; {told}",
+                f"{_at(_of(views, min(waiting)))}{_since(now - since)}; {told}",
                 absent[0].rank, all(_works(v, now) for v in absent),
                 _is_silent(absent[0], now))
 
@@ -153,7 +153,11 @@ def _wait_in(views: Sequence[RankView], same: Mapping[int, Collective], now: flo
     first, one = next(iter(same.items()))  # it came first
     whom = f" for {_ranks(absent)}" if absent else ""
     return f"{_ranks(same)} {'waits' if len(same) == 1 else 'wait'}{whom} in {_name(one)} at " \
-        f"{_at(_of(views, first))} since {units.clock(max(now - one.began, 0.0))}"
+        f"{_at(_of(views, first))}{_since(now - one.began)}"
+
+
+def _since(seconds: float) -> str:
+    return f" since {units.clock(seconds)}" if seconds >= 1 else ""  # not "since 00:00"
 
 
 def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None]) -> str:
@@ -173,9 +177,10 @@ def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None]) -
         sides[what].append(view.rank)
         places[what] = _at(view)
     for rank, line in lines.items():
-        at = "an unknown line" if line is None else line
-        there = [what for what, place in places.items() if at.endswith(f"/{place}")]
-        sides[there[0] if len(there) == 1 else f"one at {at}"].append(rank)
+        what = "one that is not known, as it was ended before it could say" if line is None \
+            else f"one at {line}"
+        there = [known for known, place in places.items() if what.endswith(f"/{place}")]
+        sides[there[0] if len(there) == 1 else what].append(rank)
     told = ", ".join(f"{_ranks(ranks)} in {what}"
                      for what, ranks in sorted(sides.items(), key=lambda side: len(side[1])))
     return f'collective operations of different sizes met: {told}. Is one of them under ' \
@@ -323,10 +328,11 @@ def _does(view: RankView, now: float) -> str:
     if view.error is not None or view.outcome == "failed":
         return "has failed"
     if view.over:
-        how = "ended" if view.ended else "exited with 0"  # before Python's own end, as by exec
+        # Before Python's own end, as by os._exit, or by exec.
+        how = "ended" if view.ended and view.exit is None else f"exited with {view.exit or 0}"
         return f"has {how} after step {view.at_step or 0:,}"
     if view.beat is None or _is_silent(view, now):
-        since = "" if view.beat is None else f" since {units.clock(now - view.beat)}"
+        since = "" if view.beat is None else _since(now - view.beat)
         return f"gives no sign of life{since}"
     if stands is None:
         return f"has got to step {view.at_step or 0:,}"

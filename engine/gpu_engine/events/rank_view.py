@@ -90,6 +90,8 @@ class RankView:
     """The last that was asked for."""
     ended: bool = False
     """Whether it has written its end event itself."""
+    exit: int | None = None
+    """The status with which its script has left by os._exit."""
     outcome: str | None = None
     """completed | stopped | failed, once it has ended."""
     total_steps: int | None = None
@@ -166,7 +168,7 @@ class RankView:
         """Forget how this rank's attempt went, as a new one has begun on other ranks."""
         self.error = self.outcome = self.phase = self.phase_since = self.beat = self.stands = None
         self.pid = self.samples_per_s = self.data_wait = self.rss = None
-        self.ended = False
+        self.ended, self.exit = False, None
         self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
         self.gpu_total, self.gpu_retries = [], []
         self.step_times.clear()

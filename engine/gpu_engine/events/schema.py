@@ -380,6 +380,9 @@ class End(Event):
     exit status."""
     steps: int | None
     seconds: float | None
+    exit: int | None = None
+    """The status with which the script itself has ended the process, by os._exit: what Python does
+    at its end was left out."""
 
 
 # --- names of values --------------------------------------------------------------------------

@@ -183,6 +183,7 @@ def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     rank.as_rank, rank.process = event.as_rank, event.process
     rank.error = rank.outcome = rank.written = rank.stands = None
     rank.ended = rank.stepped = False
+    rank.exit = None
     rank.training = rank.training_from = rank.training_name = None
     rank.step_times.clear()
     rank.spans.clear()
@@ -322,6 +323,8 @@ def _error(run: RunView, rank: RankView, event: schema.Error) -> None:
 def _end(run: RunView, rank: RankView, event: schema.End) -> None:
     rank.ended |= event.steps is not None  # else it is the supervisor's
     rank.outcome, rank.phase = event.outcome, "done"
+    if event.steps is not None:
+        rank.exit = event.exit
 
 
 def _batch(run: RunView, rank: RankView, told: EventBatch) -> None:

@@ -19,7 +19,7 @@ from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers, trust
+from gpu_engine.runs import attempts, checkpoints, disk_room, job, trust
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run, settle
 from gpu_engine.spec.catalog import BUILTIN
@@ -187,7 +187,7 @@ def _make_way(run: runs.Run) -> None:
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
     disk_room.require(run.path)
-    leftovers.end(run.path)  # what a killed supervisor left would write where we write
+    run.end_leftovers()  # what a killed supervisor left would write where we write
 
 
 def _submit_again(run: runs.Run, spec: RunSpec, start: str) -> Prepared:

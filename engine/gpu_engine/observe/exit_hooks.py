@@ -40,7 +40,7 @@ def add(observer: Observer) -> None:
     def _exit(status: int) -> None:
         try:
             with contextlib.suppress(Exception):
-                observer.finish(failed=status != 0)
+                observer.finish(failed=status != 0, status=status)
         finally:
             leave(status)
 

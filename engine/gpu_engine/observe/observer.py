@@ -350,10 +350,11 @@ class Observer:
         """Record the uncaught error that ends the script; None if there is none."""
         if self.rec is not None and err is not None and err is not self._error:
             self._error = err
-            self.rec.write_failure(err)
             self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step(),
                                        held_by=self.rec.held_by(err),
                                        more=self._unsaved[1] if err is self._unsaved[0] else ""))
+            # After the error: asking torch takes a while, and torchrun ends us within 0.1 s.
+            self.rec.write_failure(err)
 
     def unsaved(self, err: BaseException, file: Any) -> None:
         """Called when `torch.save` has failed to write to `file`: its error seldom says why."""
@@ -392,9 +393,10 @@ class Observer:
         if rec is not None:
             rec.give_up()
 
-    def finish(self, *, failed: bool = False) -> None:
+    def finish(self, *, failed: bool = False, status: int | None = None) -> None:
         """Called when the interpreter ends. Whether that is a success, only the exit status tells,
-        and after Ctrl-C whether a stop was asked; `failed`: it is known to be a failure."""
+        and after Ctrl-C whether a stop was asked; `failed`: it is known to be a failure. `status`:
+        what the script has given to os._exit, which leaves out the interpreter's end."""
         rec = self.rec
         if rec is None:
             return
@@ -411,7 +413,8 @@ class Observer:
             rec.write_memory()
             failed |= not isinstance(self._error, (KeyboardInterrupt, type(None)))
             rec.write(schema.End("failed" if failed else None,
-                                 rec.step_now, round(time.monotonic() - self._began, 3)))
+                                 rec.step_now, round(time.monotonic() - self._began, 3),
+                                 exit=status))
         rec.give_up()
 
 

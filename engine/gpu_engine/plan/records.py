@@ -4,6 +4,7 @@ the standard library alone: the rank reads its plan with them, in whatever envir
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -229,6 +230,12 @@ class LaunchPlan:
     def whole(self) -> str:
         """The id of the run that people know: of the whole one, if this is a machine's part."""
         return self.part_of.run if self.part_of is not None else self.id or ""
+
+    @property
+    def stop_signal(self) -> signal.Signals:
+        """What a stop sends first: a task saves at SIGTERM."""
+        command = self.spec.task.command is not None
+        return signal.Signals[self.spec.run.stop_signal] if command else signal.SIGTERM
 
     @property
     def on_hosts(self) -> bool:

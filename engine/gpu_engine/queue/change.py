@@ -22,10 +22,11 @@ class Waiting:
 
 
 def line() -> list[Waiting]:
-    """All waiting runs of this user, in their order."""
-    out = []
+    """All waiting runs of this user, in their order. Raises UserError if the folders can't be
+    read."""
+    out, folder = [], runs_folder()  # raises if nobody can look there, also where no entry is read
     for name, entry in waiting.line(paths.queue_folder()).items():
-        run = Run(runs_folder() / name)
+        run = Run(folder / name)
         state = run.state()
         if state.state == "queued":
             out.append(Waiting(run, entry, state))

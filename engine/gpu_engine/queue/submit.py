@@ -24,7 +24,7 @@ from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import waiter
 from gpu_engine.queue.order import After, Never, Request, Wants, early
-from gpu_engine.runs import disk_room, folder, leftovers, waiting
+from gpu_engine.runs import disk_room, folder, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.environment import write as write_environment
@@ -170,7 +170,7 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory) -> N
     made = plan(spec, inventory, cwd=kept.folder, after=when.after)
     ask([spec], kept)
     disk_room.require(run.path)
-    leftovers.end(run.path)  # what a killed supervisor left would write where the next one writes
+    run.end_leftovers()  # what a killed supervisor left would write where the next one writes
     before = run.plan()
     queue = folder.private_folder(paths.queue_folder())
     lock = reopen_run(run, to_toml(spec),

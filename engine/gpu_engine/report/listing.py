@@ -10,8 +10,12 @@ from typing import TypeAlias
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.diagnose import hangs
+from gpu_engine.events.reader import END, backwards
+from gpu_engine.events.schema import Step
 from gpu_engine.report import columns
-from gpu_engine.runs import folder, summary
+from gpu_engine.runs import disk_room, folder, summary
+from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.query import Query
 from gpu_engine.runs.summary import Digest
 from gpu_engine.spec.best import parse_best
@@ -83,7 +87,7 @@ def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:
             "" if last_loss(figures) is None else units.loss(last_loss(figures)),
             "" if best is None else f"{clean(best[0], 10)} {units.loss(best[1])}",
             units.clock(state.took(now)), units.ago(now - state.created),
-            " ".join([*tags, "; ".join(map(clean, _why(one)))]).strip())
+            " ".join([*tags, "; ".join(map(clean, _why(one, now)))]).strip())
 
 
 def last_loss(figures: Figures) -> float | None:
@@ -111,14 +115,33 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _why(one: Digest) -> list[str]:
-    """The reason for a run's state, and the first file of its folder that can't be read."""
+def _why(one: Digest, now: float) -> list[str]:
+    """The reason for a run's state, what hangs, and the first file of its folder that can't be
+    read."""
     reason = one.state.reason
     odd = [odd for odd in one.run.odd()[:1] if odd != reason]
     told = [f"warning: {notice.message}" for notice in one.state.warnings[:1]]
     if len(one.state.warnings) > 1:
         told = [f"{told[0]} (and {len(one.state.warnings) - 1} more)"]
-    return [*([reason] if reason else []), *told, *odd]
+    hang = _hang(one, now)
+    return [*([reason] if reason else []), *([hang] if hang else []), *told, *odd]
+
+
+def _hang(one: Digest, now: float) -> str | None:
+    """Which ranks stand still, if the run goes on without making steps. Only then all of its events
+    are read."""
+    run = one.run
+    if one.state.state != "running" or all(
+            (step := next(backwards(run.events(rank), Step, within=END), None)) is not None
+            and now - step.t < hangs.SOON for rank in run.ranks()):
+        return None
+    follower = Follower(run)
+    while follower.poll(budget=1.0):
+        pass
+    hang = hangs.find_hang(follower.ranks.values(), now, unheard=follower.state.unheard)
+    if hang is None or hang.works:
+        return None
+    return (disk_room.silence(run.path) if hang.silent else None) or hang.text
 
 
 def cells(rows: list[Row], now: float, names: Sequence[str] = ()

@@ -184,15 +184,15 @@ class Run:
         command gets its `run.stop_signal`, a second time SIGTERM. `now`: kill them.
 
         If the run waits for its turn, it waits no longer. If it is lost, the processes that are
-        left of it are ended, which takes some seconds. Raises UserError if nothing runs, or if the
-        folder is not this user's alone.
+        left of it are ended, which takes up to `run.grace`. Raises UserError if nothing runs, or if
+        the folder is not this user's alone.
         """
         trust.require_ours(self.path)
         if self._leave_the_line():
             return
         state = self.state()
         if state.state == "lost" and leftovers.processes(self.path):
-            leftovers.end(self.path, now=now)
+            self.end_leftovers(now=now)
             return
         if not state.live:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
@@ -206,6 +206,14 @@ class Run:
             state = self.state()
             raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
                             f"run {self.id} is not running: it is {state.state}")
+
+    def end_leftovers(self, *, now: bool = False) -> None:
+        """End what is left of a lost run, with the signals of a stop. Raises UserError."""
+        plan = self.plan()
+        if plan is None:
+            leftovers.end(self.path, now=now)
+        else:
+            leftovers.end(self.path, plan.stop_signal, plan.spec.run.grace, now=now)
 
     def _leave_the_line(self) -> bool:
         """End a run that waits for its turn. Returns False if it does not, or is just being

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpu_engine.common import procs
@@ -25,7 +25,7 @@ from gpu_engine.runs.folder import Run
 _HEAD = re.compile(rb"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):",
                    re.MULTILINE)
 _LINE = re.compile(r"  (File |\.\.\.|<)")
-_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
 _NOT_OWN = re.compile("^<|-packages/|/lib/python3|/gpu_engine/")
 _MOST = 1 << 20
 WHOLE = 0.3
@@ -78,8 +78,17 @@ def crashed_at(log: str) -> str | None:
     in what Python printed as native code ended the process; None if it printed nothing."""
     _, crashed, stacks = log.rpartition("Fatal Python error: ")
     main = stacks.rpartition("(most recent call first):")[2]  # the oldest thread comes last
-    return next((f"{file}:{line} in {function}" for file, line, function in _FRAME.findall(main)
-                 if not _NOT_OWN.search(file)), None) if crashed else None
+    return _own(_FRAME.findall(main)) if crashed else None
+
+
+def raised_at(traceback: str) -> str | None:
+    """The same of an exception's traceback, whose innermost line comes last."""
+    return _own(reversed(_FRAME.findall(traceback)))
+
+
+def _own(frames: Iterable[tuple[str, str, str]]) -> str | None:
+    return next((f"{file}:{line} in {function}" for file, line, function in frames
+                 if not _NOT_OWN.search(file)), None)
 
 
 def below(run: Run, rank: int, wait: float) -> Iterator[tuple[int, str]]:

@@ -282,9 +282,10 @@ def unknown_key(key: str, known: list[str], *, value: Any = None, typed: bool = 
     given as `key=value`, and the value is its text."""
     import difflib
 
-    if key in _GONE:
-        return Problem(key, value, f"there is no such key any more; {_GONE[key]}")
     section, _, last = key.rpartition(".")
+    gone = key if section else next((k for k in _GONE if k.endswith(f".{last}")), key)
+    if gone in _GONE:
+        return Problem(key, value, f"there is no such key any more; {_GONE[gone]}")
     inside = [k for k in keys().values() if k.section == last]
     if inside and section not in SECTIONS:  # a section's name in the place of a key's
         meant = next((k for k in inside if typed and _takes(k, value)), inside[0])

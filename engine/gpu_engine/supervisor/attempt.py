@@ -45,6 +45,8 @@ class Attempt:
     """Whether that save is done and the ranks have some more time to end."""
     forced: bool = False
     """Whether the remaining processes were killed."""
+    at_once: bool = False
+    """Whether that was asked for."""
     bad: bool = False
     """Whether a process has failed."""
     deadline: float | None = None
@@ -140,7 +142,9 @@ class Attempt:
                      and f.error.type != "KeyboardInterrupt"]
             if not erred:
                 words = None
-                if self.forced:
+                if self.at_once:
+                    words = "the ranks were killed at once, as was asked"
+                elif self.forced:
                     words = "the ranks did not stop in time and were killed"
                 elif self.late:
                     words = "its ranks took longer than run.grace to finish saving"
@@ -155,7 +159,8 @@ class Attempt:
         cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
                             disks=[disk_room.of(p) for p in (run.path, Path(plan.cwd or "/"))])
         if cause is not None and (more := self._who_did_not_come(failures)):
-            cause = replace(cause, message=f"{more}.\n{cause.message}")
+            cause = replace(cause, message=f"{more}{'' if more.endswith('?') else '.'}\n"
+                                           f"{cause.message}")
         return "failed", cause.line if cause is not None else None, cause
 
     def _who_did_not_come(self, failures: Sequence[Failure]) -> str | None:
@@ -164,8 +169,10 @@ class Attempt:
         views = [s.view for s in self.events.values()]
         ended = [f for f in failures if _OTHER_SIZE in f.log_tail]
         if ended:  # a log may be of several ranks: the one that could say an error was not ended
-            return hangs.another_size(views, {f.rank: stacks.crashed_at(f.log_tail)
-                                              for f in ended if f.error is None})
+            lines = {v.rank: stacks.raised_at(v.error.traceback or "") for v in views
+                     if v.error is not None and v.stands is None}
+            return hangs.another_size(views, lines | {
+                f.rank: stacks.crashed_at(f.log_tail) for f in ended if f.error is None})
         if not all(f.in_wake for f in failures):
             return None
         told = hangs.behind(views, min(f.when for f in failures),

@@ -24,7 +24,7 @@ from gpu_engine.supervisor import oom
 _WAKE = re.compile(
     r"connection (reset|closed|refused|aborted)|broken pipe|connectfullmesh|timed? ?out waiting"
     r"|timeout.*(gloo|nccl|store)|(gloo|nccl|store|socket).*(timeout|timed out)|nccl error"
-    r"|rendezvous|\bpeer\b|watchdog caught collective", re.IGNORECASE)
+    r"|application timeout|rendezvous|\bpeer\b|watchdog caught collective", re.IGNORECASE)
 _MISSING = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients")
 """The error of torchrun's static rendezvous when a node is missing (TCPStore.cpp)."""
 _NOT_COMPILED = re.compile(r'^  File "[^"\n]*", line \d+\n(?: .*\n)*'

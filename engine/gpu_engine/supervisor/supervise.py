@@ -71,7 +71,6 @@ class Supervisor:
             and not own_command.launches_itself(spec.task.command)
         """Whether the processes that are ranks are a person's own script."""
         self.grace, self.log_limit = spec.run.grace, spec.run.log_mb << 20
-        self.first_signal = signal.SIGTERM if self.is_task else signal.Signals[spec.run.stop_signal]
         self.hang_timeout, self.restarts = spec.train.hang_timeout, spec.train.restarts
         self.stop_asked = False
         self.stopped_by: str | None = None
@@ -302,6 +301,7 @@ class Supervisor:
             self._note_ends(attempt, ended)
         if number == signal.SIGQUIT:
             self.stop_asked = True
+            attempt.at_once = True
             self._kill(attempt, "asked to end now")
         elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             self._request_stop(attempt)
@@ -341,7 +341,7 @@ class Supervisor:
         if attempt.stopping is not None:
             attempt.stopping.press_on()
             return
-        attempt.stopping = Stopping(self.first_signal)
+        attempt.stopping = Stopping(self.plan.stop_signal)
         # A save that was allowed to take longer before had another reason.
         attempt.late = attempt.leaving = False
         self._limit(attempt, self.grace)

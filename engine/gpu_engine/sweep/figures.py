@@ -36,6 +36,8 @@ class Figures:
     """Examples a second of all ranks."""
     exact: bool = True
     """False: only parts of the first rank's events were read, as there are so many."""
+    left_out: int = 0
+    """How many names of values were left out, as there are so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ def of(run: Path) -> Figures:
     for rank in ranks if exact else ranks[:1]:
         for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
             track.fold(rank, event)
-    return Figures(track.steps, track.extents(), track.samples_per_s if exact else None, exact)
+    return Figures(track.steps, track.extents(), track.samples_per_s if exact else None, exact,
+                   track.left_out)
 
 
 class FiguresOf:

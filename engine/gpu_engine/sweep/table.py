@@ -57,6 +57,8 @@ class One:
     """Examples a second of all its ranks."""
     exact: bool = True
     """False: so much is recorded that only parts were read."""
+    left_out: int = 0
+    """How many names of values were left out, as there are so many."""
 
     @property
     def kind(self) -> str:
@@ -152,16 +154,29 @@ def names(members: Iterable[One]) -> list[str]:
     return list(dict.fromkeys(name for one in members for name in one.extents))
 
 
+def named(members: Sequence[One]) -> str:
+    """The first of these names for people, and how many more there are."""
+    there, most = names(members), 30
+    more = max(len(there) - most, 0) + left_out(members)
+    return ", ".join(there[:most]) + (f" and {more:,} more" if more else "")
+
+
+def left_out(members: Iterable[One]) -> int:
+    """How many names of values were left out of a member that has recorded too many."""
+    return max((one.left_out for one in members), default=0)
+
+
 def parse_by(text: str, members: Sequence[One]) -> By:
     """The value that `loss`, `eval:accuracy`, `max:eval:accuracy` means. Raises UserError if no
     member has recorded it."""
     how, colon, rest = text.partition(":")
     largest = colon == ":" and how == "max"
     name = rest if colon and how in ("max", "min") else text
-    there = names(members)
+    there, more = names(members), left_out(members)
     if name not in there and there:
-        raise UserError(f"--by {text}: no run of the sweep has recorded {name!r}; there are "
-                        + ", ".join(there[:30]))
+        unseen = f" among the {len(there):,} values that are looked at" if more else ""
+        raise UserError(f"--by {text}: no run of the sweep has recorded {name!r}{unseen}; there "
+                        f"are {named(members)}")
     return By(name, largest)
 
 
@@ -246,6 +261,8 @@ def notes(points: Sequence[Point], by: By) -> list[str]:
     if odd:
         out.append(f"{odd} run{'s' * (odd > 1)} ended with a {by.name} that is not finite; "
                    "means leave it out")
+    if more := left_out(one for p in points for one in p.members):
+        out.append(f"a run has recorded so many values that {more:,} of them are not looked at")
     if not all(one.exact for p in points for one in p.members):
         out.append("of the largest runs only parts of the events were read: their best may be "
                    "slightly off")

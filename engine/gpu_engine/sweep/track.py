@@ -73,6 +73,11 @@ class Track:
         return min(last, default=None)
 
     @property
+    def left_out(self) -> int:
+        """How many names of values `extents` leaves out, as there are so many."""
+        return max(len(self._names()) - _MOST_NAMES, 0)
+
+    @property
     def samples_per_s(self) -> float | None:
         """Examples a second of all ranks together, by the median of each, which a slow first step
         does not move. None unless all tell theirs, as the ranks of a script do not."""
@@ -83,11 +88,13 @@ class Track:
         """Every value's extent by its name: "loss", the mean of the ranks' losses at each step;
         "eval:accuracy", of an evaluation; other names as they were logged, of the first rank that
         has them."""
-        names = dict.fromkeys(name for at in self._ranks.values()
-                              for name, values in at.values.items() if values)
-        found = {name: _extent(self._values(name)) for name in list(names)[:_MOST_NAMES]}
+        found = {name: _extent(self._values(name)) for name in self._names()[:_MOST_NAMES]}
         logged = found.pop(_LOGGED_LOSS, None)
         return found if logged is None else {LOSS: logged} | found
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(name for at in self._ranks.values()
+                                  for name, values in at.values.items() if values))
 
     def _values(self, name: str) -> Mapping[int, float]:
         found = [at.values[name] for at in self._ranks.values() if at.values.get(name)]

@@ -72,6 +72,8 @@ class Session:
         state = found.state if found else None
         if found:
             self._from, self._own, self.saver.step = found.path, found.own, found.state["step"]
+            if found.state.get("evaluated"):  # else a schedule would step on its result again
+                self._evaluated_step = found.state["step"]
         self.at = Position(state["step"], state["epoch"], state["offset"]) if state else Position()
         self.data, self.sampler = self._data(data)
         if state:

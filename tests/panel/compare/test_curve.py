@@ -96,6 +96,7 @@ def test_memory_is_bounded():
         curve.add(0, schema.Metric(step, {f"name {step}": 1.0}))
     assert max(len(curve.over(axis)) for axis in ("step", "time")) <= 2048
     assert len(curve.names) == 200
+    assert 1800 <= len(curve.left_out) <= 1805  # of 2,000 and those that steps have
 
 
 @pytest.mark.parametrize("back", [0.0, 50.0])

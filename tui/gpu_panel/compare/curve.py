@@ -23,6 +23,7 @@ between its attempts."""
 LOSS = "loss"
 MOST_NAMES = 200
 """Names of values that are remembered of a run."""
+_MOST_LEFT_OUT = 10_000
 
 
 @dataclass(slots=True)
@@ -55,6 +56,8 @@ class RunCurve:
         self.name = name
         self.names: dict[str, None] = {LOSS: None}
         """All values that the events have so far, in the order in which they came."""
+        self.left_out: set[int] = set()
+        """The hashes of the names that came when there were `MOST_NAMES`."""
         self._steps = RankSeries()
         self._examples = RankSeries()
         self._time = Series()
@@ -135,6 +138,8 @@ class RunCurve:
         for name in names:
             if len(self.names) < MOST_NAMES:
                 self.names.setdefault(prefix + name)
+            elif prefix + name not in self.names and len(self.left_out) < _MOST_LEFT_OUT:
+                self.left_out.add(hash(prefix + name))
 
     def _put(self, rank: int, found: Sequence[_Point]) -> None:
         at = self._ranks[rank]

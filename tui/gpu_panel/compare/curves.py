@@ -87,7 +87,8 @@ a shows them."""
             return [(name, name, f"{many} run{'s' * (many != 1)}", "")
                     for name, many in store.names.items()]
 
-        name = await self.app.push_screen_wait(CurvePicker(entries, store.name, "compare"))
+        name = await self.app.push_screen_wait(CurvePicker(
+            entries, store.name, "compare", store.left_out))
         if name is not None and name != store.name:
             self.log_scale = self.log_scale and name == LOSS
             store.choose(name)

@@ -289,13 +289,15 @@ class LaunchScreen(PaneScreen):
 
     @property
     def going_on(self) -> str:
-        """What goes on without the panel: "2 runs go on, 1 waits in the queue"; else ""."""
+        """What goes on without the panel: "2 runs go on, 1 waits in the queue; gpu-panel shows them
+        again."; else ""."""
         live, waiting = self.runs.live, self.runs.waiting
         parts = [f"{live:,} run{' goes' if live == 1 else 's go'} on"] if live else []
         if waiting:
             parts.append(f"{waiting:,} {'' if live else 'run' + 's' * (waiting > 1) + ' '}"
                          f"wait{'s' * (waiting == 1)} in the queue")
-        return ", ".join(parts)
+        again = "it" if live + waiting == 1 else "them"
+        return ", ".join(parts) + f"; gpu-panel shows {again} again." if parts else ""
 
     # --- the engine's review of the draft ------------------------------------------------------
 

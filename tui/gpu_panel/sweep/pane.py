@@ -11,7 +11,7 @@ from textual.message import Message
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.group import Group
-from gpu_engine.sweep.table import FAILED, By, One, Point, names, points, summary
+from gpu_engine.sweep.table import FAILED, By, One, Point, left_out, names, points, summary
 from gpu_panel import keys
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
@@ -234,7 +234,8 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         def entries() -> list[tuple[str, str, str, str]]:
             return [(name, name, "", "") for name in names(self.members or [])]
 
-        name = await self.app.push_screen_wait(CurvePicker(entries, self.by.name, "sweep's"))
+        name = await self.app.push_screen_wait(CurvePicker(
+            entries, self.by.name, "sweep's", left_out(self.members or [])))
         if name is not None and name != self.by.name:
             self.by = By(name)
             self._arrange()

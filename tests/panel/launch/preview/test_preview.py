@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -222,12 +223,17 @@ async def test_where_there_is_no_room_the_list_has_all_of_it(readers):
         assert readers == []
 
 
-async def test_an_ended_run_costs_nothing_until_it_changes(readers):
+async def test_an_ended_run_costs_nothing_until_it_changes_but_grows_older(readers, monkeypatch):
+    monkeypatch.setattr("gpu_panel.launch.preview.pane.AGES", 0.1)
     run = written("digits")
     async with panel(slots(2)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
         await says(pilot, screen, "✓ completed")
         await until(pilot, lambda: screen.preview._reader.is_finished)
+        (page,) = screen.preview.children
+        page.paint = Mock()
+        await until(pilot, lambda: page.paint.called)
+        del page.paint
         train(run, 2, 101, 130, 30.0)
         state = run.state()
         os.utime(run.path)
