@@ -87,9 +87,9 @@ class NvidiaMachine(Machine):
         self._standin.add("gpu * error * 9", "init 9")
 
     def uninstall(self) -> None:
-        from gpu_engine.devices.backends.nvidia import backend
+        from gpu_engine.devices.backends import nvidia
 
-        self._monkeypatch.setattr(backend, "NVML", "libnvidia-ml.so.of-no-machine")
+        self._monkeypatch.setattr(nvidia, "NVML", "libnvidia-ml.so.of-no-machine")
 
     def mend(self) -> None:
         self._standin.set("count 3")

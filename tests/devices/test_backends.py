@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.devices import recheck
-from gpu_engine.devices.backends import registry
-from gpu_engine.devices.backends.nvidia import backend as nvidia
-from gpu_engine.devices.backends.protocol import Backend
+from gpu_engine.devices import discover as discovery
+from gpu_engine.devices.backends import nvidia, registry
+from gpu_engine.devices.backends.registry import Backend
 from gpu_engine.devices.discover import cpu_slots, discover, discover_of
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.devices.sampler import Sampler
@@ -251,8 +250,8 @@ def test_the_look_right_before_a_start(machine, monkeypatch):
     machine.unload()
     assert "not loaded" in blocked(machine.name, devices)
     machine.uninstall()
-    with pytest.raises(recheck.NoAnswer, match=own.missing):
-        next(recheck.readings(machine.name, devices, 10.0))
+    with pytest.raises(discovery.NoAnswer, match=own.missing):
+        next(discovery.readings(machine.name, devices, 10.0))
 
 
 # --- a vendor is one backend and its name in one list -------------------------------------------
@@ -314,8 +313,8 @@ def test_the_driver_of_another_vendor_is_not_asked(toy, as_this_machine, monkeyp
 
 
 def test_devices_of_a_vendor_that_this_version_does_not_know():
-    with pytest.raises(recheck.NoAnswer, match=r"no device backend 'abacus'; .* nvml, .*cpu"):
-        next(recheck.readings("abacus", (), 1.0))
+    with pytest.raises(discovery.NoAnswer, match=r"no device backend 'abacus'; .* nvml, .*cpu"):
+        next(discovery.readings("abacus", (), 1.0))
 
 
 def test_the_name_of_a_slice_is_its_vendors():

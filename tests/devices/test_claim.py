@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.devices import recheck
+from gpu_engine.devices import discover as discovery
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device
 from gpu_engine.launching.launcher import prepare, start
@@ -277,7 +277,7 @@ def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob
 
 
 def test_slots_of_the_processor_are_not_looked_at(monkeypatch):
-    monkeypatch.setattr(recheck, "readings", None)
+    monkeypatch.setattr(discovery, "readings", None)
     assert blocked(replace(plan_of(), device_type="cpu")) is None
 
 

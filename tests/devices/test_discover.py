@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.devices import sampler
-from gpu_engine.devices.backends.nvidia import backend
+from gpu_engine.devices import probe, sampler
+from gpu_engine.devices.backends import nvidia
 from gpu_engine.devices.discover import discover
-from gpu_engine.devices.probe import client as probe
 from gpu_engine.devices.records import Device
 from gpu_engine.doctor import devices as doctor
 
@@ -54,7 +53,7 @@ def test_many_gpus_in_the_drivers_order(as_this_machine, count):
 
 
 def test_without_a_driver_the_cores_are_offered(monkeypatch):
-    monkeypatch.setattr(backend, "NVML", "libnvidia-ml.so.of-no-machine")
+    monkeypatch.setattr(nvidia, "NVML", "libnvidia-ml.so.of-no-machine")
     found = discover()
     assert found.source == "cpu"
     assert found.problem is None

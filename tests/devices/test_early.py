@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.devices import probe
 from gpu_engine.devices.discover import discover
-from gpu_engine.devices.probe import client, early
 
 from .conftest import forget_probe
 
@@ -22,35 +22,35 @@ def test_a_driver_is_expected_by_its_files(path: str | None, files: tuple[str, .
     there = tmp_path / "lib"
     for folder in (there, tmp_path):
         folder.mkdir(exist_ok=True)
-        (folder / early.NVML).touch()
+        (folder / probe.NVML).touch()
     environ = {} if path is None else {"LD_LIBRARY_PATH": path.format(here=there)}
-    assert early.expected(environ, files) == found
+    assert probe.expected(environ, files) == found
 
 
 def test_discover_asks_the_one_that_was_started(as_this_machine) -> None:
     as_this_machine("count 2")
-    early.begin()
-    begun = client._spare
+    probe.begin()
+    begun = probe._spare
     assert begun is not None
     assert not begun.ended()
     assert len(discover().devices) == 2
-    assert client._spare is begun
+    assert probe._spare is begun
 
 
 def test_none_is_started_without_a_sign(monkeypatch) -> None:
     forget_probe()
-    monkeypatch.setattr(early, "FILES", ())
+    monkeypatch.setattr(probe, "FILES", ())
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    early.begin()
-    assert client._spare is None
+    probe.begin()
+    assert probe._spare is None
 
 
 def test_a_probe_that_cannot_be_started_is_no_error(as_this_machine, monkeypatch) -> None:
     as_this_machine("count 2")
 
     def refused() -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise probe.Gone("Resource temporarily unavailable")
 
-    monkeypatch.setattr(client, "Probe", refused)
-    early.begin()
-    assert client._spare is None
+    monkeypatch.setattr(probe, "Probe", refused)
+    probe.begin()
+    assert probe._spare is None

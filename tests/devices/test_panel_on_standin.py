@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_engine.devices.backends.nvidia import backend
+from gpu_engine.devices.backends import nvidia
 from gpu_panel.app import PanelApp
 from gpu_panel.launch.devices.pane import DevicesPane
 
@@ -79,7 +79,7 @@ async def test_a_preset_that_names_slots_gets_them(as_this_machine):
 
 
 async def test_where_there_is_no_gpu_the_slots_stay(monkeypatch):
-    monkeypatch.setattr(backend, "NVML", "libnvidia-ml.so.of-no-machine")
+    monkeypatch.setattr(nvidia, "NVML", "libnvidia-ml.so.of-no-machine")
     async with panel(sets=("devices.ids=cpu:0",)) as (pilot, screen, table):
         before = screen.source._sampler
         await pilot.press("c")

@@ -207,7 +207,7 @@ def test_a_crash_in_the_drivers_library_is_survived(running):
 
 def test_no_second_process_where_the_first_can_not_be_ended(running, monkeypatch):
     """In uninterruptible sleep a kill has no effect; each new one would only join it."""
-    from gpu_engine.devices.probe import client as probe
+    from gpu_engine.devices import probe
 
     machine, found = running("gpu 0 util 10")
     monkeypatch.setattr(probe.Probe, "ended", lambda _: False)
@@ -300,7 +300,7 @@ def test_a_hanging_driver_holds_no_exit_and_leaves_nothing(standin, how):
 
 
 def test_a_discovery_alone_leaves_no_process_for_long(as_this_machine, monkeypatch):
-    from gpu_engine.devices.probe import client as probe
+    from gpu_engine.devices import probe
 
     as_this_machine()
     discover()

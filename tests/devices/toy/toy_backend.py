@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
+from gpu_engine.devices.backends.registry import Backend, DriverLost, Reader
 from gpu_engine.devices.process_info import Owners
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample
 

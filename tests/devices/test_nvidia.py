@@ -11,12 +11,12 @@ import pytest
 
 from gpu_engine.devices import sampler
 from gpu_engine.devices.availability import judge
-from gpu_engine.devices.backends.nvidia import codes
+from gpu_engine.devices.backends import nvml
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Sample
 
-from ....conftest import wait_for
-from ...machines import take_once
+from ..conftest import wait_for
+from .machines import take_once
 
 
 def look(machine_lines, as_this_machine, **kinds) -> Sample:
@@ -132,7 +132,7 @@ def test_a_gpu_without_memory_of_its_own_is_not_one_that_hides_it(as_this_machin
     ],
 )
 def test_throttle_reasons(bits, expected):
-    assert codes.throttle(bits) == expected
+    assert nvml.throttle(bits) == expected
 
 
 def test_slowed_by_nothing_is_not_the_same_as_not_known(as_this_machine):
