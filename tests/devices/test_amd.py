@@ -9,12 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpu_engine.devices import availability
 from gpu_engine.devices.backends import visible
-from gpu_engine.devices.backends.amd import Amd, find
 from gpu_engine.devices.backends.registry import DriverLost
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.plan.build import plan
@@ -144,23 +141,6 @@ def test_a_desktop_with_a_gpu_in_its_processor(here):
     assert offered(backend).devices[1].memory_total == 96 * GIB
 
 
-def test_cards_of_others_do_not_count(here):
-    """An NVIDIA card between two of AMD's, and domains of the bus beyond the first."""
-    tree, backend = here(instinct(0), instinct(1, domain=0x1F))
-    other = tree.root / "sys/devices/pci0000:00/0000:05:00.0"
-    tree.write(other / "vendor", "0x10de")
-    tree.write(other / "class", "0x030000")
-    tree.link(other, tree.pci / "0000:05:00.0")
-    tree.link(other, tree.root / "sys/class/drm/card7")
-    assert [d.index for d in offered(backend).devices] == [0, 1]
-    assert [s.problem for s in looks(backend)] == [None, None]
-    assert find(tree_of(backend))[0][1].card == "sys/bus/pci/devices/001f:1c:00.0"
-
-
-def tree_of(backend):
-    return backend.tree
-
-
 # --- what is missing, refused, damaged ----------------------------------------------------------
 
 
@@ -230,24 +210,6 @@ def test_a_card_that_answers_with_errors_only(here, error, lost, words):
     assert reader.read()[0].utilization == 0.0
 
 
-def test_one_refused_file_spoils_nothing_else(here):
-    """A Cyan Skillfish has no utilisation. More memory in use than there is can't be true."""
-    tree, backend = here(radeon())
-    tree.of(0, "gpu_busy_percent", "errno EOPNOTSUPP")
-    tree.of(0, "mem_info_vram_used", 25 * GIB)
-    (sample,) = looks(backend)
-    assert (sample.utilization, sample.memory_used) == (None, None)
-    assert (sample.power, sample.memory_total) == (23.0, 24 * GIB)
-
-
-@pytest.mark.parametrize("text", ["", "simd_count\n", "simd_count many\nlocation_id 768",
-                                  "simd_count 0", "\x00" * 50])
-def test_a_damaged_node_is_left_out(here, text):
-    tree, backend = here(radeon(), instinct(1))
-    (tree.kfd / "topology/nodes/1/properties").write_text(text)
-    assert [d.uuid for d in offered(backend).devices] == ["GPU-2251000000000001"]
-
-
 def test_no_driver_and_no_card(here, tmp_path):
     tree, backend = here(radeon())
     (reader,) = backend.open(offered(backend).devices)
@@ -259,12 +221,6 @@ def test_no_driver_and_no_card(here, tmp_path):
     (tree.pci / "0000:03:00.0").unlink()
     assert not backend.present()
     assert offered(backend).problem is None
-
-
-def test_the_topology_without_gpus_is_no_problem(here):
-    """A server whose amdgpu drives only the screen of its management controller, say."""
-    _, backend = here()
-    assert (offered(backend).devices, offered(backend).problem) == ((), None)
 
 
 # --- asleep -------------------------------------------------------------------------------------
@@ -291,17 +247,6 @@ def test_a_sleeping_card_is_not_woken(here):
     tree.of(0, "power/runtime_status", "active")
     (awake,) = readers[0].read()
     assert (awake.notes, awake.temperature) == ((), 38.0)
-
-
-def test_finding_reads_nothing_that_wakes(here):
-    tree, backend = here(radeon(), integrated())
-    for index in (0, 1):
-        tree.of(index, "power/runtime_status", "suspended")
-    tree.was_read()
-    assert len(offered(backend).devices) == 2
-    waking = {"gpu_busy_percent", "mem_busy_percent", "current_link_speed", "pp_dpm_sclk"}
-    names = {Path(name).name for name in tree.was_read()}
-    assert not any(n in waking or n.endswith(("_input", "_average")) for n in names)
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -347,26 +292,6 @@ def test_the_rules_of_rocms_variables(environ, indices):
     assert [d.index for d in found] == indices
     assert [d.visible_index for d in found] == (list(range(len(indices))) if environ
                                                 else [None] * 3)
-
-
-@pytest.mark.parametrize(("environ", "hidden"), [
-    ({}, False), ({"CUDA_VISIBLE_DEVICES": ""}, True), ({"ROCR_VISIBLE_DEVICES": "-1"}, True),
-    ({"HIP_VISIBLE_DEVICES": "all"}, False), ({"ROCR_VISIBLE_DEVICES": "GPU-aa"}, False),
-    ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": ""}, False)])
-def test_what_hides_all(environ, hidden):
-    assert Amd().hides_all(environ) is hidden
-
-
-@given(st.lists(st.sampled_from([d.uuid for d in THREE]), unique=True),
-       st.dictionaries(st.sampled_from(visible.HIP), st.text("0123,-G ", max_size=6)))
-def test_what_is_chosen_is_seen_in_its_order(uuids, inherited):
-    """As the inherited variables are taken away, whatever they were."""
-    chosen = [next(d for d in THREE if d.uuid == u) for u in uuids]
-    amd = Amd()
-    environ = {k: v for k, v in inherited.items() if k not in amd.cleared}
-    environ |= amd.environment(chosen)
-    assert [d.uuid for d in visible.rocm(THREE, environ)] == uuids
-    assert set(visible.HIP) < set(amd.cleared)
 
 
 def spec(*ids: str, command: bool = False, mode: str = "ddp"):

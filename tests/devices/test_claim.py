@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.devices import discover as discovery
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device
 from gpu_engine.launching.launcher import prepare, start
@@ -108,12 +107,6 @@ def test_what_is_in_doubt_is_said_and_goes(as_this_machine, spec):
     assert any("GPU 0: the driver does not say which processes" in w for w in said)
 
 
-def test_a_lost_gpu_is_refused_by_its_reason(as_this_machine, spec):
-    as_this_machine("count 2", "gpu 1 lost 1")
-    with pytest.raises(SpecError, match="GPU 1 can't be used: GPU is lost"):
-        prepare(spec("1"))
-
-
 # --- right before the ranks start ---------------------------------------------------------------
 
 
@@ -209,14 +202,6 @@ def test_a_driver_that_hangs_blocks_and_holds_nobody(as_this_machine, monkeypatc
     assert threading.active_count() == before, "a parent-death signal follows the thread"
 
 
-def test_a_hanging_neighbour_is_not_this_runs_business(as_this_machine, monkeypatch):
-    monkeypatch.setattr(claim, "TIMEOUT", 20.0)
-    machine = as_this_machine("count 2")
-    plan = plan_of(*discover().devices[:1])
-    machine.add("gpu 1 error * 999")
-    assert blocked(plan) is None
-
-
 @pytest.mark.parametrize(("lines", "said"), [
     (("count 2", "gpu 1 gone 1"), "no longer lists it"),
     (("count 2", "gpu 1 lost 1"), "GPU is lost"),
@@ -276,11 +261,6 @@ def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob
     assert blocked(plan, again_on_them=True) is None
 
 
-def test_slots_of_the_processor_are_not_looked_at(monkeypatch):
-    monkeypatch.setattr(discovery, "readings", None)
-    assert blocked(replace(plan_of(), device_type="cpu")) is None
-
-
 def test_of_two_queued_runs_one_takes_a_slot_and_a_launch_shares_it(home):
     device = DeviceUse("cpu:0", "CPU 0", None, "cpu")
     plan = replace(made(), device_type="cpu", ranks=(RankPlan(0, 0, 0, (device,)),))
@@ -290,13 +270,6 @@ def test_of_two_queued_runs_one_takes_a_slot_and_a_launch_shares_it(home):
         claim.acquire(plan, "ef56").close()
     with claim.acquire(plan, "ef56"), pytest.raises(UserError, match="held by run ef56"):
         claim.acquire(plan, "cd34", queued=True)
-
-
-def test_looking_ends_when_asked(as_this_machine):
-    machine = as_this_machine()
-    plan = plan_of(*discover().devices)
-    machine.add("gpu * hang 1")
-    assert blocked(plan, end=lambda: True) is None
 
 
 # --- no GPU where some were meant ---------------------------------------------------------------

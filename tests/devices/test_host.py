@@ -30,26 +30,6 @@ def test_slots_are_equal_groups_of_all_cores(cores):
     assert [d.label for d in found] == [f"CPU {i}" for i in range(len(found))]
 
 
-@pytest.mark.parametrize(
-    ("cores", "names"),
-    [
-        ([0, 1], ["CPU core 0", "CPU core 1"]),
-        (list(range(16)), [f"CPU cores {2 * i}-{2 * i + 1}" for i in range(8)]),
-        (
-            [0, 1, 2, 5, 6, 7, 9, 10, 20],
-            ["CPU cores 0-1", *(f"CPU core {c}" for c in (2, 5, 6, 7, 9, 10, 20))],
-        ),
-        ([0, 2, 3], ["CPU core 0", "CPU core 2", "CPU core 3"]),
-    ],
-)
-def test_names(cores, names):
-    assert [d.name for d in cpu.slots(cores)] == names
-
-
-def test_a_name_of_scattered_cores():
-    assert cpu.slots([0, 2, 3, 4, 9], quota=1.0)[0].name == "CPU cores 0,2-4,9"
-
-
 @pytest.mark.parametrize(("quota", "count"), [(None, 8), (2.5, 2), (0.5, 1), (64.0, 8)])
 def test_a_container_gets_no_more_slots_than_time(quota, count):
     found = cpu.slots(list(range(32)), quota=quota)
@@ -98,14 +78,6 @@ def test_cores_keep_their_numbers_where_some_are_off(tmp_path):
     found = host.core_times(tmp_path / "stat")
     assert set(found) == {-1, 0, 3}
     assert found[3] == host.CoreTimes(100, 500), "waiting for a disk is idle"
-
-
-def test_a_share_needs_time_to_have_passed():
-    before, after = host.CoreTimes(10, 100), host.CoreTimes(60, 200)
-    assert host.busy_share(before, after) == 0.5
-    assert host.busy_share(before, before) is None
-    assert host.busy_share(None, after) is None
-    assert host.busy_share(after, before) is None
 
 
 def test_the_machines_figures(tmp_path):

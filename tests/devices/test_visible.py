@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpu_engine.devices.backends.visible import cuda, hides_all, order_doubt, unread
 from gpu_engine.devices.records import Device
@@ -62,18 +60,6 @@ def test_slices_by_name_and_all_of_them():
     both = cuda(SLICES, "MIG-cccc2222,MIG-cccc1111")
     assert [d.id for d in both] == ["MIG-cccc2222", "MIG-cccc1111"]
     assert [d.id for d in cuda(GPUS + SLICES, "3")] == ["MIG-cccc1111"]
-
-
-def test_old_names_of_slices():
-    old = Device("x", "mig", "A100 MIG 0:0", index=0, uuid="MIG-GPU-aaaa1111/7/0")
-    assert cuda([*GPUS, old], "MIG-GPU-aaaa1111/7/0")[0].id == "x"
-
-
-@given(st.one_of(st.none(), st.text("0123,-GPUMIabc +x", max_size=24)))
-def test_never_more_than_there_is_and_none_twice(value):
-    offered = [d.uuid for d in cuda(GPUS + SLICES, value)]
-    assert len(offered) == len(set(offered))
-    assert set(offered) <= {d.uuid for d in GPUS + SLICES}
 
 
 @pytest.mark.parametrize(

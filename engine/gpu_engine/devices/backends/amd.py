@@ -396,12 +396,12 @@ class CardReader(Reader):
             # The driver has utilisation, memory and power of whole cards only. What the processes
             # of a partition hold and occupy tells how much it is used, if all of them tell it.
             processes = values.get("processes", last.processes)
-            shares = [None] if processes is None else [p.utilization for p in processes]
-            used = [None] if processes is None else [p.memory for p in processes]
+            sums = [None if processes is None or None in amounts else sum(a or 0 for a in amounts)
+                    for amounts in ([p.utilization for p in processes or ()],
+                                    [p.memory for p in processes or ()])]
             values |= {
-                "utilization": None if None in shares else min(1.0, sum(map(float, shares))),
-                "memory_used": None if None in used else sum(map(int, used)),
-                "memory_total": device.memory_total,
+                "utilization": None if sums[0] is None else min(1.0, sums[0]),
+                "memory_used": sums[1], "memory_total": device.memory_total,
                 **dict.fromkeys(("memory_utilization", "power", "power_limit"))}
         return values
 
