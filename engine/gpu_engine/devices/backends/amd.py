@@ -151,8 +151,6 @@ class Found:
     card: str
     """The folder of its card on the bus."""
     divided: bool
-    units: int
-    """Its compute units; 0: not known."""
     render: str
     """Its render node, below /dev."""
 
@@ -192,17 +190,9 @@ def find(tree: Tree) -> tuple[list[Found], int]:
             uuid += "" if serial and serials[serial] == 1 else f"/{part}"
         elif not card.memory_is_hosts():
             memory = card.number("mem_info_vram_total", least=1)
-        if divided or (memory is None and not card.memory_is_hosts()):
-            banks = [Look(tree, f"{look.folder}/mem_banks/{bank}").table("properties")
-                     for bank in tree.names(f"{look.folder}/mem_banks")]
-            memory = sum(bank.get("size_in_bytes", 0) for bank in banks
-                         if bank.get("heap_type") in (1, 2)) or None
-        elif not card.memory_is_hosts():
-            memory = card.number("mem_info_vram_total", least=1)
         found.append(Found(
             Device(str(index), "gpu", name, index=index, uuid=uuid, memory_total=memory),
-            look.folder, gpu_id, card.folder, divided,
-            properties["simd_count"] // (properties.get("simd_per_cu") or 1 << 64), render))
+            look.folder, gpu_id, card.folder, divided, render))
     return found, hidden
 
 
@@ -377,35 +367,27 @@ class CardReader(Reader):
                 whole["temperature"] = _temperature(look)
             if self.due(SLOW_EVERY):
                 whole |= _slow(look)
-        samples = self.update({d.id: self._of(d, whole, not asleep) for d in self.devices})
+        samples = self.update({d.id: self._of(d, whole) for d in self.devices})
         if asleep:
             self._next = dict.fromkeys(self._next, -math.inf)
         return samples
 
-    def _of(self, device: Device, whole: Mapping[str, Any], awake: bool) -> dict[str, Any]:
+    def _of(self, device: Device, whole: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a device, from those of its card."""
         last, found, values = self._last[device.id], self._found.get(device.uuid), dict(whole)
         if found is None:
             return {"problem": Amd.gone, "lost": True, "taken": whole["taken"]}
         values |= {"problem": None, "lost": False}
         if self.due(PROCESSES_EVERY):
-            values["processes"] = self._processes(found, awake)
+            values["processes"] = self._processes(found)
         if values.get("memory_is_hosts", last.memory_is_hosts):
             values |= {"memory_used": None, "memory_total": None}
-        if found.divided:
-            # The driver has utilisation, memory and power of whole cards only. What the processes
-            # of a partition hold and occupy tells how much it is used, if all of them tell it.
-            processes = values.get("processes", last.processes)
-            sums = [None if processes is None or None in amounts else sum(a or 0 for a in amounts)
-                    for amounts in ([p.utilization for p in processes or ()],
-                                    [p.memory for p in processes or ()])]
-            values |= {
-                "utilization": None if sums[0] is None else min(1.0, sums[0]),
-                "memory_used": sums[1], "memory_total": device.memory_total,
-                **dict.fromkeys(("memory_utilization", "power", "power_limit"))}
+        if found.divided:  # the driver has these of whole cards only
+            values |= dict.fromkeys(("utilization", "memory_utilization", "memory_used",
+                                     "memory_total", "power", "power_limit"))
         return values
 
-    def _processes(self, found: Found, awake: bool) -> tuple[DeviceProcess, ...] | None:
+    def _processes(self, found: Found) -> tuple[DeviceProcess, ...] | None:
         """The processes on a device; None if the driver does not say.
 
         The KFD lists every process that has opened it, on every GPU. On this one is who has a queue
@@ -421,11 +403,7 @@ class CardReader(Reader):
                     look.number(f"queues/{queue}/gpuid") == found.gpu_id
                     for queue in self._tree.names(f"{look.folder}/queues")):
                 continue
-            share = None
-            if awake and found.units:  # this asks the hardware
-                busy = look.number(f"stats_{found.gpu_id}/cu_occupancy", found.units * 2)
-                share = None if busy is None else min(1.0, busy / found.units)
-            present.append(self._owners.process(int(pid), memory, "compute", share))
+            present.append(self._owners.process(int(pid), memory, "compute", None))
         return tuple(present)
 
 
