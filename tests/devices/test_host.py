@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpu_engine.devices import host
 from gpu_engine.devices.backends import cpu
 from gpu_engine.devices.discover import cpu_slots
-from gpu_engine.devices.process_info import Owners
+from gpu_engine.devices.host import Owners
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, unique=True).map(sorted))
@@ -191,9 +191,7 @@ def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
 
 def test_in_a_container_a_number_alone_proves_nothing(monkeypatch, tmp_path):
     """The driver names the machine's pids; ours of the same number is another process."""
-    from gpu_engine.devices import process_info as module
-
-    monkeypatch.setattr(module, "_FIRST_PID_NAMESPACE", -1)
+    monkeypatch.setattr(host, "_FIRST_PID_NAMESPACE", -1)
     device = tmp_path / "device0"
     device.touch()
     owners = Owners(str(tmp_path / "device"))

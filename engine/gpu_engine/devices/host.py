@@ -1,21 +1,32 @@
-"""Figures of the machine: processor, memory, disk and network. Rates are between two readings."""
+"""Figures of the machine (processor, memory, disk, network) and of the processes on its GPUs.
+
+Rates are between two readings. Standard library only, but for the network (psutil).
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import pwd
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_engine.devices.records import HostSample
+from gpu_engine.common import procs
+from gpu_engine.devices.records import DeviceProcess, HostSample, ProcessKind
 
 _DISK_EVERY = 5.0
 _DISK_STALE = 30.0
 _NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap")
 """Prefixes of network interfaces whose bytes never leave the machine, or are counted on a real
 interface too."""
+_TICK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the machine's own pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h)."""
+_FORGOTTEN = 60.0
+"""Seconds after which a process that is no longer looked up is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -200,3 +211,81 @@ def _field(path: Path, name: str) -> int | None:
         return next((int(words[1]) for words in lines if words[:1] == [name]), None)
     except (OSError, ValueError, IndexError):
         return None
+
+
+class Owners:
+    """Looks up the processes on GPUs, and remembers them by pid and start time, as pids are reused.
+
+    Backends use it in the probe's process, as reading /proc can hang together with a driver. Per
+    process, its stat is read each time, its user and command only once.
+    """
+
+    def __init__(self, device_files: str, proc: Path = procs.PROC,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """`device_files`: the beginning of the paths of the vendor's device files."""
+        self._device_files, self._proc, self._clock = device_files, proc, clock
+        self._known: dict[tuple[int, int], tuple[DeviceProcess, float, float]] = {}
+        """By pid and start: the process, the seconds that it had computed, and when that was."""
+        self._boot = _field(proc / "stat", "btime")
+        # In a container the driver still names the machine's pids. The same number may belong to
+        # another process in here, so a process counts only if it has a device file open.
+        try:
+            inside = (proc / "self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE
+        except OSError:
+            inside = True
+        files = Path(device_files)
+        self._doubt = inside and any(files.parent.glob(f"{files.name}*"))
+
+    def find(self, pid: int) -> DeviceProcess | None:
+        """What /proc says of a process; None if it can't be seen from this pid namespace. Its share
+        of a core is that since the lookup before; None at the first."""
+        stat = procs.stat(pid, self._proc) if pid > 0 else None
+        if stat is None or stat.ended or (self._doubt and not self._holds_gpu(pid)):
+            return None
+        now, seconds, cpu = self._clock(), stat.cpu_ticks / _TICK, None
+        key = pid, stat.start_ticks
+        if key in self._known:
+            process, before, at = self._known[key]
+            if now - at < 0.05:
+                return process  # the same process on a second GPU, in the same reading
+            cpu = max(0.0, (seconds - before) / (now - at))
+        else:
+            for other, (_, _, at) in list(self._known.items()):
+                if now - at > _FORGOTTEN:  # it is on no GPU any more
+                    self._known.pop(other, None)
+            process = DeviceProcess(
+                pid, user=self._user(pid), command=self._command(pid) or stat.name or None,
+                started=None if self._boot is None else self._boot + stat.start_ticks / _TICK)
+        process = replace(process, host_memory=stat.resident_pages * _PAGE, cpu=cpu)
+        self._known[key] = process, seconds, now
+        return process
+
+    def process(self, pid: int, memory: int | None, kind: ProcessKind,
+                utilization: float | None = None) -> DeviceProcess:
+        """A process on a device, as its driver and /proc tell of it."""
+        process = self.find(pid) or DeviceProcess(pid, visible=False)
+        return replace(process, memory=memory, kind=kind, utilization=utilization)
+
+    def _user(self, pid: int) -> str | None:
+        try:
+            uid = (self._proc / str(pid)).stat().st_uid
+        except OSError:
+            return None
+        try:
+            return pwd.getpwuid(uid).pw_name
+        except KeyError:  # a user of the host that the container does not know
+            return str(uid)
+
+    def _command(self, pid: int) -> str:
+        try:
+            words = procs.arguments(pid, self._proc)
+        except OSError:
+            return ""
+        return b" ".join(words)[:4096].decode(errors="replace").strip()
+
+    def _holds_gpu(self, pid: int) -> bool:
+        try:
+            return any(str(link.readlink()).startswith(self._device_files)
+                       for link in (self._proc / str(pid) / "fd").iterdir())
+        except OSError:
+            return False

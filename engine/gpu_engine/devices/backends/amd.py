@@ -33,7 +33,7 @@ from gpu_engine.devices.backends.registry import (
     DriverLost,
     Reader,
 )
-from gpu_engine.devices.process_info import Owners
+from gpu_engine.devices.host import Owners
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample
 
 HELD = 64 << 20
@@ -403,7 +403,7 @@ class CardReader(Reader):
                     look.number(f"queues/{queue}/gpuid") == found.gpu_id
                     for queue in self._tree.names(f"{look.folder}/queues")):
                 continue
-            present.append(self._owners.process(int(pid), memory, "compute", None))
+            present.append(self._owners.process(int(pid), memory, "compute"))
         return tuple(present)
 
 

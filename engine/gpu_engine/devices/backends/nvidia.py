@@ -23,8 +23,8 @@ from gpu_engine.devices.backends.registry import (
     DriverLost,
     Reader,
 )
+from gpu_engine.devices.host import Owners
 from gpu_engine.devices.probe import NVML, in_search_path
-from gpu_engine.devices.process_info import Owners
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, ProcessKind, Sample
 
 _MOST_MEMORY = 1 << 48
