@@ -108,22 +108,6 @@ def test_a_divided_card_beside_a_whole_one(here):
     assert (last.utilization, last.memory_used) == (0.0, 20 << 20)
 
 
-def test_partitions_of_newer_drivers(here):
-    """They have numbers of their own, and their part in the highest bits of the place."""
-    tree, backend = here(instinct(0, parts=2))
-    for part, number in ((0, 1), (1, 2)):
-        file = tree.kfd / f"topology/nodes/{number}/properties"
-        lines = [f"unique_id {part + 7}" if x.startswith("unique_id")
-                 else f"location_id {(part << 28) + (0x0C << 8)}" if x.startswith("location_id")
-                 else x for x in file.read_text().splitlines()]
-        file.write_text("\n".join(lines))
-    found = offered(backend).devices
-    assert [d.uuid for d in found] == ["GPU-0000000000000007", "GPU-0000000000000008"]
-    assert [d.name[-5:] for d in found] == ["CPX 0", "CPX 1"]
-    assert backend.environment(found)["ROCR_VISIBLE_DEVICES"] == \
-        "GPU-0000000000000007,GPU-0000000000000008"
-
-
 def test_a_desktop_with_a_gpu_in_its_processor(here):
     """ROCm counts it, so it is listed; it has no number, and its memory is the machine's."""
     tree, backend = here(radeon(), integrated())

@@ -25,11 +25,6 @@ def thrice(**changes):
     return [replace(IDLE, **changes)] * 3
 
 
-def test_an_idle_gpu_is_free():
-    assert judge(thrice()).state == "free"
-    assert judge(thrice()).free
-
-
 @pytest.mark.parametrize(
     ("changes", "state", "words"),
     [

@@ -124,13 +124,6 @@ def test_one_who_came_in_between_is_named_and_no_rank_starts(as_this_machine, sp
     assert not run.log(0).exists()
 
 
-def test_sharing_on_purpose_starts_beside_them(as_this_machine, spec, bob):
-    machine = as_this_machine()
-    prepared = prepare(spec("0", share=True))
-    machine.add(f"gpu 0 proc {bob} {GIB}")
-    assert ended(start(prepared)).state == "completed"
-
-
 ALONE = """
 def children():
     parent = os.getppid()
@@ -242,15 +235,6 @@ def test_slices_of_two_gpus(as_this_machine, monkeypatch, bob):
     said = blocked(plan)
     assert "bobs_training.py" in said
     assert "MIG 1:2 is no longer free" in said
-
-
-def test_an_allocation_of_the_supervisors_hides_nothing_that_was_chosen(
-    as_this_machine, monkeypatch
-):
-    as_this_machine("count 2")
-    plan = plan_of(discover().devices[1])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert blocked(plan) is None
 
 
 def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob):

@@ -72,12 +72,6 @@ def test_a_driver_that_does_not_start_is_explained(as_this_machine, code, words)
     assert words in found.problem
 
 
-def test_a_driver_without_gpus(as_this_machine):
-    as_this_machine("count 0")
-    found = discover()
-    assert (found.source, found.problem) == ("cpu", None)
-
-
 def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
     as_this_machine("init_hang 1")
     began = time.monotonic()

@@ -135,11 +135,6 @@ def test_throttle_reasons(bits, expected):
     assert nvml.throttle(bits) == expected
 
 
-def test_slowed_by_nothing_is_not_the_same_as_not_known(as_this_machine):
-    assert look(["gpu 0 reasons 1"], as_this_machine).throttle == ()
-    assert look(["gpu 0 reasons na"], as_this_machine).throttle is None
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [

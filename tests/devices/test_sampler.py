@@ -58,14 +58,6 @@ def problem_of(found, device):
     return found.latest.of(device).problem
 
 
-def test_it_follows_the_machine(running):
-    machine, found = running("gpu 0 util 10")
-    machine.set("gpu 0 util 90")
-    until(lambda: found.latest.of("0").utilization == 0.9)
-    assert found.age() < 1
-    assert found.latest.problem is None
-
-
 def test_one_gpu_that_hangs_leaves_the_others_readable(running):
     machine, found = running("count 2", "gpu 0 util 20", "gpu 1 util 30")
     machine.add("gpu 0 hang 1", "gpu 1 util 60")
@@ -135,18 +127,6 @@ def test_a_slice_that_is_cut_anew_is_gone(running):
     until(lambda: "no longer lists" in (problem_of(found, "MIG-a") or ""))
 
 
-def test_a_driver_that_is_loaded_anew_is_picked_up(running):
-    machine, found = running("count 2", "gpu 0 util 10", patience=CALM)
-    machine.add("gpu * error * 9", "init 9")
-    until(lambda: found.latest.problem)
-    assert "not loaded" in found.latest.problem
-    assert found.latest.of("0").utilization is None
-    assert "not loaded" in problem_of(found, "0")
-    machine.set("count 2", "gpu 0 util 70")
-    until(lambda: found.latest.problem is None)
-    assert found.latest.of("0").utilization == 0.7
-
-
 def test_a_crash_in_the_drivers_library_is_survived(running):
     machine, found = running("gpu 0 util 10", patience=CALM)
     machine.add("crash 1")
@@ -169,21 +149,6 @@ def test_no_second_process_where_the_first_can_not_be_ended(running, monkeypatch
     time.sleep(0.3)
     assert machine.calls()["nvmlInitWithFlags"] == started
     monkeypatch.undo()
-
-
-def test_one_gpu_that_only_fails_is_in_trouble(running):
-    machine, found = running("count 2", patience=CALM)
-    machine.add("gpu 1 error * 999")
-    until(lambda: problem_of(found, "1"))
-    assert "unknown error" in problem_of(found, "1")
-    assert problem_of(found, "0") is None
-
-
-def test_the_driver_is_never_shut_down_under_a_sampler(running):
-    machine, found = running()
-    found.close()
-    time.sleep(0.1)
-    assert "nvmlShutdown" not in machine.calls()
 
 
 PROGRAM = """
