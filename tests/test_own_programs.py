@@ -12,8 +12,7 @@ import pytest
 
 import gpu_engine
 import gpu_panel
-from gpu_engine.devices.probe.client import Probe
-from gpu_engine.devices.probe.messages import Discover
+from gpu_engine.devices.probe import Discover, Probe
 from gpu_engine.queue import waiter
 from gpu_engine.remote.reach import setup
 from gpu_engine.remote.reach.channel import open_channel

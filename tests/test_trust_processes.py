@@ -30,7 +30,7 @@ ITSELF = "this process"
 
 MAY_START = {
     "engine/gpu_engine/common/git.py": TOOL,
-    "engine/gpu_engine/devices/probe/client.py": OURS,
+    "engine/gpu_engine/devices/probe.py": OURS,
     "engine/gpu_engine/common/ask_program.py": TOOL,
     "engine/gpu_engine/remote/reach/channel.py": HOSTS,
     "engine/gpu_engine/remote/reach/setup/install_there.py":
@@ -54,7 +54,7 @@ MAY_START = {
 }
 MAY_SIGNAL = {
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
-    "engine/gpu_engine/devices/probe/client.py": CHILD,
+    "engine/gpu_engine/devices/probe.py": CHILD,
     "engine/gpu_engine/remote/reach/shell.py": CHILD,
     "engine/gpu_engine/notify/send.py": CHILD,
     "engine/gpu_engine/observe/lifeline.py": ITSELF,

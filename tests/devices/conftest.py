@@ -102,7 +102,7 @@ def as_amd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
 
 def forget_probe() -> None:
     """End the probe that a discovery left behind: it belongs to another machine."""
-    from gpu_engine.devices.probe import client as probe
+    from gpu_engine.devices import probe
 
     with probe._lock:
         spare, probe._spare = probe._spare, None

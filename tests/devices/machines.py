@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -87,9 +86,9 @@ class NvidiaMachine(Machine):
         self._standin.add("gpu * error * 9", "init 9")
 
     def uninstall(self) -> None:
-        from gpu_engine.devices.backends.nvidia import backend
+        from gpu_engine.devices.backends import nvidia
 
-        self._monkeypatch.setattr(backend, "NVML", "libnvidia-ml.so.of-no-machine")
+        self._monkeypatch.setattr(nvidia, "NVML", "libnvidia-ml.so.of-no-machine")
 
     def mend(self) -> None:
         self._standin.set("count 3")
@@ -130,56 +129,3 @@ class AmdMachine(Machine):
 
     def mend(self) -> None:
         self.tree.make()
-
-
-class ToyMachine(Machine):
-    """A tree of folders, read by a backend that the tests alone register."""
-
-    name = "toy"
-
-    def __init__(self, tree: Path) -> None:
-        self._tree = tree
-        self.mend()
-
-    def _write(self, name: str, text: str) -> None:
-        new = self._tree / "new"
-        new.write_text(text)
-        new.replace(self._tree / name)
-
-    def busy(self, index: int, percent: int, used: int) -> None:
-        self._write(f"{index}/busy", str(percent))
-        self._write(f"{index}/used", str(used))
-
-    def hold(self, index: int, pid: int, used: int) -> None:
-        self._write(f"{index}/pids", f"{pid} {used}\n")
-
-    def lose(self, index: int) -> None:
-        self._write(f"{index}/state", "lost")
-
-    def hang(self, index: int) -> None:
-        os.mkfifo(self._tree / "fifo")
-        (self._tree / "fifo").replace(self._tree / str(index) / "state")
-
-    def hang_whole(self) -> None:
-        """The driver answers nobody, whichever device is asked about."""
-        os.mkfifo(self._tree / "fifo")
-        (self._tree / "fifo").replace(self._tree / "driver")
-
-    def remove(self, index: int) -> None:
-        (self._tree / str(index)).rename(self._tree / f"removed-{index}")
-
-    def unload(self) -> None:
-        self._write("driver", "not loaded")
-
-    def uninstall(self) -> None:
-        shutil.rmtree(self._tree)
-
-    def mend(self) -> None:
-        for index in range(3):
-            folder = self._tree / str(index)
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in (("uuid", f"toy-{index}{index}{index}"), ("name", "Toy 80"),
-                               ("memory", str(80 * GIB)), ("used", "0"), ("busy", "0"),
-                               ("pids", ""), ("state", "ok")):
-                self._write(f"{index}/{name}", text)
-        self._write("driver", "loaded")

@@ -25,11 +25,6 @@ def thrice(**changes):
     return [replace(IDLE, **changes)] * 3
 
 
-def test_an_idle_gpu_is_free():
-    assert judge(thrice()).state == "free"
-    assert judge(thrice()).free
-
-
 @pytest.mark.parametrize(
     ("changes", "state", "words"),
     [
@@ -81,10 +76,6 @@ def test_what_is_in_the_way_of_a_named_device(changes, words):
     assert said is None if words is None else words in said
 
 
-def test_a_core_is_in_nobodys_way():
-    assert in_the_way(Sample(Device("cpu:0", "cpu", "CPU core 0"), problem="x")) is None
-
-
 def test_doubts_about_a_named_device():
     assert doubts(IDLE) == ()
     assert doubts(replace(IDLE, throttle=("power limit",))) == ()
@@ -118,17 +109,6 @@ def test_a_pause_between_two_steps_is_not_free():
     assert judge([IDLE, unknown, IDLE]).state == "unknown"
 
 
-@pytest.mark.parametrize(("idle", "busy"), [
-    (IDLE, replace(IDLE, utilization=0.5)), (IDLE, replace(IDLE, processes=(ALICE,))),
-    (Sample(Device("cpu:0", "cpu", "core"), utilization=0.0),
-     Sample(Device("cpu:0", "cpu", "core"), utilization=1.0))], ids=["used", "process", "cpu"])
-def test_the_newest_readings_decide(idle, busy):
-    for before, now, state in ((busy, idle, "free"), (idle, busy, "busy")):
-        looks = [Snapshot(1.0, (sample,)) for sample in [before] * 3 + [now] * 3]
-        assert judge_all(looks, {})[idle.device.id].state == state
-        assert judge([before] * 3 + [now] * 3).state == state
-
-
 def test_a_slice_is_judged_without_utilisation():
     mig = replace(GPU, kind="mig", name="A100 MIG 1g.10gb 0:0")
     idle = replace(IDLE, device=mig, utilization=None)
@@ -144,26 +124,6 @@ def test_a_cpu_slot_is_free_unless_it_is_loaded_all_the_time():
     assert judge([Sample(slot, utilization=1.0)] * 3).state == "busy"
     assert judge([Sample(slot, utilization=u) for u in (1.0, 0.2, 1.0)]).state == "free"
     assert judge([Sample(slot)], "run 1").state == "leased"
-
-
-def test_words_do_not_contradict_the_last_reading():
-    slot = Device("cpu:0", "cpu", "CPU core 0", index=0)
-    assert judge([Sample(slot, utilization=0.94)]).reason == "used by others too"
-    assert judge([Sample(slot, utilization=0.06)]).reason == "free"
-    assert judge([Sample(slot, utilization=u) for u in (0.92, 0.98, 0.97)]).reason \
-        == "92% or more used in the last 3 readings"
-    assert judge([replace(IDLE, utilization=u) for u in (0.5, 0.98, 0.06)]).reason \
-        == "up to 98% used in the last 3 readings"
-
-
-def test_a_cpu_slot_is_not_called_busy_after_one_look():
-    slot = Device("cpu:0", "cpu", "CPU core 0", index=0)
-    full = Sample(slot, utilization=1.0)
-    assert judge([full]).state == "free"
-    assert judge([full, full]).state == "free"
-    assert judge([full, Sample(slot), full]).state == "free"  # one of them is not known
-    assert judge([full, full, full]).state == "busy"
-    assert judge([full], readings=1).state == "busy"
 
 
 maybe = st.none() | st.floats(0, 1)
@@ -258,8 +218,3 @@ def test_loaded_cpu_slots_are_taken_last():
     assert judge_all(looks, held)["cpu:2"].state == "leased"
     with pytest.raises(UserError, match="3 devices are needed"):
         freest(3, looks, held)
-
-
-def test_nothing_was_seen_yet():
-    with pytest.raises(UserError, match="1 device is needed and none is free"):
-        freest(1, [], {})

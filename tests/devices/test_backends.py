@@ -1,5 +1,5 @@
-"""What every backend keeps to: the same tests over NVIDIA (the stand-in driver), the processor, and
-a vendor that is registered here alone."""
+"""What every backend keeps to: the same tests over NVIDIA (the stand-in driver), AMD (the kernel's
+files) and the processor."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from gpu_engine.devices import recheck
-from gpu_engine.devices.backends import registry
-from gpu_engine.devices.backends.nvidia import backend as nvidia
-from gpu_engine.devices.backends.protocol import Backend
+from gpu_engine.devices import discover as discovery
+from gpu_engine.devices.backends import nvidia, registry
+from gpu_engine.devices.backends.registry import Backend
 from gpu_engine.devices.discover import cpu_slots, discover, discover_of
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.devices.sampler import Sampler
@@ -29,24 +28,7 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.supervisor import claim
 
 from ..conftest import wait_for
-from .conftest import forget_probe
-from .machines import GIB, AmdMachine, Machine, NvidiaMachine, ToyMachine, take_once
-
-TOY = Path(__file__).with_name("toy")
-REGISTERED = dict(registry.BACKENDS)
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch) -> Iterator[ToyMachine]:
-    """A machine with toys, and the toy's backend registered in this process."""
-    monkeypatch.setenv("TOY_DEVICES", str(tmp_path / "toys"))
-    monkeypatch.delenv("TOY_VISIBLE", raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(TOY))  # the probe is another process
-    monkeypatch.syspath_prepend(TOY)
-    monkeypatch.setattr(registry, "BACKENDS", {"toy": "toy_backend:Toy", **REGISTERED})
-    forget_probe()
-    yield ToyMachine(tmp_path / "toys")
-    forget_probe()
+from .machines import GIB, AmdMachine, Machine, NvidiaMachine, take_once
 
 
 @pytest.fixture
@@ -57,21 +39,21 @@ def amd(tmp_path, monkeypatch, as_amd) -> AmdMachine:
     return AmdMachine(tmp_path / "amd")
 
 
-@pytest.fixture(params=["nvml", "amd", "toy"])
+@pytest.fixture(params=["nvml", "amd"])
 def machine(request, monkeypatch) -> Machine:
     """One whose devices a driver shows, for each vendor."""
-    if request.param in ("amd", "toy"):
-        return request.getfixturevalue(request.param)
+    if request.param == "amd":
+        return request.getfixturevalue("amd")
     return NvidiaMachine(request.getfixturevalue("as_this_machine")(), monkeypatch)
 
 
-@pytest.fixture(params=["nvml", "amd", "toy", "cpu"])
+@pytest.fixture(params=["nvml", "amd", "cpu"])
 def name(request, monkeypatch) -> str:
     """Each backend, on a machine that has its devices and no other."""
     if request.param == "cpu":
         monkeypatch.setattr(nvidia, "NVML", "libnvidia-ml.so.of-no-machine")
-    elif request.param in ("amd", "toy"):
-        request.getfixturevalue(request.param)
+    elif request.param == "amd":
+        request.getfixturevalue("amd")
     else:
         NvidiaMachine(request.getfixturevalue("as_this_machine")(), monkeypatch)
     return request.param
@@ -251,89 +233,16 @@ def test_the_look_right_before_a_start(machine, monkeypatch):
     machine.unload()
     assert "not loaded" in blocked(machine.name, devices)
     machine.uninstall()
-    with pytest.raises(recheck.NoAnswer, match=own.missing):
-        next(recheck.readings(machine.name, devices, 10.0))
+    with pytest.raises(discovery.NoAnswer, match=own.missing):
+        next(discovery.readings(machine.name, devices, 10.0))
 
 
 # --- a vendor is one backend and its name in one list -------------------------------------------
 
 
-def test_the_plan_of_a_run_on_toys(toy):
-    spec = spec_of("2", "0")
-    made = plan(spec, discover(), python="python")
-    assert [p.env["TOY_VISIBLE"] for p in made.processes] == ["toy-222,toy-000"] * 2
-    assert not any("CUDA_VISIBLE_DEVICES" in p.env for p in made.processes)
-    slots = replace(spec, devices=replace(spec.devices, ids=["cpu:0"]))
-    (process,) = plan(slots, cpu_slots(), python="python").processes
-    assert process.env["TOY_VISIBLE"] == process.env["CUDA_VISIBLE_DEVICES"] == ""
-
-
-def test_a_run_on_toys_through_the_command_line(toy, home, tmp_path):
-    """The supervisor and its probe are processes of their own: all know the toy by its name."""
-    (tmp_path / "script.py").write_text(
-        "import os; print(os.environ['RANK'], 'sees', os.environ['TOY_VISIBLE'])")
-
-    def engine(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "gpu_engine", *words], text=True,
-                              capture_output=True, check=False, cwd=tmp_path)
-
-    listed = json.loads(engine("devices", "--json").stdout)
-    assert (listed["source"], listed["driver"], listed["cuda"]) == ("toy", "7", None)
-    assert [d["uuid"] for d in listed["devices"]] == ["toy-000", "toy-111", "toy-222"]
-    assert {d["state"] for d in listed["devices"]} == {"free"}
-    toy.hold(1, os.getpid(), GIB)
-    command = ("--devices", "0,1", "--mode", "ddp", "--", sys.executable, "script.py")
-    refused = engine("run", *command)
-    assert refused.returncode == 2
-    assert "GPU 1 is not free" in refused.stderr
-    toy.mend()
-    ran = engine("run", *command)
-    assert ran.returncode == 0, ran.stderr
-    (run,) = (home / "runs").iterdir()
-    said = sorted((run / "ranks" / f"{r:05d}.log").read_text().strip() for r in (0, 1))
-    assert said == ["0 sees toy-000,toy-111", "1 sees toy-000,toy-111"]
-
-
-def test_of_two_vendors_the_first_that_has_devices_is_offered(toy, as_this_machine, monkeypatch):
-    NvidiaMachine(as_this_machine(), monkeypatch)
-    assert discover().source == "toy"
-    toy.unload()
-    found = discover()
-    assert (found.source, found.problem) == ("nvml", None)
-
-
-
-def test_the_driver_of_another_vendor_is_not_asked(toy, as_this_machine, monkeypatch):
-    """It may hang, and is none of this run's business."""
-    monkeypatch.setattr(claim, "TIMEOUT", 5.0)
-    NvidiaMachine(as_this_machine(), monkeypatch)
-    devices, toys = discover_of("nvml").devices, discover_of("toy").devices
-    toy.hang_whole()
-    assert blocked("nvml", devices) is None
-    assert "not answered" in blocked("toy", toys)
-
-
 def test_devices_of_a_vendor_that_this_version_does_not_know():
-    with pytest.raises(recheck.NoAnswer, match=r"no device backend 'abacus'; .* nvml, .*cpu"):
-        next(recheck.readings("abacus", (), 1.0))
-
-
-def test_the_name_of_a_slice_is_its_vendors():
-    part = Device("toy-0-1", "part", "Toy 80 half 0:1", index=0, uuid="toy-0-1")
-    assert (part.label, part.is_slice, part.is_cpu) == ("PART 0:1", True, False)
-
-
-def test_an_unknown_backend_is_named():
-    with pytest.raises(ValueError, match=r"no device backend 'abacus'; there are nvml, .*cpu"):
-        registry.load("abacus")
-
-
-def test_half_a_backend_is_refused():
-    class Half(Backend):
-        name = "half"
-
-    with pytest.raises(TypeError, match="abstract"):
-        Half()
+    with pytest.raises(discovery.NoAnswer, match=r"no device backend 'abacus'; .* nvml, .*cpu"):
+        next(discovery.readings("abacus", (), 1.0))
 
 
 def test_no_other_file_names_a_vendor():

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.devices import recheck
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device
 from gpu_engine.launching.launcher import prepare, start
@@ -108,12 +107,6 @@ def test_what_is_in_doubt_is_said_and_goes(as_this_machine, spec):
     assert any("GPU 0: the driver does not say which processes" in w for w in said)
 
 
-def test_a_lost_gpu_is_refused_by_its_reason(as_this_machine, spec):
-    as_this_machine("count 2", "gpu 1 lost 1")
-    with pytest.raises(SpecError, match="GPU 1 can't be used: GPU is lost"):
-        prepare(spec("1"))
-
-
 # --- right before the ranks start ---------------------------------------------------------------
 
 
@@ -129,13 +122,6 @@ def test_one_who_came_in_between_is_named_and_no_rank_starts(as_this_machine, sp
     assert state.cause.message == state.reason
     assert state.processes == ()
     assert not run.log(0).exists()
-
-
-def test_sharing_on_purpose_starts_beside_them(as_this_machine, spec, bob):
-    machine = as_this_machine()
-    prepared = prepare(spec("0", share=True))
-    machine.add(f"gpu 0 proc {bob} {GIB}")
-    assert ended(start(prepared)).state == "completed"
 
 
 ALONE = """
@@ -209,14 +195,6 @@ def test_a_driver_that_hangs_blocks_and_holds_nobody(as_this_machine, monkeypatc
     assert threading.active_count() == before, "a parent-death signal follows the thread"
 
 
-def test_a_hanging_neighbour_is_not_this_runs_business(as_this_machine, monkeypatch):
-    monkeypatch.setattr(claim, "TIMEOUT", 20.0)
-    machine = as_this_machine("count 2")
-    plan = plan_of(*discover().devices[:1])
-    machine.add("gpu 1 error * 999")
-    assert blocked(plan) is None
-
-
 @pytest.mark.parametrize(("lines", "said"), [
     (("count 2", "gpu 1 gone 1"), "no longer lists it"),
     (("count 2", "gpu 1 lost 1"), "GPU is lost"),
@@ -259,26 +237,12 @@ def test_slices_of_two_gpus(as_this_machine, monkeypatch, bob):
     assert "MIG 1:2 is no longer free" in said
 
 
-def test_an_allocation_of_the_supervisors_hides_nothing_that_was_chosen(
-    as_this_machine, monkeypatch
-):
-    as_this_machine("count 2")
-    plan = plan_of(discover().devices[1])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert blocked(plan) is None
-
-
 def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob):
     machine = as_this_machine(f"gpu 0 proc {bob} {GIB}")
     plan = plan_of(*discover().devices)
     monkeypatch.setattr(claim, "PATIENCE_AGAIN", 20.0)
     threading.Timer(0.5, machine.set).start()
     assert blocked(plan, again_on_them=True) is None
-
-
-def test_slots_of_the_processor_are_not_looked_at(monkeypatch):
-    monkeypatch.setattr(recheck, "readings", None)
-    assert blocked(replace(plan_of(), device_type="cpu")) is None
 
 
 def test_of_two_queued_runs_one_takes_a_slot_and_a_launch_shares_it(home):
@@ -290,13 +254,6 @@ def test_of_two_queued_runs_one_takes_a_slot_and_a_launch_shares_it(home):
         claim.acquire(plan, "ef56").close()
     with claim.acquire(plan, "ef56"), pytest.raises(UserError, match="held by run ef56"):
         claim.acquire(plan, "cd34", queued=True)
-
-
-def test_looking_ends_when_asked(as_this_machine):
-    machine = as_this_machine()
-    plan = plan_of(*discover().devices)
-    machine.add("gpu * hang 1")
-    assert blocked(plan, end=lambda: True) is None
 
 
 # --- no GPU where some were meant ---------------------------------------------------------------

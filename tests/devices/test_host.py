@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.devices import host
 from gpu_engine.devices.backends import cpu
-from gpu_engine.devices.discover import cpu_slots
-from gpu_engine.devices.process_info import Owners
+from gpu_engine.devices.host import Owners
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, unique=True).map(sorted))
@@ -28,26 +27,6 @@ def test_slots_are_equal_groups_of_all_cores(cores):
     assert sizes == sorted(sizes, reverse=True)
     assert [d.id for d in found] == [f"cpu:{i}" for i in range(len(found))]
     assert [d.label for d in found] == [f"CPU {i}" for i in range(len(found))]
-
-
-@pytest.mark.parametrize(
-    ("cores", "names"),
-    [
-        ([0, 1], ["CPU core 0", "CPU core 1"]),
-        (list(range(16)), [f"CPU cores {2 * i}-{2 * i + 1}" for i in range(8)]),
-        (
-            [0, 1, 2, 5, 6, 7, 9, 10, 20],
-            ["CPU cores 0-1", *(f"CPU core {c}" for c in (2, 5, 6, 7, 9, 10, 20))],
-        ),
-        ([0, 2, 3], ["CPU core 0", "CPU core 2", "CPU core 3"]),
-    ],
-)
-def test_names(cores, names):
-    assert [d.name for d in cpu.slots(cores)] == names
-
-
-def test_a_name_of_scattered_cores():
-    assert cpu.slots([0, 2, 3, 4, 9], quota=1.0)[0].name == "CPU cores 0,2-4,9"
 
 
 @pytest.mark.parametrize(("quota", "count"), [(None, 8), (2.5, 2), (0.5, 1), (64.0, 8)])
@@ -68,24 +47,6 @@ def test_slots_take_the_cores_of_this_process():
     assert done.stdout.strip() == f"[({mine[-1]},)]"
 
 
-def test_a_busy_core_is_seen_on_its_slot():
-    slots = cpu_slots().devices
-    core = slots[-1].cores[0]
-    burn = subprocess.Popen([
-        sys.executable, "-c",
-        f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass",
-    ])  # fmt: skip
-    try:
-        time.sleep(0.3)
-        reader = cpu.CpuReader(slots)
-        time.sleep(0.5)
-        share = reader.read()[-1].utilization
-    finally:
-        burn.kill()
-        burn.wait()
-    assert share > 0.5 / len(slots[-1].cores)
-
-
 STAT = """cpu  100 0 100 800 0 0 0 0 0 0
 cpu0 50 0 50 400 0 0 0 0 0 0
 cpu3 50 0 50 300 100 0 0 0 0 0
@@ -98,14 +59,6 @@ def test_cores_keep_their_numbers_where_some_are_off(tmp_path):
     found = host.core_times(tmp_path / "stat")
     assert set(found) == {-1, 0, 3}
     assert found[3] == host.CoreTimes(100, 500), "waiting for a disk is idle"
-
-
-def test_a_share_needs_time_to_have_passed():
-    before, after = host.CoreTimes(10, 100), host.CoreTimes(60, 200)
-    assert host.busy_share(before, after) == 0.5
-    assert host.busy_share(before, before) is None
-    assert host.busy_share(None, after) is None
-    assert host.busy_share(after, before) is None
 
 
 def test_the_machines_figures(tmp_path):
@@ -219,9 +172,7 @@ def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
 
 def test_in_a_container_a_number_alone_proves_nothing(monkeypatch, tmp_path):
     """The driver names the machine's pids; ours of the same number is another process."""
-    from gpu_engine.devices import process_info as module
-
-    monkeypatch.setattr(module, "_FIRST_PID_NAMESPACE", -1)
+    monkeypatch.setattr(host, "_FIRST_PID_NAMESPACE", -1)
     device = tmp_path / "device0"
     device.touch()
     owners = Owners(str(tmp_path / "device"))

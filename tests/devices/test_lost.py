@@ -54,14 +54,6 @@ def test_it_is_said_to_be_lost_while_another_hangs(as_this_machine, lines):
             assert not found.latest.of("0").lost
 
 
-def test_it_is_lost_from_the_first_look_on(as_this_machine):
-    as_this_machine("count 3", "gpu 0 hang 1", "gpu 1 lost 1")
-    with Sampler(discover(), interval=0.05, patience=0.3) as found:
-        wait_for(lambda: found.latest)
-        wait_for(lambda: "lost" in (found.latest.of("1").problem or ""))
-        assert "not answered" in found.latest.of("0").problem
-
-
 def test_sharing_does_not_help(as_this_machine):
     as_this_machine("count 2", "gpu 1 lost 1")
     prepare(spec("0"))
@@ -88,14 +80,6 @@ async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
             await until(pilot, lambda: "GPU is lost" in shown(table))
             await refused(pilot, screen)
             assert "GPU 1 can't be used" in " ".join(shown(table).split())
-
-
-async def test_nor_beside_one_that_somebody_uses(as_this_machine):
-    as_this_machine("count 2", "gpu 1 lost 1", "gpu 0 proc 1 2000000000")
-    async with panel("ddp", sets=("devices.ids=0,1",), notifications=True) as (
-            pilot, screen, table):
-        await until(pilot, lambda: "GPU is lost" in shown(table))
-        await refused(pilot, screen)
 
 
 async def test_all_that_can_be_used_are_ticked(as_this_machine):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_engine.devices.backends.nvidia import backend
+from gpu_engine.devices.backends import nvidia
 from gpu_panel.app import PanelApp
 from gpu_panel.launch.devices.pane import DevicesPane
 
@@ -61,25 +61,8 @@ async def test_looking_anew_follows_the_card_and_not_its_number(as_this_machine)
         await until(pilot, lambda: table.keys == ["0", "1"])
 
 
-async def test_so_many_of_the_freest_are_of_what_is_offered(as_this_machine):
-    as_this_machine("count 2")
-    async with panel(sets=("devices.pick=1",)) as (pilot, screen, _):
-        await until(pilot, lambda: screen.draft.ids == ["0"])
-        await pilot.press("c")
-        await until(pilot, lambda: [i[:4] for i in screen.draft.ids] == ["cpu:"])
-        assert not screen.draft.ids_by_hand
-
-
-async def test_a_preset_that_names_slots_gets_them(as_this_machine):
-    as_this_machine("count 2")
-    async with panel(sets=("devices.ids=cpu:0",)) as (_, screen, table):
-        assert screen.draft.ids == ["cpu:0"]
-        assert not screen.review.problems
-        assert "2 GPUs again" in shown(table)
-
-
 async def test_where_there_is_no_gpu_the_slots_stay(monkeypatch):
-    monkeypatch.setattr(backend, "NVML", "libnvidia-ml.so.of-no-machine")
+    monkeypatch.setattr(nvidia, "NVML", "libnvidia-ml.so.of-no-machine")
     async with panel(sets=("devices.ids=cpu:0",)) as (pilot, screen, table):
         before = screen.source._sampler
         await pilot.press("c")

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from gpu_engine.devices.discover import discover
-from gpu_engine.devices.records import Device, DeviceProcess, Sample
+from gpu_engine.devices.records import Device
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES
 from gpu_engine.events.reader import Tail
@@ -105,23 +105,6 @@ def test_why_a_clock_is_held_down_and_who_else_computes_there(as_this_machine, t
     assert last.throttle == ("", "too hot (hardware)", None, "", "")
     # Of a process that can't be seen from here, or that uses MPS, nobody knows whose the time is.
     assert last.others == (0.25, 0.0, None, None, 0.0)
-
-
-def test_what_is_not_known_of_others_is_not_said_to_be_nothing(tmp_path: Path) -> None:
-    gpu = Device("0", "nvidia", "H100", index=0)
-    stranger = DeviceProcess(os.getppid())
-    record = DeviceRecord(Run(tmp_path), "nvidia", [gpu])
-    for sample in (
-            Sample(gpu, processes=(stranger,)), Sample(gpu, processes=None),
-            Sample(gpu, processes=()),
-            Sample(gpu, processes=(stranger, DeviceProcess(os.getppid(), utilization=0.25))),
-            Sample(gpu, processes=(DeviceProcess(4194303, utilization=0.5),)),  # it has ended
-            Sample(gpu, 0.5, processes=(), throttle=("too hot",), problem="no answer")):
-        record._write([sample])
-    record.close()
-    each = written(Run(tmp_path))
-    assert [line.others for line in each] == [(), (), (0.0,), (0.25,), (0.0,), ()]
-    assert (each[-1].ids, each[-1].utilization, each[-1].throttle) == (("0",), (), ())
 
 
 def test_slots_are_read_without_a_probe_and_not_before_the_ranks_have_started(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -59,23 +58,6 @@ def problem_of(found, device):
     return found.latest.of(device).problem
 
 
-def test_it_follows_the_machine(running):
-    machine, found = running("gpu 0 util 10")
-    machine.set("gpu 0 util 90")
-    until(lambda: found.latest.of("0").utilization == 0.9)
-    assert found.age() < 1
-    assert found.latest.problem is None
-
-
-def test_each_snapshot_is_handed_out(running):
-    seen = []
-    _, found = running("count 2", on_snapshot=seen.append)
-    until(lambda: len(seen) > 3)
-    assert all(len(s.samples) == 2 for s in seen)
-    assert [s.taken for s in seen] == sorted(s.taken for s in seen)
-    assert len(found.recent) >= 3
-
-
 def test_one_gpu_that_hangs_leaves_the_others_readable(running):
     machine, found = running("count 2", "gpu 0 util 20", "gpu 1 util 30")
     machine.add("gpu 0 hang 1", "gpu 1 util 60")
@@ -100,14 +82,6 @@ def test_the_others_do_not_wait_for_one_that_is_known_to_hang(running):
     until(lambda: len(found.recent) - before >= 5, 9.0)
 
 
-def test_a_gpu_that_is_lost_between_two_calls(running):
-    machine, found = running("count 2", patience=CALM)
-    machine.add("gpu 0 error nvmlDeviceGetPowerUsage 15")
-    until(lambda: problem_of(found, "0"))
-    assert found.latest.of("0").utilization is None
-    assert problem_of(found, "1") is None
-
-
 def test_a_driver_that_hangs_shows_its_age(running):
     machine, found = running("count 2", "gpu 0 util 20")
     machine.add("gpu * hang 1")
@@ -122,37 +96,6 @@ def test_a_driver_that_hangs_shows_its_age(running):
     machine.add("gpu * hang 0")
     until(lambda: found.latest.problem is None)
     until(lambda: found.age() < 1)
-
-
-def test_a_driver_that_hangs_before_the_first_look(as_this_machine):
-    machine = as_this_machine("count 2")
-    inventory = discover()
-    machine.add("gpu 1 hang 1")
-    with Sampler(inventory, interval=0.05, patience=0.3) as found:
-        until(lambda: found.latest and problem_of(found, "0") is None and problem_of(found, "1"))
-        assert "not answered about it yet" in problem_of(found, "1")
-
-
-def test_closing_while_the_driver_hangs_takes_no_time(running):
-    machine, found = running("count 2")
-    machine.add("gpu * hang 1")
-    until(lambda: found.latest.problem)
-    began = time.monotonic()
-    found.close()
-    assert time.monotonic() - began < LONG
-    found.close()
-
-
-def test_a_lost_gpu_is_said_and_comes_back(running):
-    machine, found = running("count 2", "gpu 1 util 50", patience=CALM)
-    machine.add("gpu 1 lost 1")
-    until(lambda: problem_of(found, "1"))
-    assert "GPU is lost" in problem_of(found, "1")
-    assert found.latest.of("1").utilization is None, "nothing is known of a lost GPU"
-    assert problem_of(found, "0") is None
-    machine.add("gpu 1 lost 0")
-    until(lambda: problem_of(found, "1") is None)
-    assert found.latest.of("1").utilization == 0.5
 
 
 def test_a_gpu_that_vanishes_does_not_lend_its_number_to_another(running):
@@ -184,18 +127,6 @@ def test_a_slice_that_is_cut_anew_is_gone(running):
     until(lambda: "no longer lists" in (problem_of(found, "MIG-a") or ""))
 
 
-def test_a_driver_that_is_loaded_anew_is_picked_up(running):
-    machine, found = running("count 2", "gpu 0 util 10", patience=CALM)
-    machine.add("gpu * error * 9", "init 9")
-    until(lambda: found.latest.problem)
-    assert "not loaded" in found.latest.problem
-    assert found.latest.of("0").utilization is None
-    assert "not loaded" in problem_of(found, "0")
-    machine.set("count 2", "gpu 0 util 70")
-    until(lambda: found.latest.problem is None)
-    assert found.latest.of("0").utilization == 0.7
-
-
 def test_a_crash_in_the_drivers_library_is_survived(running):
     machine, found = running("gpu 0 util 10", patience=CALM)
     machine.add("crash 1")
@@ -207,7 +138,7 @@ def test_a_crash_in_the_drivers_library_is_survived(running):
 
 def test_no_second_process_where_the_first_can_not_be_ended(running, monkeypatch):
     """In uninterruptible sleep a kill has no effect; each new one would only join it."""
-    from gpu_engine.devices.probe import client as probe
+    from gpu_engine.devices import probe
 
     machine, found = running("gpu 0 util 10")
     monkeypatch.setattr(probe.Probe, "ended", lambda _: False)
@@ -218,42 +149,6 @@ def test_no_second_process_where_the_first_can_not_be_ended(running, monkeypatch
     time.sleep(0.3)
     assert machine.calls()["nvmlInitWithFlags"] == started
     monkeypatch.undo()
-
-
-def test_a_listener_that_fails_does_not_end_the_sampling(running):
-    told = []
-
-    def fail(shot):
-        told.append(shot)
-        raise RuntimeError("the screen has gone")
-
-    _, found = running(on_snapshot=fail)
-    before = len(found.recent)
-    until(lambda: len(found.recent) > before + 2)
-    assert len(told) == 1
-
-
-def test_a_slow_driver_is_late_and_still_right(running):
-    machine, found = running("count 4", "slow_ms 30", "gpu 3 util 55", patience=CALM)
-    until(lambda: found.latest.of("3").utilization == 0.55)
-    assert found.latest.problem is None
-    machine.add("gpu 3 util 66")
-    until(lambda: found.latest.of("3").utilization == 0.66)
-
-
-def test_one_gpu_that_only_fails_is_in_trouble(running):
-    machine, found = running("count 2", patience=CALM)
-    machine.add("gpu 1 error * 999")
-    until(lambda: problem_of(found, "1"))
-    assert "unknown error" in problem_of(found, "1")
-    assert problem_of(found, "0") is None
-
-
-def test_the_driver_is_never_shut_down_under_a_sampler(running):
-    machine, found = running()
-    found.close()
-    time.sleep(0.1)
-    assert "nvmlShutdown" not in machine.calls()
 
 
 PROGRAM = """
@@ -299,26 +194,6 @@ def test_a_hanging_driver_holds_no_exit_and_leaves_nothing(standin, how):
     program.stdout.close()
 
 
-def test_a_discovery_alone_leaves_no_process_for_long(as_this_machine, monkeypatch):
-    from gpu_engine.devices.probe import client as probe
-
-    as_this_machine()
-    discover()
-    spare = probe._spare
-    assert not spare.ended()
-    until(spare.ended)
-
-
-def test_the_probe_is_out_of_the_terminals_reach(running):
-    """Ctrl+C in the panel's terminal, and its output, are none of the probe's business."""
-    _, found = running()
-    pid = found._probe.pid
-    assert os.getsid(pid) != os.getsid(0)
-    for stream in (1, 2):
-        target = Path(f"/proc/{pid}/fd/{stream}").readlink()
-        assert str(target) == "/dev/null"
-
-
 def test_cpu_slots_are_sampled_alike():
     inventory = cpu_slots()
     seen = threading.Event()
@@ -348,13 +223,3 @@ def test_some_looks_for_a_program_without_a_screen(as_this_machine, monkeypatch)
     assert len(looks) == 3
     assert looks[-1].host.cpu is not None
     assert all(s.of("0").utilization == 0.05 for s in looks)
-
-
-def test_no_look_where_the_driver_hangs(as_this_machine):
-    machine = as_this_machine("count 2")
-    inventory = discover()
-    machine.add("gpu * hang 1")
-    began = time.monotonic()
-    snapshot = take_once(inventory, timeout=0.6)
-    assert time.monotonic() - began < LONG
-    assert all("not answer" in s.problem for s in snapshot.samples)

@@ -1,20 +1,32 @@
-"""Figures of the machine: processor, memory, disk and network. Rates are between two readings."""
+"""Figures of the machine (processor, memory, disk, network) and of the processes on its GPUs.
+
+Rates are between two readings. Standard library only, but for the network (psutil).
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import pwd
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_engine.devices.records import HostSample
+from gpu_engine.common import procs
+from gpu_engine.devices.records import DeviceProcess, HostSample, ProcessKind
 
 _DISK_EVERY = 5.0
 _DISK_STALE = 30.0
 _NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap")
 """Prefixes of network interfaces whose bytes never leave the machine, or are counted on a real
 interface too."""
+_TICK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the machine's own pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h)."""
+_FORGOTTEN = 60.0
+"""Seconds after which a process that is no longer looked up is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -61,35 +73,30 @@ class DiskWatch:
     """Free bytes on the disk of the runs folder. A thread reads them, as a network file system may
     hang; an answer that is older than half a minute is not used."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._free: int | None = None
-        self._at = float("-inf")
+        self._at = -math.inf
         self._thread: threading.Thread | None = None
 
     def free(self) -> int | None:
         """Bytes free; None if it is not known. Waits at most 0.05 s."""
-        now = time.monotonic()
-        if self._folder is None:
-            return None
-        if now - self._at > _DISK_EVERY and not (self._thread and self._thread.is_alive()):
+        if time.monotonic() - self._at > _DISK_EVERY and not (
+                self._thread and self._thread.is_alive()):
             self._thread = threading.Thread(target=self._read, name="disk", daemon=True)
             self._thread.start()
             self._thread.join(0.05)  # a healthy disk answers at once
         return self._free if time.monotonic() - self._at < _DISK_STALE else None
 
     def _read(self) -> None:
-        folder = self._folder
-        while folder is not None:
+        for folder in (self._folder, *self._folder.parents):
             try:
                 info = os.statvfs(folder)
             except FileNotFoundError:  # the first run creates it, on the disk of its parent
-                folder = folder.parent if folder.parent != folder else None
                 continue
             except OSError:
                 return
-            self._free = info.f_bavail * info.f_frsize
-            self._at = time.monotonic()
+            self._free, self._at = info.f_bavail * info.f_frsize, time.monotonic()
             return
 
 
@@ -100,26 +107,21 @@ class HostReader:
         import psutil
 
         self._psutil = psutil
-        self._disk = DiskWatch(runs_folder)
-        self._cores = times()
-        self._net = self._traffic()
-        self._net_at = time.monotonic()
+        self._disk = DiskWatch(runs_folder) if runs_folder is not None else None
+        self._cores, self._net, self._at = times(), self._traffic(), time.monotonic()
 
     def read(self) -> HostSample:
         """Read all figures once. Waits at most 0.05 s."""
-        cores, before = times(), self._cores
-        traffic, traffic_before = self._traffic(), self._net
-        now = time.monotonic()
-        passed = now - self._net_at
-        self._cores, self._net, self._net_at = cores, traffic, now
+        cores, net, at = self._cores, self._net, self._at
+        self._cores, self._net, self._at = times(), self._traffic(), time.monotonic()
         used, total = memory()
         rates: list[float | None] = [None, None]
-        if traffic is not None and traffic_before is not None and passed > 0:
+        if net is not None and self._net is not None and self._at > at:
             # The sum falls when an interface disappears: never show a negative rate.
-            rates = [max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before)]
-        return HostSample(cpu=busy_share(before.get(-1), cores.get(-1)), memory_used=used,
-                          memory_total=total, disk_free=self._disk.free(), net_sent=rates[0],
-                          net_received=rates[1])
+            rates = [max(0.0, (a - b) / (self._at - at)) for a, b in zip(self._net, net)]
+        return HostSample(cpu=busy_share(cores.get(-1), self._cores.get(-1)), memory_used=used,
+                          memory_total=total, disk_free=self._disk and self._disk.free(),
+                          net_sent=rates[0], net_received=rates[1])
 
     def _traffic(self) -> tuple[int, int] | None:
         try:
@@ -127,28 +129,20 @@ class HostReader:
         except (OSError, RuntimeError):
             return None
         real = [v for name, v in links.items() if not name.startswith(_NO_REAL_LINK)]
-        if not real:
-            return None
-        return sum(v.bytes_sent for v in real), sum(v.bytes_recv for v in real)
+        return (sum(v.bytes_sent for v in real), sum(v.bytes_recv for v in real)) if real else None
 
 
 def memory() -> tuple[int | None, int | None]:
-    """(used, total) bytes of the machine's memory, or of this container's if it may use less."""
-    known = _memory_of_linux()
-    if known is None:
+    """(used, total) bytes of the machine's memory, or of this container's if it may use less.
+    Without psutil, whose import takes longer than all else that a launch asks of the machine."""
+    total, available = (_field(Path("/proc/meminfo"), name)
+                        for name in ("MemTotal:", "MemAvailable:"))
+    if total is None or available is None:
         return None, None
-    total, available = known
     limit, inside = cgroup_memory()
-    if limit is not None and limit < total:
+    if limit is not None and limit < total * 1024:
         return inside, limit
-    return total - available, total
-
-
-def _memory_of_linux(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int] | None:
-    """(total, available) bytes of memory, as psutil tells them, whose import takes longer than all
-    else that a launch asks of the machine; None without such a file."""
-    total, available = (_field(meminfo, (name,)) for name in ("MemTotal:", "MemAvailable:"))
-    return None if total is None or available is None else (total * 1024, available * 1024)
+    return (total - available) * 1024, total * 1024
 
 
 def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
@@ -158,33 +152,32 @@ def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int 
     Version 2 has memory.max and memory.current, version 1 memory.limit_in_bytes and
     memory.usage_in_bytes. Page cache that can be dropped at once counts as free.
     """
-    best: tuple[int, int | None] | None = None
-    for folder in _cgroup_folders(root, "memory"):
-        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
-        if limit is None or limit >= 1 << 60 or (best and limit >= best[0]):
-            continue
-        used = _number(folder / "memory.current")
-        if used is None:
-            used = _number(folder / "memory.usage_in_bytes")
-        cache = _field(folder / "memory.stat", ("inactive_file", "total_inactive_file"))
-        best = (limit, max(0, used - (cache or 0)) if used is not None else None)
-    return best or (None, None)
+    limits = [(limit, folder) for folder in _cgroup_folders(root, "memory") for limit in (
+        _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes"),)
+        if limit is not None and limit < 1 << 60]
+    if not limits:
+        return None, None
+    limit, folder = min(limits, key=lambda pair: pair[0])
+    used, stat = _number(folder / "memory.current"), folder / "memory.stat"
+    if used is None:
+        used = _number(folder / "memory.usage_in_bytes")
+    # Version 1 also has the total below the group.
+    cache = _field(stat, "total_inactive_file") or _field(stat, "inactive_file") or 0
+    return limit, None if used is None else max(0, used - cache)
 
 
 def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """How many CPUs' worth of time this control group may use; None if there is no limit."""
-    found: list[float] = []
+    shares: list[float] = []
     for folder in _cgroup_folders(root, "cpu"):
         try:
             quota, period = (folder / "cpu.max").read_text().split()
-            if quota != "max":
-                found.append(int(quota) / int(period))
-        except (OSError, ValueError):
-            limit = _number(folder / "cpu.cfs_quota_us")
-            per = _number(folder / "cpu.cfs_period_us")
-            if limit is not None and limit > 0 and per:
-                found.append(limit / per)
-    return min(found, default=None)
+        except (OSError, ValueError):  # version 1
+            quota, period = (str(_number(folder / f"cpu.cfs_{name}_us"))
+                             for name in ("quota", "period"))
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            shares.append(int(quota) / int(period))
+    return min(shares, default=None)
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
@@ -197,14 +190,10 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
     folders: list[Path] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base = root
-        elif controller in controllers.split(","):
-            base = root / controller
-        else:
-            continue
-        here = base / path.lstrip("/")
-        folders += [p for p in (here, *here.parents) if p == base or base in p.parents]
+        if not controllers or controller in controllers.split(","):
+            base = root / controller if controllers else root
+            here = base / path.lstrip("/")
+            folders += [p for p in (here, *here.parents) if p == base or base in p.parents]
     return [f for f in dict.fromkeys(folders) if f.is_dir()]
 
 
@@ -215,11 +204,88 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def _field(path: Path, names: tuple[str, ...]) -> int | None:
+def _field(path: Path, name: str) -> int | None:
+    """The number behind a name, of a file with lines such as "MemTotal: 65536 kB"."""
     try:
-        pairs = {words[0]: words[1] for line in path.read_text().splitlines()
-                 if len(words := line.split()) > 1}
-        # Version 1 also has the total below the group.
-        return next((int(pairs[name]) for name in reversed(names) if name in pairs), None)
-    except (OSError, ValueError):
+        lines = (line.split() for line in path.read_text().splitlines())
+        return next((int(words[1]) for words in lines if words[:1] == [name]), None)
+    except (OSError, ValueError, IndexError):
         return None
+
+
+class Owners:
+    """Looks up the processes on GPUs, and remembers them by pid and start time, as pids are reused.
+
+    Backends use it in the probe's process, as reading /proc can hang together with a driver. Per
+    process, its stat is read each time, its user and command only once.
+    """
+
+    def __init__(self, device_files: str, proc: Path = procs.PROC,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """`device_files`: the beginning of the paths of the vendor's device files."""
+        self._device_files, self._proc, self._clock = device_files, proc, clock
+        self._known: dict[tuple[int, int], tuple[DeviceProcess, float, float]] = {}
+        """By pid and start: the process, the seconds that it had computed, and when that was."""
+        self._boot = _field(proc / "stat", "btime")
+        # In a container the driver still names the machine's pids. The same number may belong to
+        # another process in here, so a process counts only if it has a device file open.
+        try:
+            inside = (proc / "self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE
+        except OSError:
+            inside = True
+        files = Path(device_files)
+        self._doubt = inside and any(files.parent.glob(f"{files.name}*"))
+
+    def find(self, pid: int) -> DeviceProcess | None:
+        """What /proc says of a process; None if it can't be seen from this pid namespace. Its share
+        of a core is that since the lookup before; None at the first."""
+        stat = procs.stat(pid, self._proc) if pid > 0 else None
+        if stat is None or stat.ended or (self._doubt and not self._holds_gpu(pid)):
+            return None
+        now, seconds, cpu = self._clock(), stat.cpu_ticks / _TICK, None
+        key = pid, stat.start_ticks
+        if key in self._known:
+            process, before, at = self._known[key]
+            if now - at < 0.05:
+                return process  # the same process on a second GPU, in the same reading
+            cpu = max(0.0, (seconds - before) / (now - at))
+        else:
+            for other, (_, _, at) in list(self._known.items()):
+                if now - at > _FORGOTTEN:  # it is on no GPU any more
+                    self._known.pop(other, None)
+            process = DeviceProcess(
+                pid, user=self._user(pid), command=self._command(pid) or stat.name or None,
+                started=None if self._boot is None else self._boot + stat.start_ticks / _TICK)
+        process = replace(process, host_memory=stat.resident_pages * _PAGE, cpu=cpu)
+        self._known[key] = process, seconds, now
+        return process
+
+    def process(self, pid: int, memory: int | None, kind: ProcessKind,
+                utilization: float | None = None) -> DeviceProcess:
+        """A process on a device, as its driver and /proc tell of it."""
+        process = self.find(pid) or DeviceProcess(pid, visible=False)
+        return replace(process, memory=memory, kind=kind, utilization=utilization)
+
+    def _user(self, pid: int) -> str | None:
+        try:
+            uid = (self._proc / str(pid)).stat().st_uid
+        except OSError:
+            return None
+        try:
+            return pwd.getpwuid(uid).pw_name
+        except KeyError:  # a user of the host that the container does not know
+            return str(uid)
+
+    def _command(self, pid: int) -> str:
+        try:
+            words = procs.arguments(pid, self._proc)
+        except OSError:
+            return ""
+        return b" ".join(words)[:4096].decode(errors="replace").strip()
+
+    def _holds_gpu(self, pid: int) -> bool:
+        try:
+            return any(str(link.readlink()).startswith(self._device_files)
+                       for link in (self._proc / str(pid) / "fd").iterdir())
+        except OSError:
+            return False

@@ -1,9 +1,9 @@
 """Read every device at an interval, without ever making the caller wait.
 
 `Sampler.latest` is always a complete snapshot, and getting it never blocks. Another process
-(`probe/`) calls the driver; here a daemon thread waits for its replies, with a time limit. While a
-driver hangs, snapshots keep coming: with the devices' last figures, the machine's current ones, and
-`problem` saying for how long the driver has not answered.
+(`probe_child`) calls the driver; here a daemon thread waits for its replies, with a time limit.
+While a driver hangs, snapshots keep coming: with the devices' last figures, the machine's current
+ones, and `problem` saying for how long the driver has not answered.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.devices import probe
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.host import HostReader
-from gpu_engine.devices.probe.client import Gone, Probe, acquire
-from gpu_engine.devices.probe.messages import Looked, Watch, WatchBus
-from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
+from gpu_engine.devices.records import Inventory, Sample, Snapshot
 
 KEPT = 120
 """How many snapshots `Sampler.recent` holds: two minutes at one per second."""
@@ -51,7 +50,7 @@ class Sampler:
         self._looked = -math.inf
         """When a device was last read, monotonic time."""
         self._stop = threading.Event()
-        self._probe: Probe | None = None
+        self._probe: probe.Probe | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -71,8 +70,8 @@ class Sampler:
     def close(self) -> None:
         """Stop sampling. Takes at most 0.2 s, even if the driver hangs."""
         self._stop.set()
-        if (probe := self._probe) is not None:
-            probe.close()
+        if (child := self._probe) is not None:
+            child.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(0.1)
 
@@ -102,66 +101,53 @@ class Sampler:
         began = time.monotonic()
         failures = 0
         while not self._stop.is_set():
-            problem = "the process that reads the GPUs could not be started"
-            try:
-                self._probe = acquire()
-                if self._stop.is_set():
-                    break
-                self._probe.send(Watch(self.inventory.source, self.inventory.devices,
-                                       self.interval, self._patience))
-                if self._follow(self._probe, host, began):
-                    failures = 0
-                problem = "the driver does not answer: trying again"
-            except (Gone, OSError) as error:
-                problem = str(error)
+            child = None
             failures += 1
-            old, self._probe = self._probe, None
-            if old is not None:
-                old.close()
-            wait = min(30.0, self.interval * 2 ** min(failures, 6))
+            try:
+                self._probe = child = probe.acquire()
+                if not self._stop.is_set():
+                    child.send(probe.Watch(self.inventory.source, self.inventory.devices,
+                                           self._patience))
+                    while self._look(child, host, began):
+                        failures = 0
+                problem = "the driver does not answer: trying again"
+            except probe.Gone as error:
+                problem = str(error)
+            if child is not None:
+                child.close()
+            wait = min(30.0, self.interval * 2 ** min(failures + 1, 6))
             while not self._stop.is_set():
                 self._stale(host, problem, broken=True)
                 self._stop.wait(wait)
-                if old is None or old.ended():
+                if child is None or child.ended():
                     break
                 # No signal ends a process inside a hanging driver, and a new one would hang too.
                 problem, wait = "the driver hangs, and the process that reads it can't end", 1.0
-        if self._probe is not None:
-            self._probe.close()
 
-    def _follow(self, probe: Probe, host: HostReader, began: float) -> bool:
-        """Publish what the probe sends, until it has been silent for too long. Returns whether it
-        sent anything. Raises `Gone` when the probe ends."""
-        heard, spoke = time.monotonic(), False
-        bus: frozenset[str] = frozenset()
+    def _look(self, child: probe.Probe, host: HostReader, began: float) -> bool:
+        """Publish one reading of the devices, and wait for the next. Meanwhile, publish the
+        machine's figures. False: the driver has been silent for too long, or it is time to stop.
+        Raises `probe.Gone`."""
+        asked = time.monotonic()
+        child.send(probe.Look(self._bus))
         while not self._stop.is_set():
-            if bus != self._bus:
-                bus = self._bus
-                probe.send(WatchBus(bus))
-            reply = probe.receive(self.interval + (0.5 if spoke else 0.0))
-            if isinstance(reply, Looked):
-                heard, spoke = time.monotonic(), True
-                self._frame(reply.samples, reply.at, host.read())
-                continue
-            if reply is not None:
-                continue  # an inventory that an earlier discovery did not wait for
-            silent = time.monotonic() - heard
-            if silent > _KILL_AFTER:
-                return spoke
-            if silent > self._patience + self.interval:
-                waited = time.monotonic() - max(self._looked, began)
+            reply = child.receive(self.interval)
+            now = time.monotonic()
+            if isinstance(reply, probe.Looked):
+                if reply.at > self._looked:
+                    taken = max(s.taken for s in reply.samples if s.taken is not None)
+                    self._publish(Snapshot(taken, reply.samples, host.read()), reply.at)
+                else:  # no device has answered since
+                    worst = next((s.problem for s in reply.samples if s.problem), None)
+                    self._publish(Snapshot(self._taken(), reply.samples, host.read(),
+                                           problem=worst), None)
+                return not self._stop.wait(max(0.0, asked + self.interval - now))
+            if now - asked > _KILL_AFTER:
+                break
+            if now - asked > self._patience + self.interval:
+                waited = now - max(self._looked, began)
                 self._stale(host, f"the driver has not answered for {waited:.0f} s")
-        return spoke
-
-    def _frame(self, samples: tuple[Sample, ...], looked: float, host: HostSample) -> None:
-        """Publish a reply. `looked`: monotonic time of the newest reading in it, which is an old
-        one if no GPU has answered since."""
-        if looked > self._looked:
-            taken = max(s.taken for s in samples if s.taken is not None)
-            self._publish(Snapshot(taken, samples, host), looked)
-        else:
-            worst = next((s.problem for s in samples if s.problem), None)
-            self._publish(Snapshot(self._taken(), samples, host, problem=worst), None)
+        return False
 
     def _taken(self) -> float:
         return self.latest.taken if self.latest is not None else time.time()
@@ -169,14 +155,14 @@ class Sampler:
     def _stale(self, host: HostReader, problem: str, broken: bool = False) -> None:
         """Publish the last figures again, with the problem. `broken`: leave the figures out, as
         they can't be true any more."""
-        latest = self.latest
-        if latest is None or broken:
-            lost = {s.device.id: s for s in latest.samples if s.lost} if latest else {}
-            samples = tuple(lost.get(d.id) or Sample(d, problem=problem)
-                            for d in self.inventory.devices)
-        else:
-            samples = tuple(replace(s, problem=s.problem or problem) for s in latest.samples)
-        self._publish(Snapshot(self._taken(), samples, host.read(), problem=problem), None)
+        last = {s.device.id: s for s in self.latest.samples} if self.latest is not None else {}
+        samples = []
+        for device in self.inventory.devices:
+            sample = last.get(device.id, Sample(device))
+            if broken and not sample.lost:
+                sample = Sample(device)
+            samples.append(replace(sample, problem=sample.problem or problem))
+        self._publish(Snapshot(self._taken(), tuple(samples), host.read(), problem=problem), None)
 
     def _publish(self, snapshot: Snapshot, looked: float | None) -> None:
         """`looked`: monotonic time of the reading; None if no device was read again."""

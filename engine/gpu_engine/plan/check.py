@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.backends import registry
-from gpu_engine.devices.backends.protocol import hides_all
+from gpu_engine.devices.backends.visible import hides_all
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import (

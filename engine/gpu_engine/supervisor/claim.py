@@ -54,12 +54,12 @@ def blocked(plan: LaunchPlan, *, again_on_them: bool,
     are logged. `again_on_them`: ranks of this run were on them before."""
     if plan.spec.devices.share or plan.device_type == "cpu":
         return None
-    from gpu_engine.devices import recheck  # late: on CPU slots there is nothing to ask
+    from gpu_engine.devices import discover  # late: on CPU slots there is nothing to ask
 
     devices, found = devices_of(plan), None
     end = time.monotonic() + (PATIENCE_AGAIN if again_on_them else PATIENCE)
     try:
-        for samples in recheck.readings(plan.source, devices, TIMEOUT, asked_to_end):
+        for samples in discover.readings(plan.source, devices, TIMEOUT, asked_to_end):
             found = _first(samples)
             if found is None:
                 for sample in samples:
@@ -68,7 +68,7 @@ def blocked(plan: LaunchPlan, *, again_on_them: bool,
                 return None
             if time.monotonic() >= end:
                 break
-    except recheck.NoAnswer as err:
+    except discover.NoAnswer as err:
         return (f"its GPUs can't be checked before the start: {err}. With devices.share = true "
                 "they are not checked")
     return found

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpu_engine.common import procs
 from gpu_engine.devices.backends import registry
-from gpu_engine.devices.backends.protocol import Reader
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES
@@ -22,7 +21,7 @@ from gpu_engine.events.writer import EventWriter, encode
 from gpu_engine.runs.folder import Run
 
 if TYPE_CHECKING:
-    from gpu_engine.devices.probe import client
+    from gpu_engine.devices.probe import Probe
 
 EVERY = 5.0
 """Seconds between two readings: reading eight GPUs takes about 10 ms. A line has about 250 bytes,
@@ -45,8 +44,10 @@ class DeviceRecord:
                  ) -> None:
         self._run, self._source, self._devices = run, source, tuple(devices)
         self._every, self._due = every, time.monotonic() + every
-        self._probe: client.Probe | None = None
-        self._readers: Sequence[Reader] | None = None
+        self._probe: Probe | None = None
+        self._asked = False
+        """Whether a reading was asked for and has not come yet."""
+        self._readers: Sequence[registry.Reader] | None = None
         self._writer: EventWriter | None = None
         self._newest = 0.0
         """The monotonic time of the reading that was written last."""
@@ -85,14 +86,17 @@ class DeviceRecord:
                 self._write([s for reader in self._readers for s in reader.read()])
             self._due = time.monotonic() + self._every
             return
-        from gpu_engine.devices.probe import client
-        from gpu_engine.devices.probe.messages import Looked, Watch
+        from gpu_engine.devices import probe
 
         if self._probe is None:
-            self._probe = client.Probe()
-            self._probe.send(Watch(self._source, self._devices, self._every, PATIENCE))
-        while (reply := self._probe.receive(0.0)) is not None:
-            if isinstance(reply, Looked) and reply.at > self._newest:
+            self._probe = probe.Probe()
+            self._probe.send(probe.Watch(self._source, self._devices, PATIENCE))
+        if not self._asked:
+            self._probe.send(probe.Look())
+            self._asked = True
+        if isinstance(reply := self._probe.receive(0.0), probe.Looked):
+            self._asked, self._due = False, time.monotonic() + self._every
+            if reply.at > self._newest:
                 self._newest = reply.at
                 self._write(reply.samples)
 

@@ -11,8 +11,7 @@ import errno
 import os
 from pathlib import Path
 
-from gpu_engine.devices.backends.amd.backend import Amd
-from gpu_engine.devices.backends.sysfs import Tree
+from gpu_engine.devices.backends.amd import Amd, Tree
 
 ERRNO = b"errno "
 

@@ -164,9 +164,6 @@ class Tree:
         if card.serial:
             properties["unique_id"] = card.serial
         self.node(number, gpu_id, properties)
-        self.write(self.kfd / f"topology/nodes/{number}/mem_banks/0/properties",
-                   f"heap_type 1\nsize_in_bytes {card.memory // card.parts}\nflags 0\nwidth 8192\n"
-                   "mem_clk_max 1300")
         self.write(f"dev/dri/renderD{minor}", "")
         self.places.append((card, number, gpu_id, part))
 
@@ -190,14 +187,13 @@ class Tree:
         (self.root / "pipe").replace(
             (self.pci / self.places[index][0].address).resolve() / name)
 
-    def process(self, pid: int, used: Mapping[int, int], *, queues: tuple[int, ...] | None = None,
-                units: Mapping[int, object] | None = None) -> None:
-        """A process that has opened the compute driver: bytes of each GPU that it holds, GPUs that
-        it has queues on (None: those it holds memory of), and compute units that it occupies."""
+    def process(self, pid: int, used: Mapping[int, int], *, queues: tuple[int, ...] | None = None
+                ) -> None:
+        """A process that has opened the compute driver: bytes of each GPU that it holds, and GPUs
+        that it has queues on (None: those it holds memory of)."""
         folder = self.kfd / f"proc/{pid}"
         for index, (_, _, gpu_id, _) in enumerate(self.places):
             self.write(folder / f"vram_{gpu_id}", used.get(index, 0))
-            self.write(folder / f"stats_{gpu_id}/cu_occupancy", (units or {}).get(index, 0))
         for queue, index in enumerate(queues if queues is not None else tuple(used)):
             self.write(folder / f"queues/{queue}/gpuid", self.places[index][2])
 

@@ -139,12 +139,6 @@ def write(body):
            "globals().pop('kept', None)")
 
 
-def test_a_name_makes_nobody_its_owner(made, bob, box):
-    bob.do("forged = held.make(box.claims, {'says': 'alice', 'uid': 0, 'user': 'root'})")
-    assert sorted(f.uid for f in held.read(box.claims)) == [made.uid, bob.uid]
-    bob.do("forged.close()")
-
-
 def test_too_few_descriptors_is_an_error_and_not_an_empty_folder(made, box, monkeypatch):
     """To pass over a file for a lack of one's own would be to overlook somebody's lease."""
     def full(*_, **__):

@@ -34,19 +34,6 @@ def test_root_sets_it_up_once_and_again(box):
     assert (box.claims / "kept").read_text() == "kept"
 
 
-def test_it_is_set_up_under_any_umask(box):
-    box.lock.unlink()
-    for path in (box.claims, box.line, box.path):
-        path.rmdir()
-    before = os.umask(0o077)
-    try:
-        shared.set_up(box.path)
-    finally:
-        os.umask(before)
-    assert mode(box.path) == 0o755
-    assert shared.find()
-
-
 def test_none_is_asked_for_or_there(monkeypatch, tmp_path):
     monkeypatch.setenv(shared.VARIABLE, "")
     assert (shared.where(), shared.find(), shared.why_not()) == (None, None, None)

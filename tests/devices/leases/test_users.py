@@ -19,10 +19,8 @@ from ...command_line import called
 
 A = Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")
 B = Device("1", "gpu", "A100", index=1, uuid="GPU-bbbb")
-SLOT = Device("cpu:0", "cpu", "CPU core 0", index=0)
 TAKE = """
 A = Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")
-SLOT = Device("cpu:0", "cpu", "CPU core 0", index=0)
 lease = leases.acquire(home, [A], "3f2a")
 """
 HOLDER = "str(leases.holders(home)['GPU-aaaa'])"
@@ -89,12 +87,6 @@ os.read(ready, 1)
         {}, ["lock"], []]
 
 
-def test_ones_own_lease_is_shown_once(alice, homes):
-    alice.do(TAKE)
-    assert " and " not in alice.ask(HOLDER)
-    alice.do("lease.close()")
-
-
 def test_two_homes_of_one_user_do_not_share_a_device(box, tmp_path):
     with leases.acquire(tmp_path / "one", [A], "first"), \
             pytest.raises(UserError, match="held by run first"):
@@ -114,15 +106,6 @@ def test_a_run_that_is_ending_is_waited_for(box, tmp_path, monkeypatch):
     ending = leases.acquire(tmp_path / "leases", [A], "first")
     monkeypatch.setattr(leases.time, "sleep", lambda _: ending.close())
     leases.acquire(tmp_path / "leases", [A], "second").close()
-
-
-def test_slots_are_shared_between_users_too(alice, bob, homes, tmp_path):
-    for user in (alice, bob):
-        user.do(TAKE.replace("[A], \"3f2a\"", "[SLOT], \"slots\", share=True"))
-    (holder,) = leases.holders(tmp_path / "leases").values()
-    assert {h.user for h in (holder, *holder.others)} == {f"uid {u.uid}" for u in (alice, bob)}
-    for user in (alice, bob):
-        user.do("lease.close()")
 
 
 STRESS = """

@@ -7,9 +7,10 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from gpu_engine.devices import host
-from gpu_engine.devices.backends.protocol import Backend, Reader
+from gpu_engine.devices.backends.registry import Backend, Reader
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 MOST_SLOTS = 8
@@ -51,14 +52,11 @@ def slots(cores: list[int], memory_total: int | None = None, quota: float | None
     if quota is not None:
         count = max(1, min(count, int(quota)))
     size, larger = divmod(len(cores), count)
-    found, start = [], 0
-    for number in range(count):
-        stop = start + size + (number < larger)
-        group = tuple(cores[start:stop])
-        found.append(Device(f"cpu:{number}", "cpu", _name(group), index=number,
-                            memory_total=memory_total, cores=group))
-        start = stop
-    return tuple(found)
+    starts = [number * size + min(number, larger) for number in range(count + 1)]
+    groups = [tuple(cores[start:stop]) for start, stop in pairwise(starts)]
+    return tuple(Device(f"cpu:{number}", "cpu", _name(group), index=number,
+                        memory_total=memory_total, cores=group)
+                 for number, group in enumerate(groups))
 
 
 def _name(cores: tuple[int, ...]) -> str:
@@ -75,8 +73,8 @@ def _name(cores: tuple[int, ...]) -> str:
 class CpuReader(Reader):
     """Reads CPU slots. Utilisation is measured since the reading before."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
-        super().__init__(devices)
+    def forget(self) -> None:
+        super().forget()
         self._before = host.times()
 
     def read(self) -> tuple[Sample, ...]:
@@ -85,11 +83,12 @@ class CpuReader(Reader):
         used, total = host.memory()
         samples = []
         for device in self.devices:
-            shares = [host.busy_share(self._before.get(c), after.get(c)) for c in device.cores]
-            known = [s for s in shares if s is not None]
-            off = bool(after) and not any(c in after for c in device.cores)
+            shares = [s for core in device.cores if (
+                s := host.busy_share(self._before.get(core), after.get(core))) is not None]
+            offline = bool(after) and not any(core in after for core in device.cores)
             samples.append(Sample(
-                device, utilization=sum(known) / len(known) if known else None, memory_used=used,
-                memory_total=total, problem=Cpu.gone if off else None, lost=off, taken=taken))
+                device, utilization=sum(shares) / len(shares) if shares else None,
+                memory_used=used, memory_total=total, problem=Cpu.gone if offline else None,
+                lost=offline, taken=taken))
         self._before = after
         return tuple(samples)

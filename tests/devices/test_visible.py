@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpu_engine.devices.backends.nvidia.visible import narrow, order_doubt, unread
-from gpu_engine.devices.backends.protocol import hides_all
+from gpu_engine.devices.backends.visible import cuda, hides_all, order_doubt, unread
 from gpu_engine.devices.records import Device
 
 GPUS = tuple(
@@ -51,30 +48,18 @@ SLICES = tuple(
     ],
 )
 def test_rules(value, expected):
-    assert [d.index for d in narrow(GPUS, value)] == expected
+    assert [d.index for d in cuda(GPUS, value)] == expected
 
 
 def test_the_place_in_the_variable_is_kept():
-    assert [(d.id, d.visible_index) for d in narrow(GPUS, "2,1")] == [("2", 0), ("1", 1)]
-    assert all(d.visible_index is None for d in narrow(GPUS, None))
+    assert [(d.id, d.visible_index) for d in cuda(GPUS, "2,1")] == [("2", 0), ("1", 1)]
+    assert all(d.visible_index is None for d in cuda(GPUS, None))
 
 
 def test_slices_by_name_and_all_of_them():
-    both = narrow(SLICES, "MIG-cccc2222,MIG-cccc1111")
+    both = cuda(SLICES, "MIG-cccc2222,MIG-cccc1111")
     assert [d.id for d in both] == ["MIG-cccc2222", "MIG-cccc1111"]
-    assert [d.id for d in narrow(GPUS + SLICES, "3")] == ["MIG-cccc1111"]
-
-
-def test_old_names_of_slices():
-    old = Device("x", "mig", "A100 MIG 0:0", index=0, uuid="MIG-GPU-aaaa1111/7/0")
-    assert narrow([*GPUS, old], "MIG-GPU-aaaa1111/7/0")[0].id == "x"
-
-
-@given(st.one_of(st.none(), st.text("0123,-GPUMIabc +x", max_size=24)))
-def test_never_more_than_there_is_and_none_twice(value):
-    offered = [d.uuid for d in narrow(GPUS + SLICES, value)]
-    assert len(offered) == len(set(offered))
-    assert set(offered) <= {d.uuid for d in GPUS + SLICES}
+    assert [d.id for d in cuda(GPUS + SLICES, "3")] == ["MIG-cccc1111"]
 
 
 @pytest.mark.parametrize(
@@ -109,4 +94,4 @@ def test_hidden_on_purpose(value, meant):
     ("GPU-bbbb,0", "0"),
 ])  # fmt: skip
 def test_what_is_passed_over_without_a_word(value, over):
-    assert unread(narrow(GPUS, value), value) == over
+    assert unread(cuda(GPUS, value), value) == over

@@ -1,1 +1,0 @@
-"""AMD GPUs, through the files of their kernel driver."""

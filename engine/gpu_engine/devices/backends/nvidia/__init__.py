@@ -1,1 +1,0 @@
-"""NVIDIA GPUs and MIG slices, through NVML."""

@@ -1,0 +1,233 @@
+"""The probe: a process of its own that calls drivers (`probe_child`), and how it is asked.
+
+A driver call may never return. Every wait here has a time limit, nothing waits for that process to
+end, and it ends with its parent. It is asked by messages, each sent as its length and a pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpu_engine.common.own_programs import own_program
+from gpu_engine.common.readable import readable
+from gpu_engine.devices.records import Device, Inventory, Sample
+
+NVML = "libnvidia-ml.so.1"
+"""The library of NVIDIA's driver."""
+FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Of NVIDIA's driver, of AMD's, and of either in the Windows Subsystem for Linux."""
+HEAD = struct.Struct("<I")
+"""The header of a message: the length of its pickle in bytes."""
+
+
+@dataclass(frozen=True)
+class Discover:
+    """Find a backend's devices; answered by `Found`."""
+
+    backend: str
+    """A name that `backends.registry` loads."""
+    environ: Mapping[str, str]
+    """The variables of `Backend.variables` that are set."""
+    patience: float
+    """How many seconds one device may take."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """These devices are to be read at each `Look`."""
+
+    backend: str
+    devices: tuple[Device, ...]
+    patience: float
+    """Seconds after which a device that does not answer counts as late: its sample says so, and the
+    reply is sent without waiting for it any longer."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Read all watched devices; answered by `Looked`."""
+
+    bus: frozenset[str] = frozenset()
+    """The ids of the devices of which the bus rates are read too."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The devices that were found."""
+
+    inventory: Inventory
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One reading of all watched devices."""
+
+    samples: tuple[Sample, ...]
+    """In the order of the devices in the request."""
+    at: float
+    """When the newest of these readings began, monotonic time, which is the same in all processes
+    of a machine; minus infinity before the first."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The driver can't be used at all; the probe ends."""
+
+    problem: str
+
+
+Request = Discover | Watch | Look
+Reply = Found | Looked | Broken
+
+
+def pack(message: Request | Reply) -> bytes:
+    """A message as bytes: header and pickle."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return HEAD.pack(len(body)) + body
+
+
+class Gone(Exception):
+    """The probe has ended or could not be started. The text says why, as far as it is known."""
+
+
+class Probe:
+    """One probe. Only one thread may use it at a time, but `close` may be called from another.
+    Raises `Gone` if it can't be started."""
+
+    def __init__(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                own_program("gpu_engine.devices.probe_child"),
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # it must not print into the panel's terminal
+                start_new_session=True,  # Ctrl+C in the terminal must not end it
+                bufsize=0,
+            )
+        except OSError as error:
+            raise Gone(f"the process that reads the GPUs could not be started: {error}") from None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._replies = self._process.stdin, self._process.stdout
+        self._buffer = bytearray()
+        self._problem: str | None = None
+        """Why it gave up, as it said itself."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def send(self, request: Request) -> None:
+        """Send a request; returns at once, as requests fit into the pipe. Raises `Gone`."""
+        try:
+            self._requests.write(pack(request))
+        except (OSError, ValueError):
+            raise Gone(self._why()) from None
+
+    def receive(self, timeout: float) -> Found | Looked | None:
+        """The next reply; None if none comes within `timeout` seconds. Raises `Gone`, also if the
+        driver can't be used."""
+        end = time.monotonic() + timeout
+        while True:
+            size = HEAD.size + (HEAD.unpack_from(self._buffer)[0]
+                                if len(self._buffer) >= HEAD.size else 0)
+            if len(self._buffer) >= max(size, HEAD.size + 1):
+                message = pickle.loads(bytes(self._buffer[HEAD.size:size]))
+                del self._buffer[:size]
+                if isinstance(message, Broken):
+                    self._problem = message.problem
+                    raise Gone(message.problem)
+                return message
+            try:
+                if not readable(self._replies.fileno(), max(0.0, end - time.monotonic())):
+                    return None
+                piece = os.read(self._replies.fileno(), 1 << 20)
+            except (OSError, ValueError):  # closed by `close` in another thread
+                piece = b""
+            if not piece:
+                raise Gone(self._why())
+            self._buffer += piece
+
+    def close(self) -> None:
+        """Kill the process, without waiting for its end: inside a driver no signal may reach it.
+        It is kept in a list until it has ended, so that it does not stay a zombie."""
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        with contextlib.suppress(OSError):
+            self._requests.close()
+        with _lock:
+            _closed.append(self)
+            for old in [probe for probe in _closed if probe.ended()]:
+                old._replies.close()
+                _closed.remove(old)
+
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def _why(self) -> str:
+        if self._problem:
+            return self._problem
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.05)
+        code = self._process.returncode
+        how = f"was ended by signal {-code}" if code is not None and code < 0 else "has ended"
+        return f"the process that reads the GPUs {how}"
+
+
+_closed: list[Probe] = []
+_lock = threading.Lock()
+_spare: Probe | None = None
+"""A probe that is ready for whoever asks next."""
+
+
+def begin() -> None:
+    """A head start: start the probe that `discover` will take while the caller still imports, if
+    this machine seems to have a driver. Raises nothing. It ends by itself when it is not asked
+    anything, or the caller ends."""
+    # Whether there is a driver is known for sure only after the backends are imported.
+    if expected(os.environ, FILES):
+        with contextlib.suppress(Gone):
+            put_back(Probe())
+
+
+def expected(environ: Mapping[str, str], files: Iterable[str]) -> bool:
+    """Whether there is one of the `files`, or NVIDIA's library in a folder of LD_LIBRARY_PATH."""
+    return any(map(os.path.exists, files)) or in_search_path(NVML, environ)
+
+
+def in_search_path(library: str, environ: Mapping[str, str]) -> bool:
+    """Whether `library` is in a folder that LD_LIBRARY_PATH in `environ` names."""
+    folders = environ.get("LD_LIBRARY_PATH", "").split(":")
+    return any(os.path.exists(f"{folder}/{library}") for folder in folders if folder)  # noqa: PTH110
+
+
+def acquire() -> Probe:
+    """A probe for the caller alone. If the one that `discover` used still runs, it is that one:
+    without persistence mode, waking the GPUs a second time takes seconds. Raises `Gone`."""
+    global _spare
+    with _lock:
+        probe, _spare = _spare, None
+    if probe is not None and probe.ended():
+        probe.close()
+        probe = None
+    return probe or Probe()
+
+
+def put_back(probe: Probe) -> None:
+    """Keep a probe for the next `acquire`."""
+    global _spare
+    with _lock:
+        old, _spare = _spare, probe
+    if old is not None:
+        old.close()
