@@ -15,9 +15,9 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.training import loop
 from gpu_engine.training.loop import Loop, NonFiniteLoss, Position
 from gpu_engine.training.precision import Precision
-from gpu_engine.worker.rank.identity import Identity
-from gpu_engine.worker.rank.last_step import End
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.group import Group
+from gpu_engine.worker.rank.job import Identity
+from gpu_engine.worker.rank.peers import End
 
 
 class Record:

@@ -8,26 +8,29 @@ stops writing when another process claims the rank.
 
 from __future__ import annotations
 
+import _thread
+import fcntl
 import os
+import signal
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common import procs
+from ..common.kept_file import KeptFile
 from ..events import schema
+from ..events.paths import inside
 from ..events.writer import encode
 from ..worker.rank.record_writer import RecordWriter
-from . import notes
+from . import identity
 from .findings import Findings
-from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
 from .parts import ScriptParts
-from .rank_lock import Claim
-from .step_events import StepEvents, Values
-from .trainings import Step
-from .writer_thread import WriterThread
+from .steps import Step, StepEvents, Values
 
 _PATIENCE = 5.0
 """Seconds for which a script waits at its end, or with an error, for a write that hangs."""
@@ -53,7 +56,7 @@ class ScriptRecorder:
         self.parts = ScriptParts()
         """What the time of the steps is spent on."""
         self._losses = losses
-        self._writer = RecordWriter(path, self, lambda text: notes.note(text, run))
+        self._writer = RecordWriter(path, self, lambda text: identity.note(text, run))
         self.tracer = self._writer.tracer
         self._claim = Claim(path)
         self._lifeline = Lifeline.of_supervisor()
@@ -205,3 +208,143 @@ class ScriptRecorder:
             return [self.device]
         return [i for i in range(torch.cuda.device_count())
                 if torch.cuda.memory_stats(i).get("reserved_bytes.all.peak")]
+
+# ------------------------------------------------------------------------------------------------
+# The thread that writes what is observed. It does not appear in Python's `threading`, so a script
+# that counts its threads finds only its own. It ends before a fork and is started once more after
+# it. A write that hangs, as on a disk that does not answer, holds up the script only for a
+# moment.
+
+
+_TICK = 0.2
+_END_PATIENCE = 1.0
+"""Seconds to wait for the thread's end while a write hangs."""
+
+
+class WriterThread:
+    """One thread, from its start to its end. Each has its own locks. So a thread that hangs in a
+    write, and is told to end, leaves its successor alone."""
+
+    def __init__(self, tick: Callable[[], None],
+                 ended: Callable[[WriterThread], None]) -> None:
+        """Start the thread. It calls `tick` five times a second, and `ended` at its end, in any
+        case."""
+        self._tick, self._ended = tick, ended
+        self._stop, self._gone = _thread.allocate_lock(), _thread.allocate_lock()
+        self._stop.acquire()
+        self._gone.acquire()
+        self._told_to_end = False
+        _thread.start_new_thread(self._live, ())
+
+    def end(self) -> bool:
+        """Tell the thread to end, and wait for it for a second. Returns False if it hangs. That is
+        waited for only once."""
+        patience = 0.0 if self._told_to_end else _END_PATIENCE
+        if not self._told_to_end:
+            self._told_to_end = True
+            self._stop.release()
+        return self._gone.acquire(timeout=patience)
+
+    def go_on(self) -> bool:
+        """Let the thread go on if it was told to end but has not noticed yet. Returns False if it
+        ends."""
+        if self._told_to_end and self._stop.acquire(blocking=False):
+            self._told_to_end = False
+        return not self._told_to_end
+
+    def _live(self) -> None:
+        try:
+            while not self._stop.acquire(timeout=_TICK):  # costs less than any other way to wait
+                self._tick()
+        finally:
+            self._ended(self)
+            self._gone.release()
+
+# ------------------------------------------------------------------------------------------------
+# The lock on a rank's events file, so that no two processes write as the same rank.
+
+
+class Claim:
+    """One process's claim on a rank. The kernel releases it when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        """`path`: the rank's events file, which must exist. Nothing is claimed yet. Raises
+        OSError."""
+        self._file = KeptFile(*inside(path))
+        self._held = False
+
+    def acquire(self) -> bool:
+        """Claim the rank. Returns False if another process holds it."""
+        for _ in range(5):  # `held_by_another` in another process holds the lock for a moment
+            if self._lock():
+                self._held = True
+                return True
+            time.sleep(0.002)
+        return False
+
+    def held_by_another(self) -> bool:
+        """Whether another process holds the rank. If the script has closed our file, and the claim
+        with it, this claims the rank once more."""
+        if self._held and self._file.ours:
+            return False
+        locked = self._lock()
+        if locked and not self._held:
+            fcntl.flock(self._file.descriptor(), fcntl.LOCK_UN)
+        return locked is False
+
+    def release(self) -> None:
+        """Free the rank for other processes. Call it once, at the end."""
+        self._file.close()
+
+    def _lock(self) -> bool | None:
+        """Whether the lock is ours now; None if that can't be known, as the file was closed in this
+        moment."""
+        try:
+            fcntl.flock(self._file.descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True
+
+# ------------------------------------------------------------------------------------------------
+# Ends a rank that nobody could stop any more.
+#
+# Ranks that a person's own launcher has started have no parent-death signal. If their supervisor
+# is killed, its guard ends them. If both are killed at once, each rank ends itself.
+
+
+_EVERY = 1.0
+_GONE_PATIENCE = 2.0  # longer than the guard takes
+
+
+class Lifeline:
+    """Watches the supervisor, known by its pid and start time."""
+
+    def __init__(self, pid: int, start_ticks: int) -> None:
+        self._pid, self._start_ticks = pid, start_ticks
+        self._due = 0.0
+        self._gone_since: float | None = None
+
+    @classmethod
+    def of_supervisor(cls) -> Lifeline | None:
+        """The lifeline to this run's supervisor. None if it can't be seen from here, as on another
+        machine or in another pid namespace: it may well be alive."""
+        pid, _, ticks = os.environ.get("GPU_PANEL_SUPERVISOR", "").partition(":")
+        if not (pid.isdecimal() and ticks.isdecimal()) or not procs.alive(int(pid), int(ticks)):
+            return None
+        return cls(int(pid), int(ticks))
+
+    def check(self) -> None:
+        """Check on the supervisor, once a second at most. Kills this process if the supervisor has
+        been gone for two seconds."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + _EVERY
+        if procs.alive(self._pid, self._start_ticks):
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = now
+        elif now - self._gone_since >= _GONE_PATIENCE:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -11,15 +11,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.precision import Precision
+from gpu_engine.training.precision import Precision, StepLoss
 from gpu_engine.training.schedule import Schedule
-from gpu_engine.training.step_loss import StepLoss
-from gpu_engine.training.strategies.base import Strategy
+from gpu_engine.training.strategies import Strategy
 from gpu_engine.training.task import Task
-from gpu_engine.worker.rank.last_step import Reason
-from gpu_engine.worker.rank.process_group import Group, pack_first, unpack_first
+from gpu_engine.worker.rank.group import Group, pack_first, unpack_first
+from gpu_engine.worker.rank.peers import Reason
+from gpu_engine.worker.rank.process import Signals
 from gpu_engine.worker.rank.recorder import Recorder
-from gpu_engine.worker.rank.signals import Signals
 
 _SKIPS_IN_A_ROW = 100
 _WITHOUT = "; gpu-engine resume RUN --set train.skip_steps={0} goes on without its examples"

@@ -15,21 +15,20 @@ from gpu_engine.events import schema
 from gpu_engine.spec.steps import parse_steps
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
-from gpu_engine.training.division import known_division
 from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
-from gpu_engine.training.strategies.base import strategy_of
-from gpu_engine.training.stream import StreamData
+from gpu_engine.training.strategies import strategy_of
+from gpu_engine.training.stream import StreamData, divided_by
 from gpu_engine.training.task import Task, has_default_collate
-from gpu_engine.worker.rank.failures import PeerLost
+from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Job
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.peers import PeerLost
+from gpu_engine.worker.rank.process import Signals
 from gpu_engine.worker.rank.recorder import Recorder
-from gpu_engine.worker.rank.signals import Signals
 from gpu_engine.worker.rank.step_parts import READY, LastGradient
 
 
@@ -187,8 +186,7 @@ class Session:
             self.strategy.load_full_state(state, self.optimizer)
             resuming.take_copies(self.optimizer)
         except (RuntimeError, ValueError, KeyError) as err:
-            why = resuming.misfit(state["model"], self.strategy.raw) \
-                or resuming.misfit_of_groups(state["optimizer"], self.optimizer) or err
+            why = resuming.misfit(state, self.strategy.raw, self.optimizer) or err
             raise UserError(f"{self._from} does not fit this task's model: {why}") from err
         self.schedule.restore(state, state["step"] - state["skipped"])
         self.precision.load_state_dict(state["scaler"])
@@ -209,10 +207,9 @@ class Session:
             if job.spec.train.steps is None and job.spec.train.epochs is None:
                 raise UserError("train.steps: an iterable dataset has no length, so say how many "
                                 "steps to train")
-            known = known_division(data, self.task, rank=who.rank, ranks=who.world_size,
-                                   workers=workers)
+            by = divided_by(data, self.task, ranks=who.world_size, workers=workers)
             return StreamData(
-                known, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
+                data, by, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed,
                 meet=self.group.barrier, start_all_reduce_min=self.group.start_all_reduce_min,

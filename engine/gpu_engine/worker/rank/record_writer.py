@@ -8,21 +8,25 @@ of them runs a thread that calls `tick`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from ...events import notices, schema
 from ...events.writer import EventWriter, encode
-from . import captures, memory
+from . import memory
 from .standing import StandingStill
 from .tracer import Tracer
 
 if TYPE_CHECKING:
     import torch
+
 
 HEARTBEAT = 1.0
 """Seconds between two heartbeats."""
@@ -118,7 +122,7 @@ class RecordWriter:
     def tick(self) -> None:
         """Write the source's new events, and once a second the heartbeat and the memory. The
         recorder's thread calls it several times a second."""
-        captures.exclude_thread()
+        exclude_thread()
         traced = self.tracer.tick()
         with self._lock:
             self._write_new()
@@ -198,3 +202,101 @@ class _EventsFile:
                 self._complain(f"events can't be written: {err}")
             self._retry_at = now + _RETRY
             self._lost += len(lines)
+
+# ------------------------------------------------------------------------------------------------
+# Numbers in the form in which a record keeps them: losses of steps, and logged values.
+
+
+class LossFields(TypedDict, total=False):
+    """The fields of a `Step` event about its losses."""
+
+    loss: float
+    losses: tuple[float, ...]
+    loss_min: float
+    loss_max: float
+    loss_last: float
+
+
+def spans(losses: Sequence[float | None], each_up_to: int) -> list[slice]:
+    """Parts of consecutive steps, given their losses (None: unknown), for an event each, so that
+    nobody has to guess which step a loss is of: the losses of a part are all known or all unknown.
+    Of more than `each_up_to` steps, which are not listed, the first bad loss has its own part."""
+    if len(losses) <= each_up_to:
+        cuts = [i for i in range(1, len(losses))
+                if (losses[i] is None) != (losses[i - 1] is None)]
+    else:
+        bad = next((i for i, x in enumerate(losses) if x is not None and not math.isfinite(x)), -1)
+        cuts = [bad, bad + 1] if bad >= 0 else []
+    ends = [*cuts, len(losses)]
+    return [slice(a, b) for a, b in zip([0, *cuts], ends) if a < b]
+
+
+def loss_fields(losses: Sequence[float | None], each_up_to: int) -> LossFields:
+    """The fields of an event for steps with these losses (None: unknown): their mean, and each of
+    them; of more than `each_up_to`, or if some are unknown, only the smallest, the largest and the
+    last. {} if none is known."""
+    known = [x for x in losses if x is not None]
+    if not known:
+        return {}
+    total = sum(known)
+    fields: LossFields = {"loss": short(total / len(known))}
+    if len(known) == len(losses) <= each_up_to:
+        fields["losses"] = tuple(map(short, known))
+    else:
+        finite = known
+        if not math.isfinite(total):
+            finite = [x for x in known if math.isfinite(x)] or known
+        fields["loss_min"], fields["loss_max"] = short(min(finite)), short(max(finite))
+        fields["loss_last"] = short(known[-1])
+    return fields
+
+
+def short(value: float) -> float:
+    """`value` rounded to nine digits, enough to read back the same float32."""
+    return float(f"{value:.9g}")
+
+
+def number(value: Any) -> float | None:
+    """A logged value as a number; None if it is not a number, or a whole one that no float can
+    hold. Waits for the GPU if it is a tensor on one."""
+    try:
+        return float(value)
+    except Exception:  # noqa: BLE001 - of an object of the script's, any
+        return None
+
+# ------------------------------------------------------------------------------------------------
+# Keeps the recorder's thread from spoiling a CUDA graph that the task captures.
+#
+# `torch.cuda.graph` captures in the mode "global". While it does, CUDA refuses calls from *any*
+# thread that wait for the GPU or query an event, and such a call spoils the capture. A thread can
+# exclude its own calls with `cudaThreadExchangeStreamCaptureMode` (CUDA Runtime API, 6.4 Stream
+# Management), as PyTorch's watchdog for NCCL does. torch has no function for that, so it is
+# called in the CUDA runtime library that torch has loaded.
+
+
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
+_thread = threading.local()
+
+
+def exclude_thread() -> None:
+    """Exclude this thread's calls from other threads' captures, once CUDA is in use. This holds
+    for the thread's life; calling it again costs nothing."""
+    if getattr(_thread, "apart", False):
+        return
+    begun = getattr(sys.modules.get("torch.cuda"), "is_initialized", None)
+    if begun is None or not begun():
+        return
+    _thread.apart = True
+    path = _runtime()
+    exchange = path and getattr(ctypes.CDLL(path), "cudaThreadExchangeStreamCaptureMode", None)
+    if exchange:
+        exchange(ctypes.byref(ctypes.c_int(_RELAXED)))
+
+
+def _runtime() -> str | None:
+    """The path of the CUDA runtime library that this process has loaded; None if there is none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if "/libcudart.so" in path:
+            return "/" + path
+    return None

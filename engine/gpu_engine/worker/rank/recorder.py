@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...events import schema
 from ...events.writer import encode
-from . import values as numbers
+from . import record_writer as numbers
 from .record_writer import RecordWriter
 from .step_parts import STEP, StepParts
 
 if TYPE_CHECKING:
     import torch
 
-    from .pinned_losses import PinnedLosses
 
     _Step = tuple[int, int, float | None, int | None, Any, int, float, float]
     """One optimizer step, as the loop reports it, in a plain tuple, as that is made fastest:
@@ -70,7 +71,7 @@ class Recorder:
         self.skipped = 0
         self.nonfinite: tuple[int, float] | None = None
         """The first step whose loss was not a finite number, and that loss."""
-        self.watch: Callable[[], None] | None = None
+        self.watches: list[Callable[[], None]] = []
         """Called at each tick, in the recorder's thread."""
         self.writing: Progress | None = None
         """The progress of a checkpoint, while one is being written."""
@@ -112,7 +113,6 @@ class Recorder:
         self._device = devices[0]
         self._gpus = [d for d in devices if d.type != "cpu"]
         if any(d.type == "cuda" for d in devices):
-            from .pinned_losses import PinnedLosses
 
             self._losses = PinnedLosses()
 
@@ -201,8 +201,8 @@ class Recorder:
             self._writer.guard(self._tick)
 
     def _tick(self) -> None:
-        if self.watch is not None:
-            self.watch()
+        for watch in self.watches:
+            watch()
         self._writer.tick()
         if self._progress_line is not None:
             self._progress_line.print_due()
@@ -323,3 +323,44 @@ def _complain(text: str) -> None:
 def _copy(value: Any) -> Any:
     """A copy of a tensor, which later changes don't reach; any other value itself."""
     return value.detach().clone() if hasattr(value, "detach") else value
+
+# ------------------------------------------------------------------------------------------------
+# Copies losses from a GPU to the host without waiting for the GPU.
+
+
+class PinnedLosses:
+    """A ring of losses in pinned host memory. Each slot has a CUDA event that tells when its loss
+    has arrived; read before that, the slot holds garbage."""
+
+    def __init__(self, slots: int = 4096) -> None:
+        """`slots`: how many losses may be on their way at once."""
+        self._ring = torch.empty(slots, dtype=torch.float64, pin_memory=True)
+        self._events = [torch.cuda.Event() for _ in range(slots)]
+        self._slots = slots
+        self._put = 0
+        self._taken = 0
+
+    def put(self, loss: torch.Tensor) -> int | None:
+        """Start to copy `loss`, of shape (). Returns the slot to read it from, or None if the ring
+        is full: losing a loss is better than holding up a step."""
+        if self._put - self._taken >= self._slots:
+            return None
+        slot = self._put % self._slots
+        self._ring[slot].copy_(loss, non_blocking=True)
+        self._events[slot].record()
+        self._put += 1
+        return slot
+
+    def ready(self, slot: int) -> bool:
+        """Whether the loss of this slot has arrived."""
+        return self._events[slot].query()
+
+    def take(self, slot: int) -> float:
+        """The loss in this slot, which must have arrived. This frees the slot."""
+        self._taken += 1
+        return self._ring[slot].item()
+
+    def wait(self) -> None:
+        """Wait until all losses have arrived."""
+        if self._put > self._taken:
+            self._events[(self._put - 1) % self._slots].synchronize()
