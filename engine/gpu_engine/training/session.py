@@ -12,7 +12,6 @@ from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
-from gpu_engine.spec.steps import parse_steps
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
 from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
@@ -32,7 +31,7 @@ from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.step_parts import READY, LastGradient
 
 
-class Session:
+class Session(Loop):
     """One attempt on one rank, with all its parts."""
 
     def __init__(self, job: Job, group: Group, recorder: Recorder, signals: Signals) -> None:
@@ -40,7 +39,7 @@ class Session:
 
         Raises UserError for mistakes that the person can correct.
         """
-        self.job, self.group, self.recorder = job, group, recorder
+        self.job, self.group, self.recorder, self.signals = job, group, recorder, signals
         self.folder = job.run / "checkpoints"
         self.devices = [torch.device(d) for d in job.devices]
         self.seed = job.spec.train.seed
@@ -75,33 +74,22 @@ class Session:
         self.data, self.sampler = self._data(data)
         if state:
             self._move_to_new_batch_size(state)
-        total, epochs = self._length()
-        self.schedule = Schedule(self.task, self.optimizer, total, lr=job.lr,
+        self.total_steps, self.epochs = self._length()
+        self.steps_per_epoch = self.sampler.steps if self.sampler else None
+        self.schedule = Schedule(self.task, self.optimizer, self.total_steps, lr=job.lr,
                                  params=job.spec.task.params,
                                  evaluates=self.evaluation is not None)
-        self.loop = Loop(
-            task=self.task, data=self.data, strategy=self.strategy, optimizer=self.optimizer,
-            schedule=self.schedule, precision=self.precision, group=group, recorder=recorder,
-            signals=signals, at=self.at, total_steps=total, epochs=epochs,
-            accumulate=job.batch.accumulate, examples_a_step=job.micro * job.batch.accumulate,
-            clip=job.spec.train.clip,
-            on_nonfinite=job.spec.train.on_nonfinite,
-            skip_steps=parse_steps(job.spec.train.skip_steps),
-            eval_every=job.spec.train.eval_every,
-            save_every=job.spec.train.checkpoint_every,
-            evaluate=self.evaluate if self.evaluation is not None else None,
-            save=self.save, check_state=self.saver.check,
-            evaluate_first=state is not None and self._evaluation_due(state),
-            steps_per_epoch=self.sampler.steps if self.sampler else None)
+        super().__init__()
+        self.evaluate_first = state is not None and self._evaluation_due(state)
         rng.seed_rank(self.seed, job.who.rank, self.at.step)
         if state:
             self._restore(state)
-        self._announce(total, epochs)
+        self._announce()
 
     def run(self) -> str:
         """Train, save, evaluate. Returns the outcome, "completed" or "stopped"."""
         try:
-            outcome = self.loop.run()
+            outcome = self.train()
             # Saved before the evaluation, so that an error in it loses nothing.
             self.save(final=True)
             if outcome == "completed" and not self.evaluate():
@@ -121,7 +109,7 @@ class Session:
         model = self.strategy.for_evaluation()
         try:
             result = self.evaluation.run(model, self.precision,
-                                         lambda: self.loop.signals.stop_requested)
+                                         lambda: self.signals.stop_requested)
             if result is None:
                 return False
             if self.job.who.rank == 0:
@@ -163,10 +151,14 @@ class Session:
         fresh = self._metrics if self._evaluated_step == self.at.step else {}
         self.saver.save(self.at.step, fresh, final=final)
 
+    def check_state(self) -> None:
+        """As `Saver.check`."""
+        self.saver.check()
+
     def _state(self) -> dict[str, Any]:
         return {"format": 1, "step": self.at.step, "epoch": self.at.epoch,
                 "offset": self.at.offset, "global_batch": self.job.batch.global_size,
-                "lr": self.job.lr, "seed": self.seed, "skipped": self.loop.skipped,
+                "lr": self.job.lr, "seed": self.seed, "skipped": self.skipped,
                 "evaluated": self._evaluated_step == self.at.step,
                 **self.strategy.full_state(self.optimizer), **self.schedule.state_dict(),
                 "scaler": self.precision.state_dict()}
@@ -190,7 +182,7 @@ class Session:
             raise UserError(f"{self._from} does not fit this task's model: {why}") from err
         self.schedule.restore(state, state["step"] - state["skipped"])
         self.precision.load_state_dict(state["scaler"])
-        self.loop.skipped = self.recorder.skipped = state["skipped"]
+        self.skipped = self.recorder.skipped = state["skipped"]
         self.recorder.step_now = self.at.step
         if self._own is not None:
             rng.restore(self._own, self.devices)
@@ -257,17 +249,17 @@ class Session:
         return Evaluation(self.task, data, chunk, self.group, self.devices[0],
                           others=self.devices[1:], workers=self.job.spec.train.workers)
 
-    def _announce(self, total: int | None, epochs: int | None) -> None:
+    def _announce(self) -> None:
         sampler = self.sampler
-        self.recorder.total_steps = total
+        self.recorder.total_steps = self.total_steps
         if self.job.who.rank == 0 and not self.strategy.raw.training:
             # The from_pretrained of several libraries returns a model in evaluation mode.
             self.recorder.warn("the model is in evaluation mode and is trained that way: its "
                                "dropout is off and its BatchNorm averages don't change. If you "
                                "don't want that, call train() on it in Task.model")
         self.recorder.write(schema.Schedule(
-            total_steps=total, steps_per_epoch=sampler.steps if sampler else None,
-            epochs=epochs, examples=sampler.examples if sampler else None,
+            total_steps=self.total_steps, steps_per_epoch=self.steps_per_epoch,
+            epochs=self.epochs, examples=sampler.examples if sampler else None,
             dropped=sampler.dropped if sampler else None, first_step=self.at.step,
             batch=self.job.batch.global_size))
 
