@@ -263,3 +263,9 @@ def test_without_panel_mistakes_are_refused(tmp_path: Path, extra: list[str],
         argv += ["--set", key]
     assert ranks.zygote().start(argv, env, tmp_path / "log").wait() == 2
     assert said in (tmp_path / "log").read_text()
+
+
+def test_a_rank_is_visible_before_torch_is_imported() -> None:
+    """Its record begins with what `start` itself imports; torch takes seconds."""
+    subprocess.run([sys.executable, "-c", "import sys, gpu_engine.worker.start\n"
+                    "assert 'torch' not in sys.modules"], check=True)

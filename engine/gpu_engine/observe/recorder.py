@@ -32,20 +32,18 @@ from .loss import Losses, PendingLoss
 from .parts import ScriptParts
 from .steps import Step, StepEvents, Values
 
-_PATIENCE = 5.0
-"""Seconds for which a script waits at its end, or with an error, for a write that hangs."""
 
-
-class ScriptRecorder:
+class ScriptRecorder(RecordWriter):
     """A recorder that the script does not notice: its thread does not appear in `threading`, it
     stops during forks, and it prints nothing to the script's stderr."""
+
+    patience = 5.0
+    """Seconds for which a script waits at its end, or with an error, for a write that hangs."""
 
     def __init__(self, path: Path, run: Path, losses: Losses) -> None:
         """Append to `path` in the run folder `run`. `losses` reads logged tensors. Raises
         OSError."""
-        self.phase = "init"
-        """What the rank is doing now."""
-        self.step_now = 0
+        super().__init__(path, lambda text: identity.note(text, run))
         self.skipped = 0
         """Steps that a GradScaler left out."""
         self.device: int | None = None
@@ -56,8 +54,6 @@ class ScriptRecorder:
         self.parts = ScriptParts()
         """What the time of the steps is spent on."""
         self._losses = losses
-        self._writer = RecordWriter(path, self, lambda text: identity.note(text, run))
-        self.tracer = self._writer.tracer
         self._claim = Claim(path)
         self._lifeline = Lifeline.of_supervisor()
         self._events = StepEvents()
@@ -101,14 +97,14 @@ class ScriptRecorder:
         """End the thread and write everything that is left. No more steps may follow."""
         self.pause()
         self._closing = True
-        self._writer.flush(timeout=_PATIENCE)
+        self.flush()
 
     def _has_ended(self, thread: WriterThread) -> None:
         if self._thread is thread:
             self._thread = None
 
     def _tick(self) -> None:
-        self._writer.guard(self._collect_and_write)
+        self.guard(self._collect_and_write)
 
     def _collect_and_write(self) -> None:
         if os.getpid() != self._pid or self._given_up:
@@ -121,29 +117,18 @@ class ScriptRecorder:
         main = threading.main_thread()
         if self.parts.thread == main.ident and not main.is_alive():
             self.phase = "done"  # what functions of atexit or other threads do is no training
-        self._writer.tick()
+        self.tick()
 
     # --- what is observed ----------------------------------------------------------------------
 
-    def write(self, event: schema.Event) -> None:
+    def write(self, event: schema.Event) -> bool:
         """Write an event at once. If another write hangs, the event waits in the queue."""
-        if not self._given_up and not self._writer.write(event, timeout=_PATIENCE):
+        if self._given_up:
+            return False
+        written = super().write(event)
+        if not written:
             self.queue.append(event)
-
-    def write_failure(self, err: BaseException) -> None:
-        """Write where a rank that `err` ends was, if it is one of a group."""
-        if not self._given_up:
-            self._writer.write_failure(err.__traceback__, timeout=_PATIENCE)
-
-    def held_by(self, err: BaseException) -> tuple[str, ...]:
-        """The lines that held most of a GPU's memory when `err` came, if that was recorded. It is
-        written into the run folder."""
-        return self.tracer.out_of_memory(err, self.step_now)
-
-    def write_memory(self) -> None:
-        """Write the memory at the end of a rank that was over before its first heartbeat."""
-        if not self._given_up:
-            self._writer.write_memory(timeout=_PATIENCE)
+        return written
 
     def stepped(self, step: Step) -> None:
         """Record an optimizer step with all its fields, not just its loss."""
@@ -158,7 +143,7 @@ class ScriptRecorder:
     def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step, from `gpu_engine.log`."""
         self.queue.append(Values({name: self._read(v) for name, v in values.items()}))
-        self._writer.warn_of_names(values, self.write)
+        self.warn_of_names(values)
 
     def logged(self, values: dict[str, Any]) -> None:
         """Record named values that the script passes to a logger. As that may happen at each step,
@@ -168,7 +153,7 @@ class ScriptRecorder:
     def settled_step(self) -> int:
         """The number of steps so far, including those in the queue; while a write hangs, the number
         known before."""
-        self._writer.flush(timeout=_PATIENCE)
+        self.flush()
         return self.step_now
 
     def _read(self, value: Any) -> Any:
@@ -177,7 +162,7 @@ class ScriptRecorder:
             return self._losses.read(value) if value.numel() == 1 else None
         return value
 
-    # --- what the writer calls (`record_writer.Source`) ----------------------------------------
+    # --- what there is to record ---------------------------------------------------------------
 
     def new_lines(self) -> list[bytes]:
         """The events of everything in the queue that has arrived; after `close`, also of steps that
