@@ -17,23 +17,17 @@ OURS = {"_compared"}
 """Put on a class by `common/records.py`."""
 
 ENGINE = {
-    "Hugging Face's datasets": {
-        "engine/gpu_engine/training/division.py": {"_distributed"},
-    },
     "Python": {
-        "engine/gpu_engine/worker/rank/loader_sockets.py": {"_config"},
+        "engine/gpu_engine/worker/rank/process.py": {"_config"},
     },
     "torch, in any rank": {
         "engine/gpu_engine/worker/rank/torch_private.py": {
-            "_dump_fr_trace_json", "_dump_nccl_trace_json", "_lazy_call", "_profiler_enabled",
-            "_record_memory_history", "_snapshot"},
-    },
-    "torch, in a rank of the engine": {
-        "engine/gpu_engine/training/torch_private.py": {
-            "_ddp_params_and_buffers_to_ignore", "_foreach_mul_"},
+            "_ddp_params_and_buffers_to_ignore", "_dump_fr_trace_json", "_dump_nccl_trace_json",
+            "_foreach_mul_", "_lazy_call", "_profiler_enabled", "_record_memory_history",
+            "_snapshot"},
     },
     "torch, in a script of the person's own": {
-        "engine/gpu_engine/observe/by_hand.py": {"_version"},
+        "engine/gpu_engine/observe/optimizers.py": {"_version"},
         "engine/gpu_engine/observe/exit_hooks.py": {"_wrap"},
         "engine/gpu_engine/observe/install.py": {
             "_C", "_FrameAction", "_FrameExecStrategy", "_builtin_ops", "_builtins",
@@ -41,8 +35,7 @@ ENGINE = {
         "engine/gpu_engine/observe/loss.py": {"_C", "_local_tensor"},
         "engine/gpu_engine/observe/observer.py": {"_foreach_norm"},
         "engine/gpu_engine/observe/torch_private.py": {
-            "_C", "_DisableTorchDispatch", "_get_sequence_number_for_group",
-            "_version"},
+            "_C", "_DisableTorchDispatch", "_get_sequence_number_for_group"},
     },
 }
 """By library: the files that use such names, and which. The file says what each buys, and what

@@ -24,7 +24,7 @@ WRITING = {
         launching/notifier.py: open_inside in start
         notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
-        observe/notes.py: open_inside in note
+        observe/identity.py: open_inside in note
         queue/start.py: write_inside in _write, write_json_inside in _write
         runs/attempts.py: write_inside in save
         runs/create.py: open_inside in lock_of, write_inside in _make, write_json_inside in _make,
@@ -45,7 +45,7 @@ WRITING = {
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
             open_inside in punch
         training/checkpoint.py: write_inside in add_metrics
-        worker/rank/gpu_memory.py: open_inside in write, write_inside in write
+        worker/rank/memory.py: open_inside in write_snapshot, write_inside in write_snapshot
         worker/start.py: open_inside in _own_log
         worker/without_supervisor.py: write_json_inside in _folder""",
     "as that function, where it can't be imported": """
@@ -55,10 +55,10 @@ WRITING = {
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
         export/to_csv.py: mkstemp in tempfile_in
-        training/checkpoint_files.py: open in write
+        training/checkpoint.py: open in write_file
         remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send
-        worker/rank/loader_sockets.py: mkdtemp in _made
+        worker/rank/process.py: mkdtemp in _made_folder
         doctor/folders.py: NamedTemporaryFile in _tried
         gpu_panel/run/log/elsewhere.py: TemporaryDirectory in as_file, open in save""",
     "the person's own configuration: a link stands for its file": """

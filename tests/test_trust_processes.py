@@ -57,7 +57,7 @@ MAY_SIGNAL = {
     "engine/gpu_engine/devices/probe.py": CHILD,
     "engine/gpu_engine/remote/reach/shell.py": CHILD,
     "engine/gpu_engine/notify/send.py": CHILD,
-    "engine/gpu_engine/observe/lifeline.py": ITSELF,
+    "engine/gpu_engine/observe/recorder.py": ITSELF,
     "engine/gpu_engine/queue/starts.py": CHILD,
     "engine/gpu_engine/runs/folder.py": "a supervisor, if trust.belongs says so",
     "engine/gpu_engine/runs/leftovers.py": "a process that has the run in its environment",
@@ -65,7 +65,7 @@ MAY_SIGNAL = {
     "engine/gpu_engine/supervisor/children.py": "a child, or what is below this subreaper",
     "engine/gpu_engine/supervisor/stopping.py":
         "a rank, if the kernel's table of processes has it below the supervisor",
-    "engine/gpu_engine/worker/rank/signals.py": ITSELF,
+    "engine/gpu_engine/worker/rank/process.py": ITSELF,
     "tui/gpu_panel/commands/output.py": CHILD,
     "tui/gpu_panel/launch/detail/end_process.py":
         "a process on a GPU that the person has chosen in the list, and confirmed",

@@ -64,7 +64,7 @@ def test_a_checkpoints_copy_takes_no_gpu_memory_and_keeps_its_moment():
     import torch
 
     from gpu_engine.training import checkpoint_state
-    from gpu_engine.training.checkpoint_copy import Copier
+    from gpu_engine.training.checkpoint_state import Copier
 
     gpu = torch.device("cuda:0")
     made = torch.arange(1 << 26, dtype=torch.float32).reshape(1 << 13, -1)

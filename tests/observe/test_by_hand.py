@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu_engine.observe.by_hand import ByHand
+from gpu_engine.observe.optimizers import ByHand
 
 
 def test_parameters_whose_memory_is_freed_are_left_alone() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.common.ports import free_port
-from gpu_engine.observe import batches
+from gpu_engine.observe import findings
 from gpu_engine.observe.findings import Findings
 
 from .kit import SCRIPTS, Alone, Ran, observe
@@ -106,9 +106,9 @@ def test_batches_are_told_apart_by_what_is_in_them():
     x, y = torch.arange(6000.0).view(1000, 6), torch.arange(1000)
     made = ([x, y], {"x": x, "y": y + 1}, {"text": ["a", "b"], "more": (x + 1, [y])}, x.numpy(),
             x[:-1], {"text": ["a", "c"]}, 3, torch.zeros(0, 3))
-    seen = [repr(list(batches.contents(one))) for one in made]
-    again = [repr(list(batches.contents(copy.deepcopy(one)))) for one in made]
+    seen = [repr(list(findings.contents(one))) for one in made]
+    again = [repr(list(findings.contents(copy.deepcopy(one)))) for one in made]
     assert seen == again
     assert len(set(seen)) == len(seen)
     assert max(map(len, seen)) < 30_000
-    assert not list(batches.contents([object(), None, torch.zeros(3, device="meta")]))
+    assert not list(findings.contents([object(), None, torch.zeros(3, device="meta")]))

@@ -411,7 +411,7 @@ def until(so, seconds=120):
     assert so()
 step()
 rec = sys.modules["_gpu_panel.observe.install"].observer.rec
-kept = rec._writer._file._out._file
+kept = rec._file._out._file
 fd = kept.descriptor()
 until(lambda: '"step",' in open(os.environ["GPU_PANEL_RUN"] + "/ranks/00000.jsonl").read())
 keep = os.dup(fd)  # the events file; in its place a pipe that takes no more: a write hangs
@@ -435,7 +435,7 @@ def mended():
 def test_a_fork_while_a_write_hangs_loses_nothing(home, tmp_path):
     script = tmp_path / "blocked.py"
     script.write_text(BLOCKED.format(scripts=str(SCRIPTS)) + """
-until(lambda: rec._writer._lock.acquire(blocking=False) is False or rec._writer._lock.release())
+until(lambda: rec._lock.acquire(blocking=False) is False or rec._lock.release())
 began = time.monotonic()
 for _ in range(4):
     pid = os.fork()

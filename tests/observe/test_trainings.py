@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.observe.trainings import Step, Trainings
+from gpu_engine.observe.steps import Step, Trainings
 
 
 def stepped(index, at, alive=None):

@@ -24,8 +24,7 @@ from gpu_engine.spec import schema
 from gpu_engine.spec.read import apply_set, from_dict, from_dict_leniently
 from gpu_engine.spec.schema import Key, RunSpec
 from gpu_engine.spec.write import differences, to_dict, to_toml
-from gpu_engine.worker.rank.identity import Identity
-from gpu_engine.worker.rank.job import from_plan
+from gpu_engine.worker.rank.job import Identity, from_plan
 
 from ..plans import plan
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gpu_engine import Task
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.group import Group
 
 
 @dataclass

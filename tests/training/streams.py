@@ -191,23 +191,6 @@ class RankWhenMade(Plain):
         super().__init__(range(dist.get_rank(), EXAMPLES, dist.get_world_size()))
 
 
-class Sharded(Plain):
-    def shard(self, index: int, count: int):
-        return type(self)(self.numbers[index::count])
-
-
-class ShardedNumShardsFirst(Plain):
-    def shard(self, num_shards: int, index: int, contiguous: bool = True):
-        return type(self)(self.numbers[index::num_shards])
-
-
-class ShardedAndByWorker(ByWorker):
-    """As in Hugging Face's library: `shard` divides, and the iteration divides over workers too."""
-
-    def shard(self, num_shards: int, index: int):
-        return type(self)(self.numbers[index::num_shards])
-
-
 class Seeding(Plain):
     """Reads rank and worker, but for seeding, not to divide."""
 
@@ -221,14 +204,13 @@ class Seeding(Plain):
 
 KINDS = [Plain, Shuffled, Buffered, ByEpoch, ByWorker, ShuffledByWorker, ByRankAndWorker,
          ByEnvironment, ByRank, InThread, AsksOnce, AsksOnceByWorker, RankWhenMade,
-         Sharded, ShardedNumShardsFirst, ShardedAndByWorker, Seeding]
+         Seeding]
 
 
 def workers_of(name: str) -> tuple[int, ...]:
     """The numbers of loader workers to read it with. Each takes processes, so only the main ways to
     divide are read with all of them."""
-    return MANY if name in ("Plain", "ByWorker", "ByRankAndWorker", "Sharded",
-                            "ShardedNumShardsFirst") else FEW
+    return MANY if name in ("Plain", "ByWorker", "ByRankAndWorker") else FEW
 
 
 def chained() -> IterableDataset:
@@ -243,17 +225,18 @@ def collate(examples):
 
 
 def read(make, rank: int, world: int, workers: int) -> list:
-    from gpu_engine.training.division import known_division
-    from gpu_engine.training.stream import StreamData
+    from gpu_engine.training.stream import StreamData, divided_by
 
     def start_all_reduce_min(value: int):
         cell = torch.tensor([value])
         work = dist.all_reduce(cell, dist.ReduceOp.MIN, async_op=True)
         return lambda: (work.wait(), int(cell))[1]
 
-    known = known_division(make(), None, rank=rank, ranks=world, workers=workers)
-    stream = StreamData(known, micro=MICRO, accumulate=1, rank=rank, ranks=world, workers=workers,
-                        device=torch.device("cpu"), collate=collate, seed=7, meet=dist.barrier,
+    data = make()
+    by = divided_by(data, None, ranks=world, workers=workers)
+    stream = StreamData(data, by, micro=MICRO, accumulate=1, rank=rank, ranks=world,
+                        workers=workers, device=torch.device("cpu"), collate=collate, seed=7,
+                        meet=dist.barrier,
                         start_all_reduce_min=start_all_reduce_min)
     outside = torch.get_rng_state(), random.getstate()
     epochs = [list(stream.epoch(epoch)) for epoch in range(2)]

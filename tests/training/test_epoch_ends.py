@@ -14,10 +14,10 @@ from gpu_engine.training.data import EpochSampler, MapData
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.schedule import Schedule
-from gpu_engine.worker.rank.identity import Identity
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.group import Group
+from gpu_engine.worker.rank.job import Identity
+from gpu_engine.worker.rank.process import Signals
 from gpu_engine.worker.rank.recorder import Recorder
-from gpu_engine.worker.rank.signals import Signals
 
 from . import ranks
 

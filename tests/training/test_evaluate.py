@@ -12,8 +12,8 @@ from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
 from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.rng import seed_model
-from gpu_engine.worker.rank.identity import Identity
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.group import Group
+from gpu_engine.worker.rank.job import Identity
 
 from . import ranks
 from .conftest import TOY

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpu_engine.training import checkpoint_copy, checkpoint_state, rng
-from gpu_engine.training.checkpoint_copy import Copier
-from gpu_engine.worker.rank.pinned_losses import PinnedLosses
+from gpu_engine.training import checkpoint_state, rng
+from gpu_engine.training.checkpoint_state import Copier
+from gpu_engine.worker.rank.recorder import PinnedLosses
 
 CUDA = [torch.device("cuda", i) for i in range(3)]
 
@@ -89,7 +89,7 @@ class Gpus:
 def gpus(monkeypatch) -> Gpus:
     """The state's tensors count as lying on cuda:0, cuda:1 and cuda:2 in turn."""
     gpus, storages = Gpus(), checkpoint_state.storages
-    monkeypatch.setattr(checkpoint_copy, "torch", gpus)
+    monkeypatch.setattr(checkpoint_state, "torch", gpus)
     monkeypatch.setattr(checkpoint_state, "storages", lambda state: {
         address: OnGpu(CUDA[i % 3], storage)
         for i, (address, storage) in enumerate(storages(state).items())})

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_engine.launching import launcher
 from gpu_engine.spec.read import from_dict
-from gpu_engine.worker.rank import store
+from gpu_engine.worker.rank import group
 
 from ..conftest import wait_for
 from ..remote.run.kit import ENDLESS, TWO_HERE, losses_so_far
@@ -44,11 +44,11 @@ def test_the_store_listens_where_the_ranks_meet(host):
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
         free.bind((host, 0))
         port = free.getsockname()[1]
-    made = store.tcp(host, port, 2, holds=True, timeout=SOON)
+    made = group.tcp_store(host, port, 2, holds=True, timeout=SOON)
     assert listening() - before == {(host, port)}
-    other = store.tcp(host, port, 2, holds=False, timeout=SOON)
+    other = group.tcp_store(host, port, 2, holds=False, timeout=SOON)
     other.set("word", "heard")
-    assert store.another(made).get("word") == b"heard"
+    assert group.another_connection(made).get("word") == b"heard"
     assert psutil.Process().num_fds() - open_before < len(others)  # no copies of them
     for file in others:
         os.close(file)
@@ -56,8 +56,8 @@ def test_the_store_listens_where_the_ranks_meet(host):
 
 def test_an_address_that_is_not_this_machines_own_is_that_of_a_way_to_it():
     """Behind address translation, the address that others know is not ours to listen on."""
-    assert store._listener("192.0.2.1", 29500) is None
-    assert store._listener("a-name", 29500) is None
+    assert group._listener("192.0.2.1", 29500) is None
+    assert group._listener("a-name", 29500) is None
 
 
 def test_a_port_that_is_taken_is_named():
@@ -65,4 +65,4 @@ def test_a_port_that_is_taken_is_named():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(RuntimeError, match="address already in use"):
-            store.tcp("127.0.0.1", taken.getsockname()[1], 1, holds=True, timeout=SOON)
+            group.tcp_store("127.0.0.1", taken.getsockname()[1], 1, holds=True, timeout=SOON)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.worker.rank import loader_sockets
+from gpu_engine.worker.rank import process
 
 from . import ranks
 
@@ -46,9 +46,9 @@ def test_a_temporary_folder_whose_path_is_too_long_for_sockets(make, place: Path
 def test_where_no_folder_will_do(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     deep = place / ("x" * 90)
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    monkeypatch.setattr(loader_sockets, "_SHORT", ())
+    monkeypatch.setattr(process, "_SHORT", ())
     with pytest.raises(UserError, match=r"TMPDIR: .*/x+ has .* more than \d+ bytes; set TMPDIR to"):
-        loader_sockets._made()
-    monkeypatch.setattr(loader_sockets, "_SHORT", (str(place / "none"),))
+        process._made_folder()
+    monkeypatch.setattr(process, "_SHORT", (str(place / "none"),))
     with pytest.raises(UserError, match="No such file or directory; set TMPDIR to"):
-        loader_sockets._made()
+        process._made_folder()

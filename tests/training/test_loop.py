@@ -15,9 +15,9 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.training import loop
 from gpu_engine.training.loop import Loop, NonFiniteLoss, Position
 from gpu_engine.training.precision import Precision
-from gpu_engine.worker.rank.identity import Identity
-from gpu_engine.worker.rank.last_step import End
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.group import Group
+from gpu_engine.worker.rank.job import Identity
+from gpu_engine.worker.rank.peers import End
 
 
 class Record:
@@ -44,7 +44,8 @@ class Made:
     """A loop of three steps an epoch, and what its parts did."""
 
     def __init__(self, *, accumulate: int = 1, epochs: int | None = None, steps: int | None = None,
-                 at: Position | None = None, last_step: Any = None, **options: Any) -> None:
+                 at: Position | None = None, last_step: Any = None, evaluation: Any = True,
+                 **options: Any) -> None:
         self.did: list[Any] = []
         self.record = Record(self.did)
         self.group: Any = Group(Identity())
@@ -59,16 +60,21 @@ class Made:
             model=model, raw=model, local_gradients=nullcontext, check=lambda: None,
             check_pass=lambda: None, clip=lambda parameters, limit: nn.utils.clip_grad_norm_(
                 parameters, limit))
+        train = {"clip": 0.0, "on_nonfinite": "stop", "eval_every": 0, "checkpoint_every": 0,
+                 "skip_steps": ()} | options
+        self.loop = loop = Loop.__new__(Loop)
         parts: dict[str, Any] = {
             "task": SimpleNamespace(loss=lambda model, batch: model(batch).square().mean()),
             "schedule": SimpleNamespace(step=lambda: None), "recorder": self.record,
-            "clip": 0.0, "on_nonfinite": "stop", "eval_every": 0, "save_every": 0,
-            "evaluate": self.evaluate, "save": lambda: self.did.append("save"),
-            "check_state": lambda: None, "examples_a_step": 2} | options
-        self.loop = Loop(data=self.data, strategy=strategy, optimizer=optimizer,
-                         precision=self.precision, group=self.group, signals=self.signals,
-                         at=at or Position(), total_steps=steps, epochs=epochs,
-                         accumulate=accumulate, **parts)
+            "job": SimpleNamespace(spec=SimpleNamespace(train=SimpleNamespace(**train)),
+                                   batch=SimpleNamespace(accumulate=accumulate), micro=2),
+            "evaluation": evaluation, "evaluate": self.evaluate, "check_state": lambda: None,
+            "save": lambda: self.did.append("save"), "data": self.data, "strategy": strategy,
+            "optimizer": optimizer, "precision": self.precision, "group": self.group,
+            "signals": self.signals, "at": at or Position(), "total_steps": steps,
+            "epochs": epochs, "steps_per_epoch": None}
+        vars(loop).update(parts)
+        loop.__init__()
 
     def evaluate(self) -> bool:
         self.did.append("evaluate")
@@ -80,15 +86,15 @@ class Made:
 
 
 def test_the_rate_of_a_step_leaves_out_the_save_and_the_evaluation_before_it() -> None:
-    made = Made(steps=5, save_every=2, eval_every=2)
-    assert made.loop.run() == "completed"
+    made = Made(steps=5, checkpoint_every=2, eval_every=2)
+    assert made.loop.train() == "completed"
     two = ["step", "step", "save", "mark", "evaluate", "mark"]
     assert made.acts() == [*two, *two, "step"]
 
 
 def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first() -> None:
     made = Made(epochs=3)
-    assert made.loop.run() == "completed"
+    assert made.loop.train() == "completed"
     three = ["step"] * 3
     assert made.acts() == [*three, "evaluate", "mark", *three, "evaluate", "mark", *three]
     assert [act[1:3] for act in made.did if isinstance(act, tuple)] == [
@@ -99,7 +105,7 @@ def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first(
 def test_a_run_goes_on_after_an_epochs_last_step() -> None:
     """Of a stream, whose length is unknown: the epoch has no step left."""
     made = Made(steps=5, at=Position(3, 0, 3))
-    assert made.loop.run() == "completed"
+    assert made.loop.train() == "completed"
     assert made.loop.at == Position(5, 1, 2)
 
 
@@ -107,34 +113,34 @@ def test_the_wait_for_data_is_that_of_all_passes_of_a_step(monkeypatch) -> None:
     clock = count()
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     made = Made(steps=1, accumulate=4)
-    made.loop.run()
+    made.loop.train()
     assert made.did[1] == ("step", 1, 0, 4.0)
 
 
-@pytest.mark.parametrize("due", [{"save_every": 2}, {"eval_every": 2}], ids=str)
+@pytest.mark.parametrize("due", [{"checkpoint_every": 2}, {"eval_every": 2}], ids=str)
 def test_a_loss_that_arrives_late_is_waited_for_before_weights_are_saved_or_evaluated(due) -> None:
     made = Made(steps=5, **due)
     made.record.late = {2: (1, float("nan"))}
     with pytest.raises(NonFiniteLoss, match="at step 1"):
-        made.loop.run()
+        made.loop.train()
     assert made.acts() == ["step", "step"]
 
 
-@pytest.mark.parametrize("due", [{"save_every": 2}, {"eval_every": 2}], ids=str)
+@pytest.mark.parametrize("due", [{"checkpoint_every": 2}, {"eval_every": 2}], ids=str)
 def test_a_stop_that_another_rank_has_heard_comes_before_a_save_and_an_evaluation(due) -> None:
     made = Made(steps=5, **due)
     asked = made.group.all_reduce_max
     made.group.all_reduce_max = lambda values: [asked(values)[0], 1.0]
-    assert made.loop.run() == "stopped"
+    assert made.loop.train() == "stopped"
     assert made.acts()[:2] == ["step", "step"]
     assert not {"save", "evaluate"} & set(made.acts())
 
 
 def test_a_hundred_skipped_steps_in_a_row_end_the_run() -> None:
-    made = Made(epochs=100, evaluate=None)
+    made = Made(epochs=100, evaluation=None)
     made.precision.step = lambda *about: len(made.did) == 51  # one good step among them
     with pytest.raises(NonFiniteLoss, match="100 steps in a row up to step 151"):
-        made.loop.run()
+        made.loop.train()
     assert made.loop.skipped == made.record.skipped == 150
 
 
@@ -143,7 +149,7 @@ def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common
                                 reached=lambda: End(True, None, "rank 1 has thawed a weight"))
     made = Made(steps=5, last_step=last_step)
     with pytest.raises(UserError, match="rank 1 has thawed a weight"):
-        made.loop.run()
+        made.loop.train()
     assert made.loop.at.step == 2
 
 
@@ -157,13 +163,13 @@ def test_ranks_meet_once_the_first_batch_is_there_or_there_is_none(batches) -> N
 
     made.data.epoch, made.group.barrier = epoch, lambda: order.append("met")
     with nullcontext() if batches else pytest.raises(UserError, match="not enough"):
-        made.loop.run()
+        made.loop.train()
     assert order == ["read", "met"]
 
 
 def test_handlers_are_put_back_before_the_first_step_and_told_of_once() -> None:
     made = Made(steps=3)
     made.signals.put_back = lambda: "SIGTERM was set"
-    made.loop.run()
+    made.loop.train()
     assert made.did.count("SIGTERM was set") == 1
     assert made.did[0] == "SIGTERM was set"

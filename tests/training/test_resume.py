@@ -14,9 +14,9 @@ import torch
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import checkpoint, resuming
-from gpu_engine.worker.rank import process_group
-from gpu_engine.worker.rank.identity import Identity
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank import group
+from gpu_engine.worker.rank.group import Group
+from gpu_engine.worker.rank.job import Identity
 
 from . import ranks
 from .conftest import recorded
@@ -277,18 +277,22 @@ def test_rank_0_without_a_checkpoint_starts_all_afresh(make) -> None:
 
 @pytest.mark.parametrize(("sizes", "told"), [
     ((4, 8, 2), ""),
-    ((4, 6, 2), "3 tensors have another shape (0.weight is (8, 4) in the checkpoint and (6, 4) in "
-                "the model)"),
-    ((4, 8, 2, 1), "2 tensors have no place in the checkpoint (2.weight)"),
-    ((4, 8), "2 tensors have no place in the model (1.weight)"),
-    ((4, 9, 2, 1), "3 tensors have another shape (0.weight is (8, 4) in the checkpoint and (9, 4) "
-                   "in the model); 2 tensors have no place in the checkpoint (2.weight)"),
+    ((4, 6, 2), "another shape for 3 of the tensors (0.weight is (8, 4) in the checkpoint and "
+                "(6, 4) in the model)"),
+    ((4, 8, 2, 1), "no place in the checkpoint for 2 of the tensors (2.weight)"),
+    ((4, 8), "no place in the model for 2 of the tensors (1.weight)"),
+    ((4, 9, 2, 1), "another shape for 3 of the tensors (0.weight is (8, 4) in the checkpoint and "
+                   "(9, 4) in the model); no place in the checkpoint for 2 of the tensors "
+                   "(2.weight)"),
 ])
 def test_a_model_that_does_not_fit_is_described_by_names_and_shapes(sizes, told) -> None:
     def linears(*sizes: int) -> torch.nn.Module:
         return torch.nn.Sequential(*map(torch.nn.Linear, sizes, sizes[1:]))
 
-    assert resuming.misfit(linears(4, 8, 2).state_dict(), linears(*sizes)) == told
+    saved, model = linears(4, 8, 2), linears(*sizes)
+    optimizer = torch.optim.SGD(model.parameters())
+    state = {"model": saved.state_dict(), "optimizer": optimizer.state_dict()}
+    assert resuming.misfit(state, model, optimizer) == told
 
 
 @pytest.mark.parametrize("saved", [1, 2, 3])
@@ -329,7 +333,7 @@ class SecondRank:
 
 
 def test_all_of_a_large_file_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_group, "_PIECE", 4)
+    monkeypatch.setattr(group, "_PIECE", 4)
     (tmp_path / "file").write_bytes(bytes(range(11)))
     with (tmp_path / "file").open("rb") as file:
         sent = [bytes(piece) for piece in Group(Identity()).broadcast_pieces(file, 11)]

@@ -15,10 +15,10 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.runs.checkpoints import Damaged
 from gpu_engine.spec.read import from_dict
 from gpu_engine.training import checkpoint, checkpoint_state
-from gpu_engine.training.checkpoint_copy import Copier
+from gpu_engine.training.checkpoint_state import Copier
 from gpu_engine.training.saving import Saver
-from gpu_engine.worker.rank.identity import Identity
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.group import Group
+from gpu_engine.worker.rank.job import Identity
 from gpu_engine.worker.rank.recorder import Recorder
 
 

@@ -14,9 +14,9 @@ from torch import nn
 
 from gpu_engine.events.decode import from_dict
 from gpu_engine.events.view import RunView
-from gpu_engine.training import checkpoint, checkpoint_copy
-from gpu_engine.training.checkpoint_copy import CannotCopy, Copier
-from gpu_engine.training.checkpoint_writer import Writer, gate
+from gpu_engine.training import checkpoint, checkpoint_state
+from gpu_engine.training.checkpoint_state import CannotCopy, Copier
+from gpu_engine.training.saving import Writer
 
 from . import ranks
 from .conftest import recorded
@@ -201,12 +201,12 @@ def mapped(address: int) -> bool:
 
 
 def test_without_room_for_a_copy_training_waits_with_a_warning(make, monkeypatch) -> None:
-    monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_000_000)
+    monkeypatch.setattr(checkpoint_state, "free_memory", lambda: 4_000_000)
     with pytest.raises(CannotCopy, match="4,000,000 are free"):
         Copier().copy({"w": torch.ones(1 << 20)})
     # The memory that a step needs while it runs is not free, and a second rank needs the same.
-    monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_194_304 + (64 << 20) + 5999)
-    monkeypatch.setattr(checkpoint_copy, "peak_above_current", lambda: 3000)
+    monkeypatch.setattr(checkpoint_state, "free_memory", lambda: 4_194_304 + (64 << 20) + 5999)
+    monkeypatch.setattr(checkpoint_state, "peak_above_current", lambda: 3000)
     Copier().copy({"w": torch.ones(1 << 20)})
     with pytest.raises(CannotCopy, match="a step may take 6,000"):
         Copier(ranks=2).copy({"w": torch.ones(1 << 20)})
@@ -231,65 +231,18 @@ def test_no_memory_for_writing_is_a_warning(tmp_path: Path, monkeypatch) -> None
 
 
 def test_free_memory_is_this_machines() -> None:
-    free = checkpoint_copy.free_memory()
+    free = checkpoint_state.free_memory()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < free < total
 
 
 def test_what_a_step_takes_is_the_peak_above_current_use(tmp_path: Path) -> None:
     program, log = tmp_path / "uses.py", tmp_path / "log"
-    program.write_text("from gpu_engine.training.checkpoint_copy import peak_above_current\n"
+    program.write_text("from gpu_engine.training.checkpoint_state import peak_above_current\n"
                        "before = peak_above_current()\nbytearray(100_000_000)\n"
                        "print(peak_above_current() - before)\n")
     assert ranks.zygote().start([], dict(os.environ), log, program).wait() == 0, log.read_text()
     assert 60_000_000 < int(log.read_text()) < 101_000_000
-
-
-def test_a_fork_waits_until_the_writer_is_between_two_pieces() -> None:
-    """A lock that the writing thread held at the fork would be held in the child for ever."""
-    lock, inside, done = threading.Lock(), threading.Event(), threading.Event()
-
-    def write() -> str:
-        while not done.is_set():
-            with lock:
-                inside.set()
-                for _ in range(2000):
-                    pass
-            gate.pause()
-        return "written"
-
-    writer = Writer()
-    writer.start(write)
-    inside.wait()
-    for _ in range(20):
-        pid = os.fork()
-        if pid == 0:
-            free = lock.acquire(timeout=5) and gate._lock.acquire(timeout=5)
-            os._exit(0 if free else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    done.set()
-    assert writer.wait() == "written"
-
-
-def test_a_fork_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch) -> None:
-    syncing, forked = threading.Event(), threading.Event()
-    fsync = os.fsync
-
-    def slow(fd: int) -> None:
-        syncing.set()
-        assert forked.wait(600)
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", slow)
-    writer = Writer()
-    writer.start(lambda: str(checkpoint.save(tmp_path, {"step": 1}, [], {}, None, gate).step))
-    assert syncing.wait(600)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    forked.set()
-    assert writer.wait() == "1"
 
 
 def test_bytes_are_counted_as_they_are_written(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from torch import nn
 
 from gpu_engine import Task
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.precision import Precision
-from gpu_engine.training.step_loss import StepLoss
-from gpu_engine.worker.rank.identity import Identity
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.training.precision import Precision, StepLoss
+from gpu_engine.worker.rank.group import Group
+from gpu_engine.worker.rank.job import Identity
 
 from .whole import WHOLE
 

@@ -13,7 +13,7 @@ from gpu_engine import Task
 from gpu_engine.common.errors import SpecError
 from gpu_engine.spec import modes
 from gpu_engine.training.precision import Precision
-from gpu_engine.training.strategies.base import Strategy, strategy_of
+from gpu_engine.training.strategies import Strategy, strategy_of
 
 JOB = SimpleNamespace(devices=("cpu",))
 OFF = Precision("off", "cpu")
@@ -82,7 +82,7 @@ def test_each_mode_has_its_strategy(name: str) -> None:
     assert issubclass(strategy_of(name), Strategy)
 
 
-@pytest.mark.parametrize("strategy", ["gpu_engine.training.strategies.base:Strateyg",
+@pytest.mark.parametrize("strategy", ["gpu_engine.training.strategies:Strateyg",
                                       "gpu_engine.training.task:Task"])
 def test_a_class_that_is_no_strategy_is_refused(strategy: str, monkeypatch) -> None:
     monkeypatch.setattr(modes, "get", lambda name: replace(modes.find("single"), strategy=strategy))

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import random
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.division import known_division, shard
-from gpu_engine.training.stream import StreamData
+from gpu_engine.training.stream import StreamData, divided_by
 
 from . import ranks, streams
 from .conftest import recorded
@@ -115,15 +113,15 @@ def test_a_step_sees_the_same_examples_from_any_number_of_readers(read, name: st
 
 def one_rank(kind, rank: int, ranks: int, workers: int, start: int = 0) -> list[list]:
     """The batches of two epochs, the second from step `start` on."""
-    known = known_division(kind(), None, rank=rank, ranks=ranks, workers=workers)
-    data = StreamData(known, micro=streams.MICRO, accumulate=1, rank=rank, ranks=ranks,
+    made = kind()
+    by = divided_by(made, None, ranks=ranks, workers=workers)
+    data = StreamData(made, by, micro=streams.MICRO, accumulate=1, rank=rank, ranks=ranks,
                       workers=workers, device=torch.device("cpu"), collate=streams.collate, seed=7,
                       meet=lambda: None, start_all_reduce_min=lambda value: lambda: value)
     return [list(data.epoch(0)), list(data.epoch(1, start))]
 
 
 @pytest.mark.parametrize("kind", [streams.Plain, streams.Shuffled, streams.Buffered,
-                                  streams.Sharded, streams.ShardedNumShardsFirst,
                                   streams.ByEnvironment], ids=lambda kind: kind.__name__)
 def test_two_ranks_see_each_example_once(kind, monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -140,8 +138,8 @@ def test_two_ranks_see_each_example_once(kind, monkeypatch) -> None:
     assert len(set(drawn)) == len(drawn)
 
 
-@pytest.mark.parametrize("kind", [streams.ByWorker, streams.ShuffledByWorker, streams.ByEpoch,
-                                  streams.ShardedAndByWorker], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [streams.ByWorker, streams.ShuffledByWorker, streams.ByEpoch],
+                         ids=lambda kind: kind.__name__)
 def test_two_workers_see_each_example_once_and_a_start_gives_the_rest(kind) -> None:
     first, second = one_rank(kind, 0, 1, 2)
     offset = 1000 if kind is streams.ByEpoch else 0
@@ -160,43 +158,13 @@ def test_examples_left_over_in_workers_make_batches_together() -> None:
         def __init__(self) -> None:
             super().__init__(range(70))
 
-    known = known_division(Uneven(), None, rank=0, ranks=1, workers=3)
-    data = StreamData(known, micro=5, accumulate=1, rank=0, ranks=1, workers=3,
-                      device=torch.device("cpu"), collate=streams.collate, seed=7,
+    data = StreamData(Uneven(), frozenset({"worker"}), micro=5, accumulate=1, rank=0, ranks=1,
+                      workers=3, device=torch.device("cpu"), collate=streams.collate, seed=7,
                       meet=lambda: None, start_all_reduce_min=lambda value: lambda: value)
     assert sorted(n for b in data.epoch(0) for n in b[0]) == list(range(70))
 
 
 # --- in words, without processes --------------------------------------------------------------
-
-
-class Odd:
-    def __init__(self) -> None:
-        self.called: list = []
-
-    def shard(self, *given):
-        self.called = list(given)
-
-
-@pytest.mark.parametrize(("signature", "expected"), [
-    ("self, index, count", "1 of 4"), ("self, num_shards, index", "1 of 4"),
-    ("self, n_shards, shard_id, /", "1 of 4"), ("self, i, n", "1 of 4"),
-    ("self, a, b", "1 of 4"), ("self, *, index, num_shards", "1 of 4"),
-    ("self, num_shards, index, contiguous=True", "1 of 4"), ("self, total, part", "1 of 4")])
-def test_shard_is_called_by_what_its_parameters_mean(signature: str, expected: str) -> None:
-    names = [n.strip(" ") for n in signature.split(",") if n.strip(" ") not in ("self", "/", "*")]
-    counts = {"count", "num_shards", "n_shards", "n", "b", "total"}
-    count = next(n for n in names if n in counts)
-    index = next(n for n in names if n not in counts and "=" not in n)
-    scope: dict = {}
-    exec(f"class Data:\n def shard({signature}): return f'{{{index}}} of {{{count}}}'", scope)
-    assert shard(scope["Data"](), 1, 4) == expected
-
-
-def test_shard_with_unnamed_parameters_is_called_as_documented() -> None:
-    odd = Odd()
-    shard(odd, 1, 4)
-    assert odd.called == [1, 4]
 
 
 class Silent(IterableDataset):
@@ -206,8 +174,8 @@ class Silent(IterableDataset):
         return iter(())
 
 
-def known(data: Any, task: Any = None, *, rank: int = 0, ranks: int = 1, workers: int = 0) -> Any:
-    return known_division(data, task, rank=rank, ranks=ranks, workers=workers)
+def known(data: Any, task: Any = None, *, ranks: int = 1, workers: int = 0) -> frozenset[str]:
+    return divided_by(data, task, ranks=ranks, workers=workers)
 
 
 @pytest.mark.parametrize("who", ["data", "task"])
@@ -217,7 +185,7 @@ def test_dataset_or_task_says_what_divides_it(who: str) -> None:
     for says, by in (("nothing", set()), ("workers", {"worker"}), ("ranks", {"rank"}),
                      ("both", {"rank", "worker"})):
         teller.divided_by = says
-        assert known(data, task, ranks=2, workers=2).by == by
+        assert known(data, task, ranks=2, workers=2) == by
     teller.divided_by = "rank"
     with pytest.raises(UserError, match=r"\.divided_by is 'rank'.*\"workers\", \"ranks\""):
         known(data, task)
@@ -225,7 +193,7 @@ def test_dataset_or_task_says_what_divides_it(who: str) -> None:
 
 def test_dataset_is_asked_before_the_task() -> None:
     task = types.SimpleNamespace(divided_by="both")
-    assert known(streams.Plain(), task, ranks=2).by == set()
+    assert known(streams.Plain(), task, ranks=2) == set()
 
 
 @pytest.mark.parametrize(("ranks", "workers", "readers"), [
@@ -241,54 +209,7 @@ def test_stream_of_several_readers_that_says_nothing_is_refused(ranks: int, work
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_single_reader_need_not_be_told(workers: int) -> None:
-    assert known(Silent(), workers=workers).by == set()
-
-
-def webdataset(*stages: Any) -> Any:
-    """One of WebDataset's own pipelines, as far as its division shows in it."""
-    made = type("WebDataset", (Silent,), {"__module__": "webdataset.compat"})()
-    made.pipeline = [lambda: None, *stages, Silent()]
-    return made
-
-
-def split_by_node(urls: Any) -> Any: ...
-def split_by_worker(urls: Any) -> Any: ...
-def single_node_only(urls: Any) -> Any: ...
-class ResampledShards: ...
-
-
-def test_webdatasets_own_splitters_are_known() -> None:
-    assert known(webdataset(split_by_node, split_by_worker), ranks=2, workers=2).by == {
-        "rank", "worker"}
-    assert known(webdataset(single_node_only, split_by_worker), workers=2).by == {"worker"}
-    assert known(webdataset(ResampledShards()), ranks=2, workers=2).by == {"rank", "worker"}
-    for stages, world, workers in (((single_node_only, split_by_worker), 2, 2),
-                                   ((split_by_node,), 2, 2), ((split_by_node,), 1, 2), ((), 2, 0)):
-        with pytest.raises(UserError, match=r"nodesplitter=webdataset\.split_by_node"):
-            known(webdataset(*stages), ranks=world, workers=workers)
-
-
-def test_hugging_faces_streams_are_told_their_rank_by_its_own_function(monkeypatch) -> None:
-    """The library is large, so a stand-in has the one function that is called."""
-    kind = type("IterableDataset", (streams.Plain,), {"__module__": "datasets.iterable_dataset",
-                                                      "_distributed": None})
-    library, distributed = types.ModuleType("datasets"), types.ModuleType("datasets.distributed")
-
-    def split_dataset_by_node(dataset, rank: int, world_size: int):
-        part = kind(dataset.numbers[rank::world_size])
-        part._distributed = (rank, world_size)
-        return part
-
-    distributed.split_dataset_by_node = split_dataset_by_node
-    monkeypatch.setitem(sys.modules, "datasets", library)
-    monkeypatch.setitem(sys.modules, "datasets.distributed", distributed)
-    monkeypatch.delattr(streams.Plain, "divided_by")
-    found = known(kind(), rank=1, ranks=3)
-    assert found.by == {"rank", "worker"}
-    assert list(found.data.numbers) == list(range(1, streams.EXAMPLES, 3))
-    assert known(found.data, rank=1, ranks=3).data is found.data, "its author has split it already"
-    alone = kind()
-    assert known(alone).data is alone
+    assert known(Silent(), workers=workers) == set()
 
 
 # --- through the engine -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 from gpu_engine import Task
 from gpu_engine.spec import modes
-from gpu_engine.training.strategies.base import Strategy
+from gpu_engine.training.strategies import Strategy
 
 TOY = modes.Mode(
     name="averaged", label="averaged by hand", short="averaged", help="a toy",
@@ -183,7 +183,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "--plan":
         make_plan(Path(sys.argv[2]))
     else:
-        from gpu_engine.worker.rank.leaving import exit_process
+        from gpu_engine.worker.rank.process import exit_process
         from gpu_engine.worker.start import main
 
         exit_process(main(sys.argv[1:], os.environ))

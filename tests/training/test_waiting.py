@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 from gpu_engine.training import checkpoint
-from gpu_engine.worker.rank import patient_barrier
-from gpu_engine.worker.rank.failures import PeerLost
-from gpu_engine.worker.rank.patient_barrier import Heartbeat, PatientBarrier
+from gpu_engine.worker.rank import peers
+from gpu_engine.worker.rank.peers import PatientBarrier, PeerLost, beat
 
 from . import ranks
 from .test_saving import names, phase, step
@@ -107,12 +107,12 @@ class Clock:
 
 
 @pytest.fixture
-def pair(monkeypatch) -> tuple[PatientBarrier, PatientBarrier, Heartbeat, Clock]:
+def pair(monkeypatch) -> tuple[PatientBarrier, PatientBarrier, Any, Clock]:
     """Two ranks' meetings on one store, in one process, with that clock."""
     store, clock = dist.HashStore(), Clock()
-    monkeypatch.setattr(patient_barrier, "time", clock)
+    monkeypatch.setattr(peers, "time", clock)
     first, second = (PatientBarrier(r, 2, store, 10.0, lambda: None) for r in range(2))
-    return first, second, Heartbeat(1, store), clock
+    return first, second, lambda text: beat(store, 1, text), clock
 
 
 def test_a_rank_waits_only_as_long_as_heartbeats_come(pair) -> None:
@@ -130,20 +130,9 @@ def test_a_rank_waits_only_as_long_as_heartbeats_come(pair) -> None:
     first.report_wait = say
     with pytest.raises(PeerLost, match=r"rank 1 .* 10 s .* last reading its data"):
         first.wait()
-    assert 60 * patient_barrier._LOOK + 10 < clock.now < 60 * patient_barrier._LOOK + 13
+    assert 60 * peers._LOOK + 10 < clock.now < 60 * peers._LOOK + 13
     assert said[1] == "waiting for rank 1: reading its data"
     assert said[-1] == ""
-
-
-def test_texts_that_all_have_read_leave_the_store(pair) -> None:
-    first, second, _, _ = pair
-    for number in range(5):
-        assert first.broadcast(str(number)) == str(number)
-    assert [second.broadcast("") for _ in range(5)] == list("01234")
-    first.broadcast("last")
-    store = first._store
-    assert not any(store.check([f"gpu-panel/said/{n}"]) for n in range(1, 6))
-    assert second.broadcast("") == "last"
 
 
 def test_a_rank_that_is_ahead_leaves_what_others_still_look_for(monkeypatch) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from gpu_engine import Task
 from gpu_engine.training.precision import Precision
-from gpu_engine.training.strategies.base import Strategy
+from gpu_engine.training.strategies import Strategy
 
 WHOLE = Strategy(Task(), nn.Linear(1, 1), SimpleNamespace(devices=("cpu",)),
                  Precision("off", "cpu"))

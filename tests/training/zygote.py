@@ -56,7 +56,7 @@ def serve(listener: socket.socket) -> None:
     import torch._dynamo
 
     from gpu_engine.training import session  # noqa: F401
-    from gpu_engine.worker import with_torch  # noqa: F401
+    from gpu_engine.worker import check  # noqa: F401
     from gpu_engine.worker.start import main
 
     torch.set_num_threads(1)

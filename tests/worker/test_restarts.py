@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.worker import restarts
-from gpu_engine.worker.rank.identity import Identity, expand_counts, identify
+from gpu_engine.worker.rank.job import Identity, expand_counts, identify
 
 from ..cable import joined
 from ..training import ranks

@@ -18,11 +18,10 @@ import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.network_interface import interface_to
-from gpu_engine.worker.rank import failures, store
-from gpu_engine.worker.rank.failures import Failures, PeerLost, blame
-from gpu_engine.worker.rank.identity import Identity, first_host, identify
-from gpu_engine.worker.rank.joining import missing_ranks
-from gpu_engine.worker.rank.process_group import pack_first, unpack_first
+from gpu_engine.worker.rank import group, peers
+from gpu_engine.worker.rank.group import missing_ranks, pack_first, unpack_first
+from gpu_engine.worker.rank.job import Identity, first_host, identify
+from gpu_engine.worker.rank.peers import Failures, PeerLost, blame
 
 from ..training import ranks
 from ..training.conftest import TOY
@@ -142,7 +141,7 @@ def test_another_ranks_failure_is_known_by_what_raised_the_error(kind: type, tex
 
 def test_a_rank_whose_link_is_cut_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is on another machine. PyTorch would wait a quarter of an hour for its answer."""
-    monkeypatch.setattr(failures, "_PATIENCE", 0.01)
+    monkeypatch.setattr(peers, "_PATIENCE", 0.01)
 
     class Cut:
         def check(self, keys: list[str]) -> bool:
@@ -150,7 +149,7 @@ def test_a_rank_whose_link_is_cut_waits_for_nobody(monkeypatch: pytest.MonkeyPat
 
         compare_set = check
 
-    cut = Failures(1, 2, cast(store.Store, Cut()))
+    cut = Failures(1, 2, cast("group.Store", Cut()))
     err = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms")
     assert "its machine can't be reached" in str(blame(err, cut))
     cut.announce("ValueError: bad")
@@ -158,14 +157,14 @@ def test_a_rank_whose_link_is_cut_waits_for_nobody(monkeypatch: pytest.MonkeyPat
 
 def test_connections_to_the_store_end_when_nothing_is_acknowledged() -> None:
     """Those of all threads of a rank, after parallel.timeout."""
-    made = store.tcp("127.0.0.1", 0, 1, holds=True, timeout=timedelta(seconds=7))
-    own = store.another(store.prefixed("x", made))
+    made = group.tcp_store("127.0.0.1", 0, 1, holds=True, timeout=timedelta(seconds=7))
+    own = group.another_connection(group.prefixed("x", made))
     own.set("key", "1")
     assert made.check(["x/key"])
     limits = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as one:
-            if one.getpeername()[1] == cast(Any, made).port:
+            if one.getpeername()[1] == cast("Any", made).port:
                 limits.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
     assert limits == [7000, 7000]
 
@@ -264,3 +263,9 @@ def test_without_panel_mistakes_are_refused(tmp_path: Path, extra: list[str],
         argv += ["--set", key]
     assert ranks.zygote().start(argv, env, tmp_path / "log").wait() == 2
     assert said in (tmp_path / "log").read_text()
+
+
+def test_a_rank_is_visible_before_torch_is_imported() -> None:
+    """Its record begins with what `start` itself imports; torch takes seconds."""
+    subprocess.run([sys.executable, "-c", "import sys, gpu_engine.worker.start\n"
+                    "assert 'torch' not in sys.modules"], check=True)

@@ -19,7 +19,7 @@ import os
 import socket
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import torch
 
 from ..common.files import open_inside
 from ..events import notices, schema
-from . import batches, torch_private
+from . import torch_private
 
 STEPS = 3
 """The first steps, after which there is something to tell."""
@@ -98,7 +98,7 @@ class Findings:
         mine = self._loader
         if mine is not None and len(mine.read) < STEPS and not mine.judged and mine.id == loader:
             with contextlib.suppress(Exception):
-                mine.read.append(list(batches.contents(batch)))
+                mine.read.append(list(contents(batch)))
 
     def saved(self, target: Any, step: int) -> None:
         """Called when the script has saved something with torch.save. `step`: steps so far."""
@@ -268,3 +268,29 @@ class _Loader:
         if isinstance(sampler, torch.utils.data.DistributedSampler) and sampler.shuffle:
             return sampler.epoch
         return None
+
+# ------------------------------------------------------------------------------------------------
+# Tells whether the loaders of a script's ranks give the same batches.
+
+
+_DEEP, _WIDE = 4, 40
+"""Collections within a batch that are looked into, and how many of the elements of each."""
+_NUMBERS = 500
+"""About how many numbers of each tensor or array, from its beginning to its end."""
+
+
+def contents(batch: Any, deep: int = _DEEP) -> Iterator[object]:
+    """Some of the numbers and texts in a batch. Nothing of what can't be read, as on a GPU, which
+    would have to be waited for."""
+    numpy = sys.modules.get("numpy")
+    if isinstance(batch, (str, bytes, int, float)):
+        yield batch
+    elif (type(batch) is torch.Tensor and batch.is_cpu and batch.layout == torch.strided) or (
+            numpy is not None and type(batch) is numpy.ndarray):
+        with torch_private.no_modes(batch):
+            flat = (batch.detach() if isinstance(batch, torch.Tensor) else batch).reshape(-1)
+            numbers = flat[::len(flat) // _NUMBERS + 1].tolist()
+        yield tuple(batch.shape), numbers
+    elif isinstance(batch, (list, tuple, Mapping)) and deep:
+        for one in list(batch.values() if isinstance(batch, Mapping) else batch)[:_WIDE]:
+            yield from contents(one, deep - 1)

@@ -35,8 +35,8 @@ from typing import Any
 
 import torch
 
-from ..worker.rank import gpu_memory
-from . import exit_hooks, frames, identity, loggers, notes, parts
+from ..worker.rank import memory
+from . import exit_hooks, frames, identity, loggers, parts
 from .findings import Findings
 from .observer import BACKWARD, Observer
 from .recorder import ScriptRecorder
@@ -44,17 +44,8 @@ from .recorder import ScriptRecorder
 observer: Observer
 
 
-def _is_compiling() -> Callable[[], bool]:
-    """torch's function that torch.compile takes to be true in what it traces."""
-    compiler = getattr(torch, "compiler", None)
-    for name in ("is_dynamo_compiling", "is_compiling"):  # the first costs less
-        found = getattr(compiler, name, None)
-        if found is not None:
-            return found
-    return lambda: False
-
-
-_compiling = _is_compiling()
+_compiling = torch.compiler.is_dynamo_compiling
+"""torch's function that torch.compile takes to be true in what it traces."""
 
 
 def _quietly(what: Callable[..., None], *args: Any) -> None:
@@ -108,8 +99,7 @@ def _wrap_scaler(undo: _Undo) -> list[Any]:
     def wrap(cls: Any) -> None:
         """Wrap the methods that `cls` itself defines; a subclass, such as FSDP's, may have its
         own."""
-        for name, around in (("scale", _around_scale), ("step", _around_step),
-                             ("unscale_", _around_unscale)):
+        for name, around in (("scale", _around_scale), ("step", _around_step)):
             own = vars(cls).get(name)
             if own is not None and own not in ours:
                 observed = around(own)
@@ -166,50 +156,6 @@ def _around_step(step: Any) -> Any:
         return result
 
     return observed_step
-
-
-def _around_unscale(unscale: Any) -> Any:
-    @frames.unseen
-    @functools.wraps(unscale)
-    def observed_unscale(self: Any, optimizer: Any) -> Any:
-        if observer.clips.clipped:
-            _quietly(observer.unscaled, self, optimizer)
-        try:
-            return unscale(self, optimizer)
-        except BaseException as err:
-            frames.leave_out_ours(err)
-            raise
-
-    return observed_unscale
-
-
-def _wrap_clips(undo: _Undo) -> list[Any]:
-    ours = []
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        ours.append(_around_clip(getattr(torch.nn.utils, name)))
-        undo.set(torch.nn.utils, name, ours[-1])
-    return ours
-
-
-def _around_clip(clip: Any) -> Any:
-    @frames.unseen
-    @functools.wraps(clip)
-    def observed_clip(*args: Any, **kwargs: Any) -> Any:
-        looks = not (_compiling() or observer.off or observer.losses.unscaled
-                     or observer.clips.over)
-        if looks:
-            _quietly(observer.clips.begins, observer.stepped)
-        try:
-            result = clip(*args, **kwargs)
-        except BaseException as err:
-            frames.leave_out_ours(err)
-            raise
-        if looks:
-            most = args[1] if len(args) > 1 else kwargs.get("max_norm", kwargs.get("clip_value"))
-            _quietly(observer.clips.ended, most)
-        return result
-
-    return observed_clip
 
 
 _MISSING = object()
@@ -327,7 +273,7 @@ def install(*, direct: bool) -> None:
     except Exception as err:  # noqa: BLE001 - a torch that lacks something that we need
         undo()
         observer.off = True
-        notes.cannot_observe(observer.run, direct, (
+        identity.cannot_observe(observer.run, direct, (
             f"torch {torch.__version__} lacks what is needed to see this script's steps "
             f"({type(err).__name__}: {err}): the script runs, but its steps are not shown"))
         return
@@ -339,7 +285,7 @@ def install(*, direct: bool) -> None:
     _quietly(_watch_loaders_and_saves, undo)
     _quietly(_find, undo, direct)
     if os.environ.get("GPU_PANEL_OOM_SNAPSHOT") == "1":
-        _quietly(gpu_memory.record_from_start)
+        _quietly(memory.record_from_start)
     if direct:
         _quietly(observer.early)
         exit_hooks.print_stacks()  # before its first step, too
@@ -432,7 +378,7 @@ def _into_torch(undo: _Undo) -> None:
     before, after = (optim.register_optimizer_step_pre_hook,
                      optim.register_optimizer_step_post_hook)
     scaled = _wrap_scaler(undo)
-    through = [_wrap_backward(undo), *scaled, *_wrap_clips(undo)]
+    through = [_wrap_backward(undo), *scaled]
     undo.hooks.append(before(_before_step))
     undo.hooks.append(after(_after_step))
     with contextlib.suppress(Exception):

@@ -1,12 +1,16 @@
-"""Numbers a script's optimizers in the order of their first steps."""
+"""A script's optimizers, numbered in the order of their first steps, and what its calls of
+`backward()` mean for them: steps by hand, and losses that no step uses."""
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+
+from . import torch_private
 
 _PLAIN = (torch.nn.Parameter, torch.Tensor)
 
@@ -102,3 +106,193 @@ class Optimizers:
             one = Optimizer(len(self._known))
             self._known.append(one)
         return one
+
+# ------------------------------------------------------------------------------------------------
+# Tells a script that updates its parameters by hand from one that accumulates gradients.
+#
+# Both call `backward()` repeatedly without an optimizer step in between. A script that updates by
+# hand changes its parameters between two calls; one that accumulates, or only needs gradients,
+# does not. So a few parameters are compared from call to call, without waiting for a GPU.
+
+
+SURE = 10
+"""So many calls, each after a change of the parameters, make it certain."""
+UNKNOWN = 100
+"""After so many calls without any parameters to compare, each call is taken for a step."""
+_LEAVES, _NODES, _VALUES = 4, 2000, 4
+
+
+class ByHand:
+    """Finds out what calls of backward() mean while no optimizer has stepped."""
+
+    def __init__(self) -> None:
+        self.found = False
+        """Whether the script is known to update by hand."""
+        self.adds_up = False
+        """Whether it also makes several calls for each update. A step then ends when the parameters
+        change."""
+        self.optimizer: Optimizer | None = None
+        """The optimizer under whose number these updates are recorded."""
+        self.marks: list[int] = []
+        """The number of losses so far, for each call."""
+        self._after: list[int] = []
+        """The marks of those calls before which the parameters had changed."""
+        self._updates = 0
+        """Calls before which the parameters had changed."""
+        self._kept = 0
+        """Calls before which they had not changed."""
+        self._leaves: list[tuple[weakref.ref[Any], Any]] = []
+        """Some parameters, and their states at the last call."""
+
+    @property
+    def likely(self) -> bool:
+        """Whether most calls were followed by an update."""
+        return self._updates > self._kept
+
+    def call(self, tensors: Any, losses: int) -> bool:
+        """Note that `backward(tensors)` is about to run, with `losses` losses kept so far. Returns
+        True when this call shows that the earlier calls were steps; `marks` then says at which
+        loss each step begins."""
+        updates = self._updates
+        with contextlib.suppress(Exception):  # an unusual kind of tensor: nothing is learned
+            self._count_change()
+        if self.marks and losses < self.marks[-1]:
+            self.marks[:] = [0]  # there were so many losses that they have been added up
+            self._after.clear()
+        calls = len(self.marks)
+        if not self.marks or self._updates > updates:
+            self._after.append(losses)
+        if (self.likely and self._updates >= SURE) or (
+                calls >= UNKNOWN and not self._kept and not self._updates):
+            self.found = True
+            self._leaves.clear()
+            return True
+        if self._updates >= SURE and self._after[-1] == losses:
+            self.found = self.adds_up = True
+            self.marks = self._after[:-1]  # losses after the last change are the next step's
+            self._note(tensors)
+            return True
+        self.marks.append(losses)
+        self._note(tensors)
+        return False
+
+    def ended(self, tensors: Any) -> bool:
+        """Note that `backward(tensors)` is about to run, if several calls make one update. Returns
+        whether a step has ended before this call."""
+        updates = self._updates
+        with contextlib.suppress(Exception):
+            self._count_change()
+        self._note(tensors)
+        return self._updates > updates
+
+    def _note(self, tensors: Any) -> None:
+        """Keep the states of some parameters for the next comparison."""
+        if not self._leaves:
+            with contextlib.suppress(Exception):
+                self._leaves = [(weakref.ref(p), None) for p in _leaves(tensors)]
+        self._leaves = [(ref, _state(p)) for ref, _ in self._leaves if (p := ref()) is not None]
+
+    def _count_change(self) -> None:
+        """Count whether the parameters have changed since the last call."""
+        then = [(p, state) for ref, state in self._leaves if (p := ref()) is not None]
+        if not then:
+            return
+        if any(_state(p) != state for p, state in then):
+            self._updates += 1
+        elif all(state[1] is None and p.grad is None for p, state in then):
+            self._updates += 1  # `p.data` on a GPU may have changed, as gradients were cleared
+        else:
+            self._kept += 1
+
+
+def _state(p: torch.Tensor) -> Any:
+    """A value that changes when the parameter changes: its version and, on a CPU, a few values."""
+    values = None
+    with torch_private.no_modes(p):
+        if p.is_cpu and p.layout == torch.strided and p.is_contiguous() and p.numel() \
+                and p.untyped_storage().nbytes():  # FSDP frees that of parameters it has divided
+            flat = p.detach().view(-1)
+            last = flat.numel() - 1
+            values = [flat[last * i // (_VALUES - 1)].item() for i in range(_VALUES)]
+    return p._version, values
+
+
+def _leaves(tensors: Any) -> Iterator[torch.Tensor]:
+    """A few parameters that `tensors` depend on."""
+    tensors = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
+    nodes = [t.grad_fn for t in tensors if getattr(t, "grad_fn", None) is not None]
+    seen, found = set(nodes), 0
+    for _ in range(_NODES):
+        if not nodes or found >= _LEAVES:
+            return
+        node = nodes.pop()
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found += 1
+            yield leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+
+# ------------------------------------------------------------------------------------------------
+# Tells the losses whose gradients are cleared before any optimizer steps on them, as those of a
+# batch that a script leaves out because its loss or the norm of its gradients is bad.
+#
+# That is looked at only where `backward()` is called once more before a step. Then all gradients
+# of all optimizers are gone, or are zero (which is not looked at on a GPU, as it would wait), and
+# the call itself brings them back at once. A script that collects gradients in places of its own
+# (DeepSpeed, a projection of the gradients of several tasks) does not step on what the last call
+# left there: its losses count as before.
+
+
+class Cleared:
+    """Counts the losses since the last step whose gradients were cleared."""
+
+    def __init__(self, optimizers: Optimizers) -> None:
+        self._optimizers = optimizers
+        self.count = 0
+        self._left: dict[int, weakref.ref[Any]] = {}
+        """By the optimizer's number a gradient as the last `backward()` after that left it."""
+        self.suspected = 0
+        """How many losses there were when all gradients were found to be gone, until `confirm`."""
+
+    def look(self, losses: int) -> None:
+        """Called before `backward()`, with so many losses since the last step."""
+        known = self._optimizers.alive()
+        if known and all(map(_is_clear, known)):
+            self.suspected = losses
+
+    def confirm(self) -> None:
+        """Called after that `backward()`."""
+        left = {one.number: weakref.ref(grad) for one in self._optimizers.alive()
+                if (grad := one.gradient()) is not None}
+        if left:
+            self._left, self.count = left, self.suspected
+        self.suspected = 0
+
+    def take(self, optimizer: Any = None) -> int:
+        """How many of the first losses since the last step torch's `optimizer`, which has stepped,
+        has not stepped on. Begins anew."""
+        left, count = self._left, self.count
+        self._left, self.count = {}, 0
+        one = next((o for o in self._optimizers.alive() if o.ref() is optimizer), None)
+        grad = one and one.gradient()
+        return count if one and grad is not None and one.number in left \
+            and left[one.number]() is grad else 0
+
+
+def _is_clear(one: Optimizer) -> bool:
+    if one.probe is None:
+        return False
+    return _none((one.probe(),)) and _none(p for g in one.ref().param_groups for p in g["params"])
+
+
+def _none(parameters: Iterable[Any]) -> bool:
+    """Whether none of these parameters has a gradient other than zero, as far as is known."""
+    for p in parameters:
+        if p is None or p.grad is None:
+            continue
+        with torch_private.no_modes(p.grad), torch.no_grad():
+            if not p.grad.is_cpu or p.grad.layout != torch.strided or p.grad.any():
+                return False
+    return True

@@ -8,41 +8,42 @@ stops writing when another process claims the rank.
 
 from __future__ import annotations
 
+import _thread
+import fcntl
 import os
+import signal
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common import procs
+from ..common.kept_file import KeptFile
 from ..events import schema
+from ..events.paths import inside
 from ..events.writer import encode
 from ..worker.rank.record_writer import RecordWriter
-from . import notes
+from . import identity
 from .findings import Findings
-from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
 from .parts import ScriptParts
-from .rank_lock import Claim
-from .step_events import StepEvents, Values
-from .trainings import Step
-from .writer_thread import WriterThread
-
-_PATIENCE = 5.0
-"""Seconds for which a script waits at its end, or with an error, for a write that hangs."""
+from .steps import Step, StepEvents, Values
 
 
-class ScriptRecorder:
+class ScriptRecorder(RecordWriter):
     """A recorder that the script does not notice: its thread does not appear in `threading`, it
     stops during forks, and it prints nothing to the script's stderr."""
+
+    patience = 5.0
+    """Seconds for which a script waits at its end, or with an error, for a write that hangs."""
 
     def __init__(self, path: Path, run: Path, losses: Losses) -> None:
         """Append to `path` in the run folder `run`. `losses` reads logged tensors. Raises
         OSError."""
-        self.phase = "init"
-        """What the rank is doing now."""
-        self.step_now = 0
+        super().__init__(path, lambda text: identity.note(text, run))
         self.skipped = 0
         """Steps that a GradScaler left out."""
         self.device: int | None = None
@@ -53,8 +54,6 @@ class ScriptRecorder:
         self.parts = ScriptParts()
         """What the time of the steps is spent on."""
         self._losses = losses
-        self._writer = RecordWriter(path, self, lambda text: notes.note(text, run))
-        self.tracer = self._writer.tracer
         self._claim = Claim(path)
         self._lifeline = Lifeline.of_supervisor()
         self._events = StepEvents()
@@ -98,14 +97,14 @@ class ScriptRecorder:
         """End the thread and write everything that is left. No more steps may follow."""
         self.pause()
         self._closing = True
-        self._writer.flush(timeout=_PATIENCE)
+        self.flush()
 
     def _has_ended(self, thread: WriterThread) -> None:
         if self._thread is thread:
             self._thread = None
 
     def _tick(self) -> None:
-        self._writer.guard(self._collect_and_write)
+        self.guard(self._collect_and_write)
 
     def _collect_and_write(self) -> None:
         if os.getpid() != self._pid or self._given_up:
@@ -118,29 +117,18 @@ class ScriptRecorder:
         main = threading.main_thread()
         if self.parts.thread == main.ident and not main.is_alive():
             self.phase = "done"  # what functions of atexit or other threads do is no training
-        self._writer.tick()
+        self.tick()
 
     # --- what is observed ----------------------------------------------------------------------
 
-    def write(self, event: schema.Event) -> None:
+    def write(self, event: schema.Event) -> bool:
         """Write an event at once. If another write hangs, the event waits in the queue."""
-        if not self._given_up and not self._writer.write(event, timeout=_PATIENCE):
+        if self._given_up:
+            return False
+        written = super().write(event)
+        if not written:
             self.queue.append(event)
-
-    def write_failure(self, err: BaseException) -> None:
-        """Write where a rank that `err` ends was, if it is one of a group."""
-        if not self._given_up:
-            self._writer.write_failure(err.__traceback__, timeout=_PATIENCE)
-
-    def held_by(self, err: BaseException) -> tuple[str, ...]:
-        """The lines that held most of a GPU's memory when `err` came, if that was recorded. It is
-        written into the run folder."""
-        return self.tracer.out_of_memory(err, self.step_now)
-
-    def write_memory(self) -> None:
-        """Write the memory at the end of a rank that was over before its first heartbeat."""
-        if not self._given_up:
-            self._writer.write_memory(timeout=_PATIENCE)
+        return written
 
     def stepped(self, step: Step) -> None:
         """Record an optimizer step with all its fields, not just its loss."""
@@ -155,7 +143,7 @@ class ScriptRecorder:
     def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step, from `gpu_engine.log`."""
         self.queue.append(Values({name: self._read(v) for name, v in values.items()}))
-        self._writer.warn_of_names(values, self.write)
+        self.warn_of_names(values)
 
     def logged(self, values: dict[str, Any]) -> None:
         """Record named values that the script passes to a logger. As that may happen at each step,
@@ -165,7 +153,7 @@ class ScriptRecorder:
     def settled_step(self) -> int:
         """The number of steps so far, including those in the queue; while a write hangs, the number
         known before."""
-        self._writer.flush(timeout=_PATIENCE)
+        self.flush()
         return self.step_now
 
     def _read(self, value: Any) -> Any:
@@ -174,7 +162,7 @@ class ScriptRecorder:
             return self._losses.read(value) if value.numel() == 1 else None
         return value
 
-    # --- what the writer calls (`record_writer.Source`) ----------------------------------------
+    # --- what there is to record ---------------------------------------------------------------
 
     def new_lines(self) -> list[bytes]:
         """The events of everything in the queue that has arrived; after `close`, also of steps that
@@ -205,3 +193,143 @@ class ScriptRecorder:
             return [self.device]
         return [i for i in range(torch.cuda.device_count())
                 if torch.cuda.memory_stats(i).get("reserved_bytes.all.peak")]
+
+# ------------------------------------------------------------------------------------------------
+# The thread that writes what is observed. It does not appear in Python's `threading`, so a script
+# that counts its threads finds only its own. It ends before a fork and is started once more after
+# it. A write that hangs, as on a disk that does not answer, holds up the script only for a
+# moment.
+
+
+_TICK = 0.2
+_END_PATIENCE = 1.0
+"""Seconds to wait for the thread's end while a write hangs."""
+
+
+class WriterThread:
+    """One thread, from its start to its end. Each has its own locks. So a thread that hangs in a
+    write, and is told to end, leaves its successor alone."""
+
+    def __init__(self, tick: Callable[[], None],
+                 ended: Callable[[WriterThread], None]) -> None:
+        """Start the thread. It calls `tick` five times a second, and `ended` at its end, in any
+        case."""
+        self._tick, self._ended = tick, ended
+        self._stop, self._gone = _thread.allocate_lock(), _thread.allocate_lock()
+        self._stop.acquire()
+        self._gone.acquire()
+        self._told_to_end = False
+        _thread.start_new_thread(self._live, ())
+
+    def end(self) -> bool:
+        """Tell the thread to end, and wait for it for a second. Returns False if it hangs. That is
+        waited for only once."""
+        patience = 0.0 if self._told_to_end else _END_PATIENCE
+        if not self._told_to_end:
+            self._told_to_end = True
+            self._stop.release()
+        return self._gone.acquire(timeout=patience)
+
+    def go_on(self) -> bool:
+        """Let the thread go on if it was told to end but has not noticed yet. Returns False if it
+        ends."""
+        if self._told_to_end and self._stop.acquire(blocking=False):
+            self._told_to_end = False
+        return not self._told_to_end
+
+    def _live(self) -> None:
+        try:
+            while not self._stop.acquire(timeout=_TICK):  # costs less than any other way to wait
+                self._tick()
+        finally:
+            self._ended(self)
+            self._gone.release()
+
+# ------------------------------------------------------------------------------------------------
+# The lock on a rank's events file, so that no two processes write as the same rank.
+
+
+class Claim:
+    """One process's claim on a rank. The kernel releases it when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        """`path`: the rank's events file, which must exist. Nothing is claimed yet. Raises
+        OSError."""
+        self._file = KeptFile(*inside(path))
+        self._held = False
+
+    def acquire(self) -> bool:
+        """Claim the rank. Returns False if another process holds it."""
+        for _ in range(5):  # `held_by_another` in another process holds the lock for a moment
+            if self._lock():
+                self._held = True
+                return True
+            time.sleep(0.002)
+        return False
+
+    def held_by_another(self) -> bool:
+        """Whether another process holds the rank. If the script has closed our file, and the claim
+        with it, this claims the rank once more."""
+        if self._held and self._file.ours:
+            return False
+        locked = self._lock()
+        if locked and not self._held:
+            fcntl.flock(self._file.descriptor(), fcntl.LOCK_UN)
+        return locked is False
+
+    def release(self) -> None:
+        """Free the rank for other processes. Call it once, at the end."""
+        self._file.close()
+
+    def _lock(self) -> bool | None:
+        """Whether the lock is ours now; None if that can't be known, as the file was closed in this
+        moment."""
+        try:
+            fcntl.flock(self._file.descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True
+
+# ------------------------------------------------------------------------------------------------
+# Ends a rank that nobody could stop any more.
+#
+# Ranks that a person's own launcher has started have no parent-death signal. If their supervisor
+# is killed, its guard ends them. If both are killed at once, each rank ends itself.
+
+
+_EVERY = 1.0
+_GONE_PATIENCE = 2.0  # longer than the guard takes
+
+
+class Lifeline:
+    """Watches the supervisor, known by its pid and start time."""
+
+    def __init__(self, pid: int, start_ticks: int) -> None:
+        self._pid, self._start_ticks = pid, start_ticks
+        self._due = 0.0
+        self._gone_since: float | None = None
+
+    @classmethod
+    def of_supervisor(cls) -> Lifeline | None:
+        """The lifeline to this run's supervisor. None if it can't be seen from here, as on another
+        machine or in another pid namespace: it may well be alive."""
+        pid, _, ticks = os.environ.get("GPU_PANEL_SUPERVISOR", "").partition(":")
+        if not (pid.isdecimal() and ticks.isdecimal()) or not procs.alive(int(pid), int(ticks)):
+            return None
+        return cls(int(pid), int(ticks))
+
+    def check(self) -> None:
+        """Check on the supervisor, once a second at most. Kills this process if the supervisor has
+        been gone for two seconds."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + _EVERY
+        if procs.alive(self._pid, self._start_ticks):
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = now
+        elif now - self._gone_since >= _GONE_PATIENCE:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -16,12 +16,6 @@ def operations_of(group: Any) -> int:
     return group._get_sequence_number_for_group()
 
 
-def changes_of(tensor: Any) -> int:
-    """How often a tensor was changed in place. It tells whether gradients were clipped, as nothing
-    public does. Where it is gone, 0: nothing is told then."""
-    return getattr(tensor, "_version", 0)
-
-
 def no_modes(tensor: Any) -> Any:
     """A context in which what we ask of this tensor is not seen by a TorchDispatchMode of the
     script's, such as one that counts operations. It is seen where torch lacks it, and for a tensor

@@ -147,15 +147,15 @@ def over_devices(devices: int, chosen: str) -> str:
 _RANKS = frozenset({"master_port", "backend", "launcher", "timeout", "bucket_cap_mb",
                     "static_graph", "find_unused"})
 _NODES = frozenset({"nodes", "node_rank", "master_addr", "node_devices"})
-_DDP = "gpu_engine.training.strategies.distributed:Distributed"
+_DDP = "gpu_engine.training.strategies:Distributed"
 
 register(Mode(
     name="single", label="single", short="single", help="one device",
-    strategy="gpu_engine.training.strategies.base:Strategy",
+    strategy="gpu_engine.training.strategies:Strategy",
     process_a_device=False, replica_a_device=False, most_devices=1))
 register(Mode(
     name="dp", label="DataParallel", short="DP", help="one process, all ticked devices",
-    strategy="gpu_engine.training.strategies.data_parallel:DataParallel",
+    strategy="gpu_engine.training.strategies:DataParallel",
     process_a_device=False, replica_a_device=True, needs_gpus=True))
 register(Mode(
     name="ddp", label="DDP", short="DDP", help="one process a device", strategy=_DDP,

@@ -14,6 +14,7 @@ values are stored, so that loading never runs code (`weights_only=True`).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -36,10 +37,10 @@ from gpu_engine.runs.checkpoints import (
     inside,
     listed,
     name_of,
+    opened,
     read_manifest,
 )
-from gpu_engine.training import checkpoint_files, checkpoint_state
-from gpu_engine.training.checkpoint_writer import Gate
+from gpu_engine.training import checkpoint_state
 from gpu_engine.worker.rank.memory import is_gpu_out_of_memory
 from gpu_engine.worker.rank.recorder import Progress
 
@@ -64,14 +65,13 @@ def rank_file(rank: int) -> str:
 
 
 def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
-         progress: Progress | None = None, gate: Gate | None = None) -> WrittenCheckpoint:
+         progress: Progress | None = None) -> WrittenCheckpoint:
     """Write a checkpoint of `state`, which has the key "step", and of the bytes in `ranks`, one
     item a rank, into `folder`.
 
-    `progress` counts the bytes as they are written. `gate` is given by the thread that writes
-    while training goes on. Raises NotWritten if the disk or memory does not allow it (full, over
-    quota, read-only), with nothing left behind, and UserError if the state holds a value that
-    could not be loaded.
+    `progress` counts the bytes as they are written. Raises NotWritten if the disk or memory does
+    not allow it (full, over quota, read-only), with nothing left behind, and UserError if the state
+    holds a value that could not be loaded.
     """
     state = checkpoint_state.loadable(state)
     step = state["step"]
@@ -79,7 +79,7 @@ def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[st
     progress.total = checkpoint_state.size_of(state) + sum(map(len, ranks))
     final = folder / name_of(step)
     temp = folder / f"{WRITING}{name_of(step)}-{os.getpid()}"
-    write = partial(checkpoint_files.write, progress=progress, gate=gate)
+    write = partial(write_file, progress=progress)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.is_symlink():
@@ -94,11 +94,11 @@ def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[st
                     "files": files}
         text = json.dumps(manifest, indent=1, allow_nan=True).encode()
         write(temp / MANIFEST, lambda out: out.write(text))
-        checkpoint_files.sync(temp)
+        sync(temp)
         if final.exists():  # an earlier attempt's, damaged or no longer wanted
             _remove(final)
         temp.rename(final)
-        checkpoint_files.sync(folder)
+        sync(folder)
     except BaseException as err:
         shutil.rmtree(temp, ignore_errors=True)
         if isinstance(err, OSError):
@@ -220,10 +220,93 @@ def _remove(path: Path) -> None:
 
 def _verify_file(path: Path, file: str, entry: Any, progress: Progress | None) -> None:
     try:
-        size, sha256 = checkpoint_files.digest(path / file, progress)
+        size, sha256 = digest(path / file, progress)
     except OSError as err:
         raise Damaged(f"{path.name}/{file}: {err.strerror or err}") from err
     if size != entry["size"]:
         raise Damaged(f"{path.name}/{file}: has {size} bytes, was written with {entry['size']}")
     if sha256 != entry["sha256"]:
         raise Damaged(f"{path.name}/{file}: its content has changed since it was written")
+
+# ------------------------------------------------------------------------------------------------
+# The files of a checkpoint. They are written, hashed and read in pieces, so that no file is ever
+# held in memory as a whole.
+
+
+_PIECE = 4 << 20
+_SYNC = 64 << 20
+"""Bytes after which written data is synced. So the progress counts what is really on the disk, and
+the final sync does not take minutes in which nothing seems to happen."""
+
+
+def write_file(path: Path, fill: Callable[[Any], Any], progress: Progress) -> FileEntry:
+    """Make a new file, have `fill` write to it, and sync it. Returns its size and SHA-256. Raises
+    OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb", buffering=1 << 20) as file:
+        out = _Hashing(file, progress)
+        try:
+            fill(out)
+        except RuntimeError:
+            if out.error is not None:
+                raise out.error from None
+            raise
+        file.flush()
+        os.fsync(file.fileno())
+    return {"size": out.size, "sha256": out.hash.hexdigest()}
+
+
+def sync(folder: Path) -> None:
+    """Sync a folder's entries to the disk. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def digest(path: Path, progress: Progress | None = None) -> tuple[int, str]:
+    """A file's size in bytes and its SHA-256. `progress` counts the bytes read. Raises OSError."""
+    hashed, size = hashlib.sha256(), 0
+    piece = memoryview(bytearray(_PIECE))
+    with opened(path) as file:
+        if progress is not None:
+            progress.total = (progress.total or 0) + os.fstat(file.fileno()).st_size
+        while count := file.readinto(piece):
+            hashed.update(piece[:count])
+            size += count
+            if progress is not None:
+                progress.done += count
+    return size, hashed.hexdigest()
+
+
+class _Hashing:
+    """A file that hashes what is written to it. It also keeps the OSError of a failed write, as
+    torch.save turns a full disk into a RuntimeError without a cause."""
+
+    def __init__(self, file: Any, progress: Progress) -> None:
+        self._file, self._progress = file, progress
+        self.hash = hashlib.sha256()
+        self.size = self._synced = 0
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), _PIECE):  # torch writes a tensor whole, however large
+            piece = view[start:start + _PIECE]
+            self.hash.update(piece)
+            self.size += len(piece)
+            try:
+                self._file.write(piece)
+                if self.size - self._synced >= _SYNC:
+                    self._file.flush()
+                    os.fdatasync(self._file.fileno())
+                    self._synced = self.size
+            except OSError as err:
+                self.error = err
+                raise
+            self._progress.done += len(piece)
+        return len(view)
+
+    def flush(self) -> None:
+        self._file.flush()

@@ -28,8 +28,8 @@ from torch.utils.data import (
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training.rng import OwnRandomness, mix, seed_host
-from gpu_engine.worker.rank import loader_sockets
-from gpu_engine.worker.rank.signals import in_loader_worker
+from gpu_engine.worker.rank import process
+from gpu_engine.worker.rank.process import in_loader_worker
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def map_loader(reader: Reader, requests: Callable[[], Iterable[Request]], *, wor
     and returns what they are to read."""
     # DataLoader does not look into a request: it passes it to `Reader.__getitems__`.
     batches: Any = Requests(requests)
-    loader_sockets.prepare()
+    process.prepare_sockets()
     return DataLoader(
         reader, batch_sampler=batches, num_workers=workers, collate_fn=unchanged,
         pin_memory=device.type == "cuda", persistent_workers=True, worker_init_fn=worker_init,

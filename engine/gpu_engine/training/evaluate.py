@@ -19,12 +19,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import rng
 from gpu_engine.training.data import Reader, Request, map_loader, move, pin, tensor_bytes
-from gpu_engine.training.division import KnownDivision, known_division
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.rng import mix
-from gpu_engine.training.stream import StreamReader, stream_loader
+from gpu_engine.training.stream import StreamReader, divided_by, stream_loader
 from gpu_engine.training.task import Task, has_default_collate
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.group import Group
 
 SEED = 0xE7A1
 """The seed of every evaluation, whatever the run's, so that all draw the same random numbers."""
@@ -49,13 +48,13 @@ class Evaluation:
                  workers: int = 0) -> None:
         """`chunk`: examples in a forward pass; `device`: where batches go; `others`: this rank's
         further devices; `workers`: how many loader workers. Raises UserError if a stream does not
-        say what it divides itself by (`known_division`)."""
+        say what it divides itself by (`divided_by`)."""
         self._task, self._group = task, group
         self._device, self._devices = device, [device, *(others or [])]
-        if isinstance(data, IterableDataset):
-            data = known_division(data, task, rank=group.rank, ranks=group.size, workers=workers)
+        by = divided_by(data, task, ranks=group.size, workers=workers) \
+            if isinstance(data, IterableDataset) else None
         self._chunks = HeldOut(
-            data, chunk, rank=group.rank, ranks=group.size, workers=workers, device=device,
+            data, chunk, by, rank=group.rank, ranks=group.size, workers=workers, device=device,
             collate=task.collate, default_collate=has_default_collate(task))
 
     def run(self, model: nn.Module, precision: Precision,
@@ -139,17 +138,18 @@ def _restore_modes(before: list[tuple[nn.Module, bool]]) -> None:
 class HeldOut:
     """One rank's chunks of a dataset, which can be read any number of times."""
 
-    def __init__(self, data: Any, chunk: int, *, rank: int, ranks: int, workers: int,
-                 device: torch.device, collate: Callable, default_collate: bool) -> None:
-        """`data`: a map-style dataset, or an iterable one's `KnownDivision`. `chunk`: examples in a
-        chunk; the last may be smaller. `workers`: how many loader workers; they start at the first
-        reading and are kept."""
+    def __init__(self, data: Any, chunk: int, by: frozenset[str] | None = None, *, rank: int,
+                 ranks: int, workers: int, device: torch.device, collate: Callable,
+                 default_collate: bool) -> None:
+        """`by`: None for a map-style dataset, or what an iterable one divides itself by. `chunk`:
+        examples in a chunk; the last may be smaller. `workers`: how many loader workers; they start
+        at the first reading and are kept."""
         self._device = device
         self._loader: DataLoader | None = None
         self._stream: StreamReader | None = None
-        if isinstance(data, KnownDivision):
+        if by is not None:
             self._stream = StreamReader(
-                data, rank=rank, ranks=ranks, size=chunk, collate=collate, seed=SEED,
+                data, by, rank=rank, ranks=ranks, size=chunk, collate=collate, seed=SEED,
                 partial=True)
             self._loader = stream_loader(self._stream, workers, mix(SEED, rank), device)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.precision import Precision
+from gpu_engine.spec.steps import parse_steps
+from gpu_engine.training.precision import Precision, StepLoss
 from gpu_engine.training.schedule import Schedule
-from gpu_engine.training.step_loss import StepLoss
-from gpu_engine.training.strategies.base import Strategy
+from gpu_engine.training.strategies import Strategy
 from gpu_engine.training.task import Task
-from gpu_engine.worker.rank.last_step import Reason
-from gpu_engine.worker.rank.process_group import Group, pack_first, unpack_first
+from gpu_engine.worker.rank.group import Group, pack_first, unpack_first
+from gpu_engine.worker.rank.job import Job
+from gpu_engine.worker.rank.peers import Reason
+from gpu_engine.worker.rank.process import Signals
 from gpu_engine.worker.rank.recorder import Recorder
-from gpu_engine.worker.rank.signals import Signals
 
 _SKIPS_IN_A_ROW = 100
 _WITHOUT = "; gpu-engine resume RUN --set train.skip_steps={0} goes on without its examples"
@@ -43,46 +44,41 @@ class Position:
     """Steps done in this epoch."""
 
 
-@dataclass
 class Loop:
-    """Everything that a step needs. `session` puts these parts together."""
+    """The steps of one attempt on one rank, and the decisions between them. A subclass, `Session`,
+    makes the parts that they need."""
 
+    job: Job
+    group: Group
+    recorder: Recorder
+    signals: Signals
     task: Task
     data: Any
     strategy: Strategy
     optimizer: Optimizer
     schedule: Schedule
     precision: Precision
-    group: Group
-    recorder: Recorder
-    signals: Signals
+    evaluation: Any
+    """None if the task has nothing to evaluate on."""
     at: Position
     total_steps: int | None
     epochs: int | None
-    accumulate: int
-    examples_a_step: int
-    """Examples that this rank trains on in a step."""
-    clip: float
-    on_nonfinite: str
-    eval_every: int
-    save_every: int
-    evaluate: Callable[[], bool] | None
-    """Evaluates, and saves if the result is the best yet. Returns False if a stop interrupted
-    it. None if the task has nothing to evaluate on."""
-    save: Callable[[], None]
-    check_state: Callable[[], None]
-    """Called after the first step, when the optimizer has its state. Raises if that can't be
-    saved."""
-    steps_per_epoch: int | None = None
+    steps_per_epoch: int | None
     """None if the length of an epoch is unknown."""
-    skip_steps: tuple[range, ...] = ()
-    """Steps whose examples are left out."""
-    evaluate_first: bool = False
-    """Whether an evaluation is still to be made for the step at which the loop begins."""
-    skipped: int = 0
-    """Steps skipped so far because gradients were not finite."""
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
+        """The parts above are there by now."""
+        train, self.accumulate = self.job.spec.train, self.job.batch.accumulate
+        self.examples_a_step = self.job.micro * self.accumulate
+        """Examples that this rank trains on in a step."""
+        self.clip, self.on_nonfinite = train.clip, train.on_nonfinite
+        self.eval_every, self.save_every = train.eval_every, train.checkpoint_every
+        self.skip_steps = parse_steps(train.skip_steps)
+        """Steps whose examples are left out."""
+        self.evaluate_first = False
+        """Whether an evaluation is still to be made for the step at which the loop begins."""
+        self.skipped = 0
+        """Steps skipped so far because gradients were not finite."""
         self._loss = StepLoss(self.accumulate, self.group, self.optimizer)
         self._skips_in_a_row = 0
         self._warned_at = 0.0
@@ -92,7 +88,21 @@ class Loop:
         self._buffers: dict[str, Tensor] = {}
         """The model's buffers before the step, if a step may be skipped for its loss."""
 
-    def run(self) -> str:
+    def evaluate(self) -> bool:
+        """Evaluate, and save if the result is the best yet. Returns False if a stop interrupted
+        it."""
+        raise NotImplementedError
+
+    def save(self) -> None:
+        """Save a checkpoint. All ranks call it together."""
+        raise NotImplementedError
+
+    def check_state(self) -> None:
+        """Called after the first step, when the optimizer has its state. Raises UserError if that
+        can't be saved."""
+        raise NotImplementedError
+
+    def train(self) -> str:
         """Train to the end. Returns "completed", or "stopped" if that was asked for.
 
         Raises NonFiniteLoss, and whatever the task or PyTorch raises.
@@ -308,7 +318,7 @@ class Loop:
                                 "were skipped, as their gradients are not finite")
 
     def _evaluate(self) -> None:
-        if self.evaluate is None:  # an epoch's end is then no reason to wait for the other ranks
+        if self.evaluation is None:  # an epoch's end is then no reason to wait for the other ranks
             return
         self._settle_nonfinite()
         if not self._stop and not self.evaluate():

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import checkpoints
-from gpu_engine.training import checkpoint, checkpoint_files
-from gpu_engine.training.strategies.base import COMPILED
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.training import checkpoint
+from gpu_engine.training.strategies import COMPILED
+from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.recorder import Progress, Recorder
 
 
@@ -79,35 +79,29 @@ def find(folder: Path, group: Group, rec: Recorder, requested: str | None = None
     return Found(path, state, None if mine is None else checkpoint.from_bytes(mine))
 
 
-def misfit(saved: Mapping[str, Any], model: nn.Module) -> str:
-    """How the weights of a checkpoint differ from a model's in names and shapes, with the first of
-    each kind; "" where they do not. torch names every tensor, which for a large model are thousands
-    of lines."""
-    here, there = ({name.replace(COMPILED, ""): _shape(value) for name, value in weights.items()}
-                   for weights in (model.state_dict(), saved))
+def misfit(state: Mapping[str, Any], model: nn.Module, optimizer: Optimizer) -> str:
+    """How a checkpoint's weights differ from a model's in names and shapes, with the first of each
+    kind, or else its optimizer's groups from those of `optimizer`; "" where they do not. torch
+    names every tensor, which for a large model are thousands of lines."""
+    here, there = ({name.replace(COMPILED, ""): getattr(value, "shape", None)
+                    for name, value in weights.items()}
+                   for weights in (model.state_dict(), state["model"]))
     other = [n for n in there if n in here and there[n] != here[n]]
-    lacking, unknown = [n for n in here if n not in there], [n for n in there if n not in here]
-    found = []
-    if other:
-        found.append(f"{_tensors(other)} another shape ({other[0]} is {there[other[0]]} in the "
-                     f"checkpoint and {here[other[0]]} in the model)")
-    if lacking:
-        found.append(f"{_tensors(lacking)} no place in the checkpoint ({lacking[0]})")
-    if unknown:
-        found.append(f"{_tensors(unknown)} no place in the model ({unknown[0]})")
-    return "; ".join(found)
-
-
-def misfit_of_groups(saved: Mapping[str, Any], optimizer: Optimizer) -> str:
-    """How the parameter groups in an optimizer's saved state differ from those that `optimizer`
-    has now; "" if they have the same sizes."""
-    there, here = ([len(group["params"]) for group in groups]
-                   for groups in (saved["param_groups"], optimizer.param_groups))
-    if there == here:
-        return ""
-    return (f"its optimizer has {_groups(there)}, and the one that Task.optimizer makes has "
-            f"{_groups(here)}. Make all groups there, those that are to train later with a "
-            "learning rate of 0")
+    kinds = (
+        ("another shape", other, lambda name: f" is {tuple(there[name] or ())} in the checkpoint "
+                                              f"and {tuple(here[name] or ())} in the model"),
+        ("no place in the checkpoint", [n for n in here if n not in there], lambda name: ""),
+        ("no place in the model", [n for n in there if n not in here], lambda name: ""))
+    found = [f"{what} for {len(names)} of the tensors ({names[0]}{shapes(names[0])})"
+             for what, names, shapes in kinds if names]
+    if found:
+        return "; ".join(found)
+    old, new = ([len(group["params"]) for group in groups]
+                for groups in (state["optimizer"]["param_groups"], optimizer.param_groups))
+    return "" if old == new else (
+        f"its optimizer has {_groups(old)}, and the one that Task.optimizer makes has "
+        f"{_groups(new)}. Make all groups there, those that are to train later with a learning "
+        "rate of 0")
 
 
 def _groups(sizes: Sequence[int]) -> str:
@@ -115,14 +109,6 @@ def _groups(sizes: Sequence[int]) -> str:
     if len(sizes) > 6:  # some make a group for each parameter
         return f"{many} of {sum(sizes)} parameters in all"
     return f"{many} of {' and '.join(map(str, sizes))} parameters"
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    return tuple(value.shape) if isinstance(value, Tensor) else None
-
-
-def _tensors(names: Sequence[str]) -> str:
-    return f"{len(names)} tensors have" if len(names) > 1 else "1 tensor has"
 
 
 def take_copies(optimizer: Optimizer) -> None:
@@ -193,7 +179,7 @@ def _own_file(file: Path, chosen: dict[str, Any], rec: Recorder) -> Path | None:
     progress = Progress()
     rec.detail = _progress_text("verifying a checkpoint", progress)
     try:
-        if checkpoint_files.digest(file, progress) == (chosen["size"], chosen["sha256"]):
+        if checkpoint.digest(file, progress) == (chosen["size"], chosen["sha256"]):
             return file
     except OSError:
         return None

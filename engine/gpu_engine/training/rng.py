@@ -73,14 +73,14 @@ class OwnRandomness:
 @contextmanager
 def untouched(devices: list[torch.device]) -> Iterator[None]:
     """Restore the generators of the host and of these devices at the end of the context."""
-    gpus = [d for d in devices if d.type != "cpu"]
-    host, states = _host_state(), [_state(d) for d in gpus]
+    gpus = [d for d in devices if d.type == "cuda"]
+    host, states = _host_state(), [torch.cuda.get_rng_state(d) for d in gpus]
     try:
         yield
     finally:
         _set_host_state(host)
         for device, state in zip(gpus, states):
-            _set_state(device, state)
+            torch.cuda.set_rng_state(state, device)
 
 
 def seed_here(seed: int, devices: list[torch.device]) -> None:
@@ -89,15 +89,6 @@ def seed_here(seed: int, devices: list[torch.device]) -> None:
     for device in devices:
         if device.type == "cuda":
             torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-
-
-def _state(device: torch.device) -> torch.Tensor:
-    """The state of the generator of a GPU."""
-    return torch.cuda.get_rng_state(device)
-
-
-def _set_state(device: torch.device, state: torch.Tensor) -> None:
-    torch.cuda.set_rng_state(state, device)
 
 
 def _host_state() -> tuple:
@@ -137,9 +128,6 @@ def capture(devices: list[torch.device]) -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "cuda": [torch.cuda.get_rng_state(d) for d in devices if d.type == "cuda"],
     }
-    for device in devices:
-        if device.type not in ("cpu", "cuda"):
-            state.setdefault(device.type, []).append(_state(device))
     if "numpy" in sys.modules:
         kind = sys.modules["numpy"].random.get_state(legacy=False)
         state["numpy"] = {
@@ -154,10 +142,9 @@ def restore(state: dict[str, Any], devices: list[torch.device]) -> None:
     version, inner, gauss = state["python"]
     random.setstate((version, tuple(inner), gauss))
     torch.set_rng_state(state["torch"])
-    for kind in {d.type for d in devices} - {"cpu"}:
-        gpus = [d for d in devices if d.type == kind]
-        for device, one in zip(gpus, state.get(kind, ())):
-            _set_state(device, one)
+    gpus = [d for d in devices if d.type == "cuda"]
+    for device, one in zip(gpus, state["cuda"]):
+        torch.cuda.set_rng_state(one, device)
     saved = state.get("numpy")
     if saved and "numpy" in sys.modules:
         numpy = sys.modules["numpy"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -20,12 +21,11 @@ from gpu_engine.events import notices, schema
 from gpu_engine.runs import checkpoints
 from gpu_engine.spec.best import parse_best
 from gpu_engine.training import checkpoint, checkpoint_state, rng
-from gpu_engine.training.checkpoint_copy import CannotCopy, Copier
-from gpu_engine.training.checkpoint_writer import Writer, gate
+from gpu_engine.training.checkpoint_state import CannotCopy, Copier
 from gpu_engine.training.loop import NonFiniteLoss
-from gpu_engine.worker.rank.failures import PeerLost
+from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Job
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.peers import PeerLost
 from gpu_engine.worker.rank.recorder import Progress, Recorder
 
 _COPIED = ("cpu", "cuda")
@@ -178,8 +178,7 @@ class Saver:
         for which training was held up; None if it waits for the whole write."""
         self._recorder.writing = progress = Progress()
         try:
-            saved = checkpoint.save(self.folder, state, ranks, about, progress,
-                                    None if blocked is None else gate)
+            saved = checkpoint.save(self.folder, state, ranks, about, progress)
         except checkpoint.NotWritten as err:
             return self._not_written(str(err))
         finally:
@@ -226,3 +225,36 @@ class Saver:
         best = self.best and checkpoints.best_of(self.folder, *self.best)
         checkpoint.prune(self.folder, self._job.spec.train.keep,
                          best[0] if best else None)
+
+# ------------------------------------------------------------------------------------------------
+# A thread that writes a checkpoint while training goes on, one checkpoint at a time.
+#
+# Loader workers may be forked from this process meanwhile. Of the locks that the thread then holds,
+# all but malloc's belong to the file and the hash that it is writing, which no child touches; and
+# malloc's are looked after by the C library.
+
+
+class Writer:
+    """Runs one write at a time in a thread."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._jobs: list[Future[str]] = []
+
+    def start(self, write: Callable[[], str]) -> None:
+        """Start `write` in the thread. It returns what went wrong, or "". The previous write must
+        have been waited for."""
+        self._jobs = [self._thread.submit(write)]
+
+    def after(self, act: Callable[[], None]) -> None:
+        """Call `act`, in the thread, once the write is done, if it succeeded."""
+        written = self._jobs[0]
+        self._jobs.append(self._thread.submit(lambda: written.result() or act() or ""))
+
+    def wait(self) -> str:
+        """Wait for the write and return what it returned. Raises what it raised, once."""
+        wait(self._jobs)
+        jobs, self._jobs = self._jobs, []
+        said = [job.result() for job in jobs]
+        return said[0] if said else ""
+

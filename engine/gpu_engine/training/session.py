@@ -12,28 +12,26 @@ from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
-from gpu_engine.spec.steps import parse_steps
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
-from gpu_engine.training.division import known_division
 from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
-from gpu_engine.training.strategies.base import strategy_of
-from gpu_engine.training.stream import StreamData
+from gpu_engine.training.strategies import strategy_of
+from gpu_engine.training.stream import StreamData, divided_by
 from gpu_engine.training.task import Task, has_default_collate
-from gpu_engine.worker.rank.failures import PeerLost
+from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Job
-from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.peers import PeerLost
+from gpu_engine.worker.rank.process import Signals
 from gpu_engine.worker.rank.recorder import Recorder
-from gpu_engine.worker.rank.signals import Signals
 from gpu_engine.worker.rank.step_parts import READY, LastGradient
 
 
-class Session:
+class Session(Loop):
     """One attempt on one rank, with all its parts."""
 
     def __init__(self, job: Job, group: Group, recorder: Recorder, signals: Signals) -> None:
@@ -41,7 +39,7 @@ class Session:
 
         Raises UserError for mistakes that the person can correct.
         """
-        self.job, self.group, self.recorder = job, group, recorder
+        self.job, self.group, self.recorder, self.signals = job, group, recorder, signals
         self.folder = job.run / "checkpoints"
         self.devices = [torch.device(d) for d in job.devices]
         self.seed = job.spec.train.seed
@@ -78,33 +76,22 @@ class Session:
         self.data, self.sampler = self._data(data)
         if state:
             self._move_to_new_batch_size(state)
-        total, epochs = self._length()
-        self.schedule = Schedule(self.task, self.optimizer, total, lr=job.lr,
+        self.total_steps, self.epochs = self._length()
+        self.steps_per_epoch = self.sampler.steps if self.sampler else None
+        self.schedule = Schedule(self.task, self.optimizer, self.total_steps, lr=job.lr,
                                  params=job.spec.task.params,
                                  evaluates=self.evaluation is not None)
-        self.loop = Loop(
-            task=self.task, data=self.data, strategy=self.strategy, optimizer=self.optimizer,
-            schedule=self.schedule, precision=self.precision, group=group, recorder=recorder,
-            signals=signals, at=self.at, total_steps=total, epochs=epochs,
-            accumulate=job.batch.accumulate, examples_a_step=job.micro * job.batch.accumulate,
-            clip=job.spec.train.clip,
-            on_nonfinite=job.spec.train.on_nonfinite,
-            skip_steps=parse_steps(job.spec.train.skip_steps),
-            eval_every=job.spec.train.eval_every,
-            save_every=job.spec.train.checkpoint_every,
-            evaluate=self.evaluate if self.evaluation is not None else None,
-            save=self.save, check_state=self.saver.check,
-            evaluate_first=state is not None and self._evaluation_due(state),
-            steps_per_epoch=self.sampler.steps if self.sampler else None)
+        super().__init__()
+        self.evaluate_first = state is not None and self._evaluation_due(state)
         rng.seed_rank(self.seed, job.who.rank, self.at.step)
         if state:
             self._restore(state)
-        self._announce(total, epochs)
+        self._announce()
 
     def run(self) -> str:
         """Train, save, evaluate. Returns the outcome, "completed" or "stopped"."""
         try:
-            outcome = self.loop.run()
+            outcome = self.train()
             # Saved before the evaluation, so that an error in it loses nothing.
             self.save(final=True)
             if outcome == "completed" and not self.evaluate():
@@ -124,7 +111,7 @@ class Session:
         model = self.strategy.for_evaluation()
         try:
             result = self.evaluation.run(model, self.precision,
-                                         lambda: self.loop.signals.stop_requested)
+                                         lambda: self.signals.stop_requested)
             if result is None:
                 return False
             if self.job.who.rank == 0:
@@ -166,10 +153,14 @@ class Session:
         fresh = self._metrics if self._evaluated_step == self.at.step else {}
         self.saver.save(self.at.step, fresh, final=final)
 
+    def check_state(self) -> None:
+        """As `Saver.check`."""
+        self.saver.check()
+
     def _state(self) -> dict[str, Any]:
         return {"format": 1, "step": self.at.step, "epoch": self.at.epoch,
                 "offset": self.at.offset, "global_batch": self.job.batch.global_size,
-                "lr": self.job.lr, "seed": self.seed, "skipped": self.loop.skipped,
+                "lr": self.job.lr, "seed": self.seed, "skipped": self.skipped,
                 "evaluated": self._evaluated_step == self.at.step,
                 **self.strategy.full_state(self.optimizer), **self.schedule.state_dict(),
                 "scaler": self.precision.state_dict()}
@@ -189,12 +180,11 @@ class Session:
             self.strategy.load_full_state(state, self.optimizer)
             resuming.take_copies(self.optimizer)
         except (RuntimeError, ValueError, KeyError) as err:
-            why = resuming.misfit(state["model"], self.strategy.raw) \
-                or resuming.misfit_of_groups(state["optimizer"], self.optimizer) or err
+            why = resuming.misfit(state, self.strategy.raw, self.optimizer) or err
             raise UserError(f"{self._from} does not fit this task's model: {why}") from err
         self.schedule.restore(state, state["step"] - state["skipped"])
         self.precision.load_state_dict(state["scaler"])
-        self.loop.skipped = self.recorder.skipped = state["skipped"]
+        self.skipped = self.recorder.skipped = state["skipped"]
         self.recorder.step_now = self.at.step
         if self._own is not None:
             rng.restore(self._own, self.devices)
@@ -211,10 +201,9 @@ class Session:
             if job.spec.train.steps is None and job.spec.train.epochs is None:
                 raise UserError("train.steps: an iterable dataset has no length, so say how many "
                                 "steps to train")
-            known = known_division(data, self.task, rank=who.rank, ranks=who.world_size,
-                                   workers=workers)
+            by = divided_by(data, self.task, ranks=who.world_size, workers=workers)
             return StreamData(
-                known, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
+                data, by, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed,
                 meet=self.group.barrier, start_all_reduce_min=self.group.start_all_reduce_min,
@@ -262,17 +251,17 @@ class Session:
         return Evaluation(self.task, data, chunk, self.group, self.devices[0],
                           others=self.devices[1:], workers=self.job.spec.train.workers)
 
-    def _announce(self, total: int | None, epochs: int | None) -> None:
+    def _announce(self) -> None:
         sampler = self.sampler
-        self.recorder.total_steps = total
+        self.recorder.total_steps = self.total_steps
         if self.job.who.rank == 0 and not self.strategy.raw.training:
             # The from_pretrained of several libraries returns a model in evaluation mode.
             self.recorder.warn("the model is in evaluation mode and is trained that way: its "
                                "dropout is off and its BatchNorm averages don't change. If you "
                                "don't want that, call train() on it in Task.model")
         self.recorder.write(schema.Schedule(
-            total_steps=total, steps_per_epoch=sampler.steps if sampler else None,
-            epochs=epochs, examples=sampler.examples if sampler else None,
+            total_steps=self.total_steps, steps_per_epoch=self.steps_per_epoch,
+            epochs=self.epochs, examples=sampler.examples if sampler else None,
             dropped=sampler.dropped if sampler else None, first_step=self.at.step,
             batch=self.job.batch.global_size))
 

@@ -1,15 +1,17 @@
 """Reads iterable datasets so that each example is used once in an epoch.
 
-A reader is one loader worker of a rank, or the rank itself if it has no workers. `division` knows
-how the dataset divides itself. Whatever it does not divide, the readers divide: each reads all of
-the stream and keeps its part.
+A reader is one loader worker of a rank, or the rank itself if it has no workers. PyTorch gives each
+of them a copy of the dataset and leaves it to the dataset to read only a part: with
+`get_worker_info()` in the documented pattern, or by its rank. A dataset that divides itself must
+not be divided once more; any other one must be. The interface does not tell which kind a dataset
+is, so it says so with an attribute `divided_by`, or its task does. Whatever it does not divide, the
+readers divide: each reads all of the stream and keeps its part.
 
 - A dataset that does not divide itself: blocks of one backward pass's examples are dealt out in
   turn, first over the ranks, then over the workers. So a step uses the same examples of the stream,
   however many workers there are.
 - One that divides by worker: each worker's examples are dealt out over the ranks.
 - One that divides by rank: blocks are dealt out over the rank's workers.
-- One with a method `shard`: that method divides what the dataset does not.
 
 Random numbers follow only from the seed, the epoch, and the reader's number within a division by
 the dataset. Readers that share one stream draw the same numbers: otherwise each would see another
@@ -30,13 +32,46 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gpu_engine.training import division
+from gpu_engine.common.errors import UserError
 from gpu_engine.training.data import mover, pin, tell_epoch, unchanged, worker_init
-from gpu_engine.training.division import RANK, WORKER, KnownDivision
 from gpu_engine.training.rng import OwnRandomness, mix
-from gpu_engine.worker.rank import loader_sockets
+from gpu_engine.worker.rank import process
 
+RANK, WORKER = "rank", "worker"
+_SAYS = {"nothing": frozenset(), "workers": frozenset({WORKER}), "ranks": frozenset({RANK}),
+         "both": frozenset({RANK, WORKER})}
 _COLLATE = 0xC011A7E
+
+
+def divided_by(data: Any, task: Any, *, ranks: int, workers: int) -> frozenset[str]:
+    """What `data` divides itself by (RANK, WORKER), by its attribute `divided_by` or that of
+    `task`. `workers`: of each of the `ranks`; 0 for none.
+
+    Raises UserError if there is more than one reader and nothing says it, or if `divided_by` has an
+    unknown value.
+    """
+    for who in (data, task):
+        says = getattr(who, "divided_by", None)
+        if says is None:
+            continue
+        if says not in _SAYS:
+            raise UserError(f"{type(who).__name__}.divided_by is {says!r}; it takes "
+                            + ", ".join(f'"{word}"' for word in _SAYS))
+        return _SAYS[says]
+    if ranks <= 1 and workers <= 1:
+        return frozenset()
+    name, readers = type(data).__name__, f"{ranks} ranks" if ranks > 1 else "one rank"
+    if workers:
+        readers += f" with {workers} loader workers" + (" each" if ranks > 1 else "")
+    raise UserError(
+        f"{readers} would read {name}, and it does not say how it divides itself among them. Say "
+        f"it in two lines,\n"
+        f"    class {name}(IterableDataset):\n"
+        '        divided_by = "nothing"\n'
+        'if each reader would get all examples, which are then dealt out; or "workers" (it uses '
+        'get_worker_info()), "ranks" (it uses the rank), "both" (as webdataset with split_by_node, '
+        "or datasets after split_dataset_by_node). The task may say it too, or "
+        'data.divided_by = "both"')
 
 
 class StreamBatch(NamedTuple):
@@ -54,10 +89,11 @@ class StreamBatch(NamedTuple):
 class StreamReader(IterableDataset):
     """The part of a stream that one reader reads, in batches."""
 
-    def __init__(self, known: KnownDivision, *, rank: int, ranks: int, size: int,
+    def __init__(self, data: Any, by: frozenset[str], *, rank: int, ranks: int, size: int,
                  collate: Callable, seed: int, partial: bool = False) -> None:
-        """`size`: examples in a batch; `partial`: the last batch may be smaller."""
-        self._known, self._rank, self._ranks = known, rank, ranks
+        """`by`: what the dataset divides itself by; `size`: examples in a batch; `partial`: the
+        last batch may be smaller."""
+        self._data, self._by, self._rank, self._ranks = data, by, rank, ranks
         self._size, self._collate, self._seed, self._partial = size, collate, seed, partial
         # In shared memory, as the loader workers live over all epochs.
         self._epoch = multiprocessing.get_context("fork").RawValue(ctypes.c_int64, -1)
@@ -69,7 +105,7 @@ class StreamReader(IterableDataset):
     def __iter__(self) -> Iterator[StreamBatch]:
         info, epoch = get_worker_info(), self._epoch.value
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        part = _Part(self._known, rank=self._rank, ranks=self._ranks, worker=worker,
+        part = _Part(self._data, self._by, rank=self._rank, ranks=self._ranks, worker=worker,
                      workers=workers, size=self._size, seed=self._seed, epoch=epoch)
         reader, readers = worker * self._ranks + self._rank, self._ranks * workers
         batches = 0
@@ -88,25 +124,20 @@ class StreamReader(IterableDataset):
 class _Part:
     """One reader's pass over its part of a stream, example by example."""
 
-    def __init__(self, known: KnownDivision, *, rank: int, ranks: int, worker: int, workers: int,
-                 size: int, seed: int, epoch: int) -> None:
+    def __init__(self, data: Any, divides: frozenset[str], *, rank: int, ranks: int, worker: int,
+                 workers: int, size: int, seed: int, epoch: int) -> None:
         self._size, self._seed = size, mix(seed, epoch)
         self._number = {RANK: rank, WORKER: worker}
         self._counts = {RANK: ranks, WORKER: workers}
         several = frozenset(what for what in (RANK, WORKER) if self._counts[what] > 1)
-        by, ours = several & known.by, several - known.by
+        by, ours = several & divides, several - divides
         self._draws = OwnRandomness(self._own_seed(frozenset()))
-        data = known.data
         with self._draws:
             if epoch >= 0:
                 tell_epoch(data, epoch)
-            if ours and hasattr(data, "shard"):
-                data = division.shard(data, *self._number_among(ours))
-                self._draws.reseed(self._own_seed(ours))
-                by, ours = several, frozenset()
             stream = iter(data)
             first = list(islice(stream, 1))
-        if several & known.by:
+        if by:
             self._draws.reseed(self._own_seed(by))
         index, count, block = self._selection(ours)
         self._mine = (example for number, example in enumerate(chain(first, stream))
@@ -148,18 +179,19 @@ class StreamData:
     so that this reduction runs while the step before computes.
     """
 
-    def __init__(self, known: KnownDivision, *, micro: int, accumulate: int, rank: int,
+    def __init__(self, data: Any, by: frozenset[str], *, micro: int, accumulate: int, rank: int,
                  ranks: int, workers: int, device: torch.device, collate: Callable, seed: int,
                  meet: Callable[[], None],
                  start_all_reduce_min: Callable[[int], Callable[[], int]],
                  copies: Callable[[], None] = lambda: None) -> None:
-        """`micro`: examples in one backward pass of this rank; `meet` waits until all ranks have
-        come, however long one takes; `copies`: as for `MapData`."""
+        """`by`: what the dataset divides itself by; `micro`: examples in one backward pass of this
+        rank; `meet` waits until all ranks have come, however long one takes; `copies`: as for
+        `MapData`."""
         self._micro, self._accumulate, self._collate = micro, accumulate, collate
         self._rank, self._seed, self._device = rank, seed, device
         self._meet, self._start_all_reduce_min = meet, start_all_reduce_min
         self._moved = mover(device, copies)
-        self._reader = StreamReader(known, rank=rank, ranks=ranks, size=micro, collate=collate,
+        self._reader = StreamReader(data, by, rank=rank, ranks=ranks, size=micro, collate=collate,
                                     seed=seed)
         self._loader = stream_loader(self._reader, workers, mix(seed, rank), device)
 
@@ -206,7 +238,7 @@ def stream_loader(reader: StreamReader, workers: int, seed: int,
     """A loader whose workers live over all epochs and are one reader each; None for no workers."""
     if not workers:
         return None
-    loader_sockets.prepare()
+    process.prepare_sockets()
     return DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=unchanged,
                       pin_memory=device.type == "cuda", persistent_workers=True,
                       worker_init_fn=worker_init, multiprocessing_context="fork",

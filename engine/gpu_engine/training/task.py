@@ -44,8 +44,7 @@ class Task:
 
     Each example of an iterable dataset is used once in an epoch, whether the dataset divides
     itself over ranks and loader workers or not: see docs/training.md. It has an attribute
-    `divided_by`, which says what it divides itself by: "nothing", "workers", "ranks" or "both". It
-    may have a method `shard(index, count)`, which returns the part for reader `index` of `count`.
+    `divided_by`, which says what it divides itself by: "nothing", "workers", "ranks" or "both".
     """
 
     divided_by: ClassVar[str | None] = None

@@ -32,7 +32,7 @@ if __name__ == "__main__" and not __package__:
         sys.modules["gpu_engine"] = _package
         _spec.loader.exec_module(_package)
 
-from gpu_engine.worker.rank.leaving import exit_process
+from gpu_engine.worker.rank.process import exit_process
 from gpu_engine.worker.start import main
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
+from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Job
-from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 
 WAIT = 30.0

@@ -20,14 +20,12 @@ from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, inside, log_path
 from gpu_engine.worker.rank import current
 from gpu_engine.worker.rank.job import Job, read
-from gpu_engine.worker.rank.leaving import exit_at_once
 from gpu_engine.worker.rank.memory import error_event
-from gpu_engine.worker.rank.output import forgive_full_disk
+from gpu_engine.worker.rank.process import Signals, die_with_parent, exit_at_once, forgive_full_disk
 from gpu_engine.worker.rank.recorder import Recorder
-from gpu_engine.worker.rank.signals import Signals, die_with_parent
 
 if TYPE_CHECKING:
-    from gpu_engine.worker.rank.process_group import Group
+    from gpu_engine.worker.rank.group import Group
 
 _INIT_GRACE = 1.0
 
@@ -96,7 +94,7 @@ def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
             return
 
 
-def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
+def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
           ended: Callable[[str, bool], None] = lambda outcome, trained: None,
           stopped: int = 0) -> int:
     """Train or check, as `job` says. Returns the exit status. `ended` is called with the outcome
@@ -105,13 +103,32 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     began = time.monotonic()
     try:
         with importing_torch():
-            from gpu_engine.worker import with_torch
-        with_torch.prepare(job, rec)
-        group = group or with_torch.join_ranks(job, check=check)
-        if check:
-            outcome = with_torch.check_ranks(job, group, rec)
+            import torch
+
+            from gpu_engine.training.session import Session
+            from gpu_engine.worker import check
+            from gpu_engine.worker.rank import memory
+            from gpu_engine.worker.rank.group import join
+        if job.cores and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(len(job.cores))
+        if job.spec.run.oom_snapshot:
+            memory.record_from_start()
+        devices = [torch.device(d) for d in job.devices]
+        if devices[0].type == "cuda":
+            torch.cuda.set_device(devices[0])
+        rec.attach(devices)
+        if group is None:
+            timeout = job.spec.parallel.timeout
+            group = join(job.who, job.backend, min(timeout, check.WAIT) if checks else timeout,
+                         nodes=job.plan.nodes, device=devices[0])
+        if checks:
+            rec.training = True  # a check ends in seconds: a stop need not interrupt it
+            check.check(job, group, rec)
+            outcome = "completed"
         else:
-            outcome = with_torch.train(job, group, rec, signals)
+            if (beside := group.beside(rec)) is not None:
+                rec.watches.append(beside)
+            outcome = Session(job, group, rec, signals).run()
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
         # Ranks that are asked to stop before training begins exit one by one, so an error here
         # may come from another rank's exit.
@@ -147,7 +164,7 @@ def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda
     pid = os.getpid()
     rec.write(schema.Start(who.rank, who.local_rank, job.mine.node, pid, procs.start_ticks(pid),
                            who.world_size, tuple(job.labels), job.attempt))
-    rec.watch = _Watch(rec, signals, leaving, stopped)
+    rec.watches.append(_Watch(rec, signals, leaving, stopped))
     rec.begin()
     return rec
 
@@ -179,7 +196,7 @@ class _Watch:
 def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str:
     """Record why this rank failed and announce it to the others. Returns the outcome, "failed"."""
     if group is not None:
-        from gpu_engine.worker.rank.failures import blame
+        from gpu_engine.worker.rank.peers import blame
 
         err = blame(err, group.failures)
     event = error_event(err, rec.phase, rec.step_now, held_by=rec.held_by(err),

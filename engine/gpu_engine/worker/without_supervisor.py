@@ -41,11 +41,8 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 from gpu_engine.supervisor.cause import of_events
 from gpu_engine.worker import restarts
-from gpu_engine.worker.rank.identity import Identity, identify
-from gpu_engine.worker.rank.job import Job, from_plan
-from gpu_engine.worker.rank.joining import join
-from gpu_engine.worker.rank.process_group import Group
-from gpu_engine.worker.with_torch import use
+from gpu_engine.worker.rank.group import Group, join
+from gpu_engine.worker.rank.job import Identity, Job, from_plan, identify
 
 EXIT_STOPPED = os.EX_TEMPFAIL
 """The exit code of a stopped rank, 75: not finished, start it again later (sysexits.h)."""
@@ -70,7 +67,8 @@ class RankWithoutSupervisor:
         plan = replace(plan, lines=(shlex.join(sys.orig_argv),))
         who = replace(who, master_addr=plan.master_addr, master_port=plan.master_port)
         first = torch.device(plan.ranks[0].devices[0].torch)
-        use(first)
+        if first.type == "cuda":
+            torch.cuda.set_device(first)
         self._state: runs.State | None = None
         self._run: runs.Run | None = None
         self._who, self._plan, self._spec = who, plan, spec

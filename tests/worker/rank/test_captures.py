@@ -25,16 +25,16 @@ int cudaThreadExchangeStreamCaptureMode(int *mode) {
 RANK = """
 import ctypes, os, sys, threading
 from pathlib import Path
-from gpu_engine.worker.rank import captures, recorder
+from gpu_engine.worker.rank import record_writer, recorder
 import torch
 begun = []
 def say(*words):  # a line at once: two threads print
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 torch.cuda.is_initialized = lambda: bool(begun)
-captures.exclude_thread()                       # CUDA is not in use: nothing to say
+record_writer.exclude_thread()                       # CUDA is not in use: nothing to say
 ticks = threading.Semaphore(0)
 rec = recorder.Recorder(Path(sys.argv[1]))
-rec.watch = lambda: (ticks.release(), say("tick", threading.get_native_id()))
+rec.watches.append(lambda: (ticks.release(), say("tick", threading.get_native_id())))
 rec.begin()
 ticks.acquire()
 if len(sys.argv) > 2:

@@ -8,29 +8,11 @@ from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.runs import folder as runs
-from gpu_engine.worker.rank import gpu_memory
-from gpu_engine.worker.rank.gpu_memory import held
+from gpu_engine.worker.rank import memory
 
 from ...observe.kit import PYTHON, SCRIPTS
 
 ONE = ("--mode", "single", "--devices", "cpu:0")
-
-
-def test_who_held_what_and_what_is_held_is_counted_once_and_in_full():
-    actions = [(1, 10, "a"), (2, 20, "b"), (9, -5, None), (1, -10, None), (3, 4, "a"),
-               (2, -20, None)]
-    most = held(actions, {3: (4, "a"), 7: (100, None), 8: (3, "w")}, 2)
-    assert most.places == [("b", 20, 1), ("a", 10, 1), ("w", 3, 1)]
-    assert most.early == 100 + 5  # what is freed later was there, and so was what is never freed
-    assert most.bytes == 138
-    assert held(actions, {}, 4).places == [("b", 20, 1)]
-    assert held(actions, {}, len(actions)).places == [("a", 4, 1)]
-    assert held([], {}, 0).bytes == 0
-    # It is there at the end without its place, and yet it is known who allocated it.
-    assert held([(3, 4, "a")], {3: (4, None)}, 1) == ([("a", 4, 1)], 4, 0)
-    many = held([(at, 1 + at, f"line {at}") for at in range(30)], {}, 30)
-    assert len(many.places) == 20
-    assert many.bytes == sum(range(31))  # also of the places that are not told
 
 
 # --- a GPU: snapshots in the form of torch.cuda.memory._snapshot's docstring ----------------------
@@ -72,7 +54,7 @@ def test_what_was_held_as_memory_ran_out_and_not_as_the_error_arrived():
     trace = [alloc(1, 700, NET), alloc(2, 100, LINEAR),
              {"action": "oom", "size": 5000, "frames": []},
              *free(1, 700), alloc(5, 8000, NET), *free(5, 8000)]
-    told = gpu_memory.summary({"segments": [segment(2, block(100, LINEAR)),
+    told = memory.summary({"segments": [segment(2, block(100, LINEAR)),
                                             segment(0, block(900), device=1)],
                                "device_traces": [trace, []]})
     assert [p["bytes"] for p in told["places"]] == [700, 100]
@@ -84,7 +66,7 @@ def test_the_last_time_that_memory_ran_out_counts():
     """A script may catch the first error, and go on with a smaller batch."""
     oom = [{"action": "oom", "size": size, "frames": []} for size in (5000, 300)]
     trace = [alloc(1, 700, NET), oom[0], *free(1, 700), alloc(2, 800, LINEAR, NET), oom[1]]
-    told = gpu_memory.summary({"segments": [segment(2, block(800, LINEAR, NET))],
+    told = memory.summary({"segments": [segment(2, block(800, LINEAR, NET))],
                                "device_traces": [trace]})
     assert (told["requested"], told["bytes"]) == (300, 800)
 
@@ -92,7 +74,7 @@ def test_the_last_time_that_memory_ran_out_counts():
 def test_what_another_stream_still_uses_is_held():
     """It is freed, and yet nothing else can have it."""
     pending = {"state": "active_pending_free"}
-    told = gpu_memory.summary({
+    told = memory.summary({
         "segments": [segment(0, block(64) | pending), segment(1000, block(700, NET) | pending),
                      segment(2000, block(100, LINEAR))],
         "device_traces": [[alloc(1000, 700, NET), free(1000, 700)[0], alloc(2000, 100, LINEAR),
@@ -103,7 +85,7 @@ def test_what_another_stream_still_uses_is_held():
 
 def test_a_block_without_an_address_lies_behind_the_one_before():
     """As an older torch tells them."""
-    told = gpu_memory.summary({"segments": [segment(1000, block(64), block(700, NET))],
+    told = memory.summary({"segments": [segment(1000, block(64), block(700, NET))],
                                "device_traces": [[alloc(1064, 700, NET), OOM]]})
     assert (told["bytes"], told["early"]) == (764, 64)
 
@@ -112,7 +94,7 @@ def test_a_block_without_an_address_lies_behind_the_one_before():
     {"segments": [], "device_traces": []}, {"segments": [], "device_traces": [[], []]},
     {"segments": [segment(0, block(9))], "device_traces": []}])
 def test_little_that_is_known_is_told_as_that(snapshot):
-    told = gpu_memory.summary(snapshot)
+    told = memory.summary(snapshot)
     assert told["bytes"] == told["early"] == sum(s["total_size"] for s in snapshot["segments"])
 
 
@@ -131,8 +113,8 @@ def allocator(monkeypatch):
 def test_recording_begins_with_the_first_use_of_a_gpu_and_not_before(allocator, monkeypatch):
     later = []
     monkeypatch.setattr(torch.cuda, "_lazy_call", later.append)
-    monkeypatch.setattr(gpu_memory, "_from_start", False)
-    gpu_memory.record_from_start()
+    monkeypatch.setattr(memory, "_from_start", False)
+    memory.record_from_start()
     assert allocator == []
     later[0]()
     assert [enabled for enabled, _ in allocator] == ["all"]

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.worker.rank.failures import PeerLost
-from gpu_engine.worker.rank.last_step import End, LastStep, Reason
+from gpu_engine.worker.rank.peers import End, LastStep, PeerLost, Reason
 
 
 class Memory:
@@ -46,7 +45,7 @@ class Rank:
         self.last = LastStep(number, size, memory, memory)
         self.keys = [f"gpu-panel/end/{r}" for r in range(size)]
         self.memory = memory
-        self.look = self.last.watcher(memory)
+        self.look = lambda: self.last.look(memory)
         self.reason: Reason | None = None
         self.done = self.entered = 0
         self.end: End | None = None

@@ -1,21 +1,33 @@
-"""How much memory this process uses, and the event for the error that ends a rank, with the figures
-of an out-of-memory error."""
+"""How much memory this process uses, the event for the error that ends a rank, and which
+lines held a GPU's memory when it was used up (`run.oom_snapshot`).
+
+The whole of torch's history is a pickle for https://pytorch.org/memory_viz. Nobody of us reads that
+again: a pickle may run anything. What we tell is worked out here, and written as JSON beside it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import pickle
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from ...common import files, units
 from ...events import schema
+from ...events.paths import SNAPSHOT, TRACES
+from . import torch_private
+from .standing import own_line
 
 if TYPE_CHECKING:
     import torch
+
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (\w+)")
@@ -76,10 +88,7 @@ def _of_error(err: BaseException) -> ErrorMemory:
 def is_gpu_out_of_memory(err: BaseException) -> bool:
     """Whether `err` is torch's error of a GPU whose memory is used up."""
     torch = sys.modules.get("torch")
-    kind = getattr(torch, "OutOfMemoryError", None)
-    if kind is None:  # before torch 2.5
-        kind = getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)
-    return kind is not None and isinstance(err, kind)
+    return torch is not None and isinstance(err, torch.cuda.OutOfMemoryError)
 
 
 def error_event(err: BaseException, phase: str, step: int, *, held_by: tuple[str, ...] = (),
@@ -100,3 +109,163 @@ def _rss() -> int | None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return None
+
+# ------------------------------------------------------------------------------------------------
+# Which lines held a GPU's memory when it was used up (`run.oom_snapshot`): torch's history of its
+# allocator, and what it says.
+#
+# The whole of it is a pickle for https://pytorch.org/memory_viz. Nobody of us reads that again: a
+# pickle may run anything. What we tell is worked out here, and written as JSON beside it.
+
+
+ENTRIES = 100_000
+"""What the allocator did last, that is kept: some ten steps of a large model."""
+_NO_LINE = "no line of Python, as in a backward pass"
+_TOLD = 3
+_MOST_PLACES = 20
+"""Places that are written down."""
+_from_start = False
+"""Whether `run.oom_snapshot` asks for what held the memory when it was used up."""
+
+
+class Place(NamedTuple):
+    """What one line of code held."""
+
+    place: str
+    bytes: int
+    blocks: int
+
+
+class Held(NamedTuple):
+    """What was held at one moment."""
+
+    places: list[Place]
+    """Those that held most, most first."""
+    bytes: int
+    """Of all places, and `early`."""
+    early: int
+    """Bytes of these whose place is not known, as they were allocated before anybody noted it."""
+
+
+def record_from_start() -> None:
+    """Record from when this process begins to use its GPUs, for `out_of_memory`."""
+    global _from_start
+    _from_start = True
+
+    def begin() -> None:
+        with contextlib.suppress(Exception):  # torch would raise it in the script
+            torch_private.record_memory(ENTRIES)
+
+    with contextlib.suppress(Exception):
+        torch_private.when_gpus_are_used(begin)
+
+
+def out_of_memory(err: BaseException, folder: Path, name: str) -> tuple[str, ...]:
+    """Write what was held when `err` came, into the run folder `folder`. Returns the lines that
+    held most, in words; none if `err` is another error, or nobody asked for it."""
+    if not (_from_start and is_gpu_out_of_memory(err)):
+        return ()
+    with contextlib.suppress(Exception):  # the error itself is what has to be told
+        snapshot = torch_private.memory_snapshot()
+        if any(snapshot["device_traces"]):
+            told = summary(snapshot)
+            with contextlib.suppress(OSError):  # a full disk
+                write_snapshot(folder, name, snapshot, told)
+            return tuple(f"{units.size(one['bytes'])} by {one['place']}" for one in told["places"]
+                         )[:_TOLD]
+    return ()
+
+
+def summary(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """What a snapshot says of the device that held most when an allocation failed there last, as
+    the JSON that is written: bytes, and the lines that held most.
+
+    The snapshot's form is in the docstring of `torch.cuda.memory._snapshot`.
+    """
+    each = defaultdict(list)
+    for segment in snapshot["segments"]:
+        each[segment.get("device", 0)].append(segment)
+    found = []
+    for device, trace in enumerate(snapshot["device_traces"]):
+        failed = next((i for i in range(len(trace) - 1, -1, -1) if trace[i]["action"] == "oom"),
+                      None)
+        if failed is not None:
+            found.append((_held(each[device], trace, failed), device, failed))
+    if not found:  # it is older than what is kept
+        found = [(_held(each[device], (), 0), device, None) for device in each] \
+            or [(Held([], 0, 0), 0, None)]
+    most, device, failed = max(found, key=lambda one: one[0].bytes)
+    reserved = sum(s["total_size"] for s in each[device])
+    allocated = sum(s["allocated_size"] for s in each[device])
+    return {"device": device, "bytes": most.bytes, "early": most.early,
+            "requested": None if failed is None
+            else snapshot["device_traces"][device][failed]["size"],
+            "reserved": reserved, "allocated": allocated,
+            # Free, and yet not to be given back, as something else of the segment is in use.
+            "fragmented": sum(s["total_size"] - s["allocated_size"] for s in each[device]
+                              if s["allocated_size"]),
+            "places": [one._asdict() for one in most.places]}
+
+
+def _held(segments: Iterable[Mapping[str, Any]], trace: Iterable[Mapping[str, Any]],
+          failed: int) -> Held:
+    """What was held before the entry `failed` of the trace, 0 if that is empty."""
+    live: dict[int, tuple[int, str | None]] = {}
+    held: list[tuple[int, str | None]] = []
+    early = 0
+    for number, entry in enumerate(trace):
+        if number == failed:
+            held = list(live.values())
+        if entry["action"] == "alloc":
+            live[entry["addr"]] = entry["size"], _place(entry) or _NO_LINE
+        elif entry["action"] == "free_completed" \
+                and live.pop(entry["addr"], None) is None and number >= failed:
+            early += entry["size"]  # it was there before the first entry
+    for segment in segments:
+        address = segment.get("address", 0)
+        for block in segment["blocks"]:
+            # What is there at the end and was not allocated since the first entry.
+            if block["state"] != "inactive" and block.get("address", address) not in live:
+                held.append((block["size"], _place(block)))
+            address += block["size"]
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for size, place in held:
+        if place is None:
+            early += size
+        else:
+            sums[place][0] += size
+            sums[place][1] += 1
+    places = sorted((Place(place, size, count) for place, (size, count) in sums.items()),
+                    key=lambda one: -one.bytes)
+    return Held(places[:_MOST_PLACES], sum(p.bytes for p in places) + early, early)
+
+
+def _place(entry: Mapping[str, Any]) -> str | None:
+    """The line that allocated it; if that is all a library's, the innermost of these."""
+    frames = [(f["filename"], f["line"], f["name"]) for f in entry.get("frames") or ()]
+    return own_line(frames) or next(
+        (f"{Path(file).name}:{line} in {name}" for file, line, name in frames), None)
+
+
+def write_snapshot(folder: Path, name: str, snapshot: object, told: object) -> None:
+    """Write the files NAME.pickle and NAME.json in `folder`. Raises OSError."""
+    traces = traces_folder(folder)
+    temporary = f".{os.getpid()}.{name}"
+    fd = files.open_inside(folder, f"{TRACES}/{temporary}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            pickle.dump(snapshot, file)
+        (traces / temporary).replace(traces / (name + SNAPSHOT))
+    except BaseException:
+        (traces / temporary).unlink(missing_ok=True)
+        raise
+    files.write_inside(folder, f"{TRACES}/{name}.json", json.dumps(told), settled=False)
+
+
+def traces_folder(folder: Path) -> Path:
+    """The folder of traces in the run folder `folder`. Raises OSError."""
+    traces = folder / TRACES
+    traces.mkdir(mode=0o700, exist_ok=True)
+    if traces.is_symlink():
+        raise OSError(f"{traces} is a link")
+    return traces

@@ -1,6 +1,6 @@
 """Writes one rank's record: its events in order, and once a second a heartbeat and its memory.
 
-The events come from a source: the recorder of the engine's training loop
+The events come from a subclass: the recorder of the engine's training loop
 (`worker/rank/recorder.py`), or the recorder of a person's own script (`observe/recorder.py`). Each
 of them runs a thread that calls `tick`.
 """
@@ -8,21 +8,24 @@ of them runs a thread that calls `tick`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...events import notices, schema
 from ...events.writer import EventWriter, encode
-from . import captures, memory
+from . import memory
 from .standing import StandingStill
 from .tracer import Tracer
 
 if TYPE_CHECKING:
     import torch
+
 
 HEARTBEAT = 1.0
 """Seconds between two heartbeats."""
@@ -30,42 +33,24 @@ _RETRY = 5.0
 """Seconds between two tries to write to a full disk."""
 
 
-class Source(Protocol):
-    """Where the contents of a record come from. Its methods are called while the record is locked,
-    in whichever thread calls `tick`, `write` or `flush`."""
-
-    step_now: int
-    """Steps so far."""
-
-    @property
-    def phase(self) -> str:
-        """What the rank is doing now."""
-        ...
-
-    def new_lines(self) -> list[bytes]:
-        """The events since the last call whose values are known by now, in order, one a line."""
-        ...
-
-    def heartbeat(self, phase: str, since: float) -> schema.Phase:
-        """The heartbeat event of a rank that has been in `phase` since `since` (Unix seconds)."""
-        ...
-
-    def gpus(self) -> Sequence[int | torch.device]:
-        """The GPUs whose memory is this rank's, as torch.cuda takes them."""
-        ...
-
-
 class RecordWriter:
-    """One rank's events file. Its methods may be called from any thread."""
+    """One rank's events file. Its methods may be called from any thread. A subclass says what there
+    is to record, with the three methods at the end; they are called while the record is locked, in
+    whichever thread calls `tick`, `write` or `flush`."""
 
-    def __init__(self, path: Path, source: Source, complain: Callable[[str], None]) -> None:
+    patience = -1.0
+    """Seconds for which a call waits while another thread holds the record; -1: no limit."""
+
+    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
         """Append to `path`. `complain` is called with a sentence when the record itself has a
         problem. Raises OSError."""
-        self._source = source
+        self.step_now = 0
+        """Steps so far."""
+        self._phase = "init"
         self._complain = complain
         self._file = _EventsFile(path, complain)
         self._lock = threading.RLock()  # a signal handler may write while a write is under way
-        self._phase_since = (source.phase, time.time())
+        self._phase_since = (self._phase, time.time())
         self._heartbeat_due = 0.0
         self._last_fault = ""
         self._told_names: set[str] = set()
@@ -73,58 +58,68 @@ class RecordWriter:
         self.tracer = Tracer(path)
         """Traces steps on request."""
 
-    def write(self, event: schema.Event, *, timeout: float = -1) -> bool:
-        """Write an event at once, after everything that came before it. Returns False, with
-        nothing written, if another thread holds the record for more than `timeout` seconds (-1: no
-        limit)."""
-        with self._locked(timeout) as locked:
+    @property
+    def phase(self) -> str:
+        """What the rank is doing now."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._phase = phase
+
+    def write(self, event: schema.Event) -> bool:
+        """Write an event at once, after everything that came before it. Returns False, with nothing
+        written, if another thread holds the record for longer than `patience`."""
+        with self._locked() as locked:
             if locked:
                 self._write_new()
                 self._file.write(encode(event), urgent=True)
         return locked
 
-    def flush(self, *, timeout: float = -1) -> bool:
-        """Write the source's new events. Returns False as `write` does."""
-        with self._locked(timeout) as locked:
+    def flush(self) -> None:
+        """Write what is new, unless another thread holds the record for longer than `patience`."""
+        with self._locked() as locked:
             if locked:
                 self._write_new()
-        return locked
 
-    def write_memory(self, *, timeout: float = -1) -> bool:
+    def write_memory(self) -> None:
         """Write the memory, unless a heartbeat has done so before: a process that is over within
-        a moment has none. Returns False as `write` does."""
-        if self._heartbeat_due:
-            return True
-        return self.write(memory.in_use(self._source.gpus()), timeout=timeout)
+        a moment has none."""
+        if not self._heartbeat_due:
+            self.write(memory.in_use(self.gpus()))
 
-    def write_failure(self, trace: TracebackType | None, *, timeout: float = -1) -> None:
-        """Write where a rank that fails at `trace` was, if it is one of a group."""
+    def write_failure(self, err: BaseException) -> None:
+        """Write where a rank that `err` ends was, if it is one of a group."""
         def write() -> None:
-            stands = self._still.failed(self._source.step_now, self._source.phase, trace)
+            stands = self._still.failed(self.step_now, self.phase, err.__traceback__)
             if stands is not None:
-                self.write(stands, timeout=timeout)
+                self.write(stands)
 
         self.guard(write)
 
-    def warn_of_names(self, names: Iterable[str],
-                      write: Callable[[schema.Event], object]) -> None:
-        """`write` a warning, once, about logged names that clash with an event's own fields and are
+    def held_by(self, err: BaseException) -> tuple[str, ...]:
+        """The lines that held most of a GPU's memory when `err` came, if that was recorded. It is
+        written into the run folder."""
+        return self.tracer.out_of_memory(err, self.step_now)
+
+    def warn_of_names(self, names: Iterable[str]) -> None:
+        """Write a warning, once, about logged names that clash with an event's own fields and are
         recorded under another name."""
         text = schema.reserved_warning(names)
         if text is not None and text not in self._told_names:
             self._told_names.add(text)
-            write(schema.Warning(text))
+            self.write(schema.Warning(text))
 
     def tick(self) -> None:
-        """Write the source's new events, and once a second the heartbeat and the memory. The
+        """Write what is new, and once a second the heartbeat and the memory. The
         recorder's thread calls it several times a second."""
-        captures.exclude_thread()
+        exclude_thread()
         traced = self.tracer.tick()
         with self._lock:
             self._write_new()
             if traced is not None:
                 self._file.write(encode(traced))
-            phase, now = self._source.phase, time.time()
+            phase, now = self.phase, time.time()
             if phase != self._phase_since[0]:
                 self._phase_since = (phase, now)
             if time.monotonic() >= self._heartbeat_due:
@@ -143,8 +138,8 @@ class RecordWriter:
             self._last_fault = fault
 
     @contextlib.contextmanager
-    def _locked(self, timeout: float) -> Iterator[bool]:
-        locked = self._lock.acquire(timeout=timeout)
+    def _locked(self) -> Iterator[bool]:
+        locked = self._lock.acquire(timeout=self.patience)
         try:
             yield locked
         finally:
@@ -152,18 +147,32 @@ class RecordWriter:
                 self._lock.release()
 
     def _write_new(self) -> None:
-        lines = self._source.new_lines()
+        lines = self.new_lines()
         if lines:
             self._file.write(*lines)
 
     def _write_heartbeat(self) -> None:
         phase, since = self._phase_since
         self._file.write(
-            encode(self._source.heartbeat(phase, round(since, 3))),
-            encode(memory.in_use(self._source.gpus())))
-        stands = self._still.event(self._source.step_now, phase)
+            encode(self.heartbeat(phase, round(since, 3))),
+            encode(memory.in_use(self.gpus())))
+        stands = self._still.event(self.step_now, phase)
         if stands is not None:
             self._file.write(encode(stands))
+
+    # --- what a subclass says -------------------------------------------------------------------
+
+    def new_lines(self) -> list[bytes]:
+        """The events since the last call whose values are known by now, in order, one a line."""
+        raise NotImplementedError
+
+    def heartbeat(self, phase: str, since: float) -> schema.Phase:
+        """The heartbeat event of a rank that has been in `phase` since `since` (Unix seconds)."""
+        raise NotImplementedError
+
+    def gpus(self) -> Sequence[int | torch.device]:
+        """The GPUs whose memory is this rank's, as torch.cuda takes them."""
+        raise NotImplementedError
 
 
 class _EventsFile:
@@ -198,3 +207,101 @@ class _EventsFile:
                 self._complain(f"events can't be written: {err}")
             self._retry_at = now + _RETRY
             self._lost += len(lines)
+
+# ------------------------------------------------------------------------------------------------
+# Numbers in the form in which a record keeps them: losses of steps, and logged values.
+
+
+class LossFields(TypedDict, total=False):
+    """The fields of a `Step` event about its losses."""
+
+    loss: float
+    losses: tuple[float, ...]
+    loss_min: float
+    loss_max: float
+    loss_last: float
+
+
+def spans(losses: Sequence[float | None], each_up_to: int) -> list[slice]:
+    """Parts of consecutive steps, given their losses (None: unknown), for an event each, so that
+    nobody has to guess which step a loss is of: the losses of a part are all known or all unknown.
+    Of more than `each_up_to` steps, which are not listed, the first bad loss has its own part."""
+    if len(losses) <= each_up_to:
+        cuts = [i for i in range(1, len(losses))
+                if (losses[i] is None) != (losses[i - 1] is None)]
+    else:
+        bad = next((i for i, x in enumerate(losses) if x is not None and not math.isfinite(x)), -1)
+        cuts = [bad, bad + 1] if bad >= 0 else []
+    ends = [*cuts, len(losses)]
+    return [slice(a, b) for a, b in zip([0, *cuts], ends) if a < b]
+
+
+def loss_fields(losses: Sequence[float | None], each_up_to: int) -> LossFields:
+    """The fields of an event for steps with these losses (None: unknown): their mean, and each of
+    them; of more than `each_up_to`, or if some are unknown, only the smallest, the largest and the
+    last. {} if none is known."""
+    known = [x for x in losses if x is not None]
+    if not known:
+        return {}
+    total = sum(known)
+    fields: LossFields = {"loss": short(total / len(known))}
+    if len(known) == len(losses) <= each_up_to:
+        fields["losses"] = tuple(map(short, known))
+    else:
+        finite = known
+        if not math.isfinite(total):
+            finite = [x for x in known if math.isfinite(x)] or known
+        fields["loss_min"], fields["loss_max"] = short(min(finite)), short(max(finite))
+        fields["loss_last"] = short(known[-1])
+    return fields
+
+
+def short(value: float) -> float:
+    """`value` rounded to nine digits, enough to read back the same float32."""
+    return float(f"{value:.9g}")
+
+
+def number(value: Any) -> float | None:
+    """A logged value as a number; None if it is not a number, or a whole one that no float can
+    hold. Waits for the GPU if it is a tensor on one."""
+    try:
+        return float(value)
+    except Exception:  # noqa: BLE001 - of an object of the script's, any
+        return None
+
+# ------------------------------------------------------------------------------------------------
+# Keeps the recorder's thread from spoiling a CUDA graph that the task captures.
+#
+# `torch.cuda.graph` captures in the mode "global". While it does, CUDA refuses calls from *any*
+# thread that wait for the GPU or query an event, and such a call spoils the capture. A thread can
+# exclude its own calls with `cudaThreadExchangeStreamCaptureMode` (CUDA Runtime API, 6.4 Stream
+# Management), as PyTorch's watchdog for NCCL does. torch has no function for that, so it is
+# called in the CUDA runtime library that torch has loaded.
+
+
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
+_thread = threading.local()
+
+
+def exclude_thread() -> None:
+    """Exclude this thread's calls from other threads' captures, once CUDA is in use. This holds
+    for the thread's life; calling it again costs nothing."""
+    if getattr(_thread, "apart", False):
+        return
+    begun = getattr(sys.modules.get("torch.cuda"), "is_initialized", None)
+    if begun is None or not begun():
+        return
+    _thread.apart = True
+    path = _runtime()
+    exchange = path and getattr(ctypes.CDLL(path), "cudaThreadExchangeStreamCaptureMode", None)
+    if exchange:
+        exchange(ctypes.byref(ctypes.c_int(_RELAXED)))
+
+
+def _runtime() -> str | None:
+    """The path of the CUDA runtime library that this process has loaded; None if there is none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if "/libcudart.so" in path:
+            return "/" + path
+    return None

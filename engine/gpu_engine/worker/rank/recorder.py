@@ -20,14 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...events import schema
 from ...events.writer import encode
-from . import values as numbers
-from .record_writer import RecordWriter
+from .record_writer import RecordWriter, loss_fields, number, spans
 from .step_parts import STEP, StepParts
 
 if TYPE_CHECKING:
     import torch
-
-    from .pinned_losses import PinnedLosses
 
     _Step = tuple[int, int, float | None, int | None, Any, int, float, float]
     """One optimizer step, as the loop reports it, in a plain tuple, as that is made fastest:
@@ -55,22 +52,21 @@ class Progress:
     """Bytes in all, roughly; None if unknown."""
 
 
-class Recorder:
+class Recorder(RecordWriter):
     """Records one rank. The loop sets the public attributes as it goes."""
 
     def __init__(self, path: Path, *, echo: bool = False) -> None:
         """Append to `path`. `echo`: also print a line of progress now and then. Raises OSError."""
+        super().__init__(path, _complain)
         self.parts = StepParts()
         """What the time of the steps is spent on, from when `training` is true."""
         self.training = False
         """Whether the training loop has begun; before that, there is nothing to save."""
-        self._phase = "init"
-        self.step_now = 0
         self.total_steps: int | None = None
         self.skipped = 0
         self.nonfinite: tuple[int, float] | None = None
         """The first step whose loss was not a finite number, and that loss."""
-        self.watch: Callable[[], None] | None = None
+        self.watches: list[Callable[[], None]] = []
         """Called at each tick, in the recorder's thread."""
         self.writing: Progress | None = None
         """The progress of a checkpoint, while one is being written."""
@@ -83,20 +79,12 @@ class Recorder:
         self._gpus: list[torch.device] = []
         self._rate_from = time.monotonic()
         self._progress_line = _ProgressLine() if echo else None
-        self._writer = RecordWriter(path, self, _complain)
-        self._tracer = self._writer.tracer
-        self._device: torch.device | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     # --- what the main thread calls ---------------------------------------------------------
 
-    @property
-    def phase(self) -> str:
-        """What the rank is doing now."""
-        return self._phase
-
-    @phase.setter
+    @RecordWriter.phase.setter
     def phase(self, phase: str) -> None:
         self._phase = phase
         if self.training:
@@ -109,11 +97,8 @@ class Recorder:
     def attach(self, devices: list[torch.device]) -> None:
         """Say which devices this rank uses, once torch is imported. Without a `cuda` device among
         them, losses are read at once."""
-        self._device = devices[0]
         self._gpus = [d for d in devices if d.type != "cpu"]
         if any(d.type == "cuda" for d in devices):
-            from .pinned_losses import PinnedLosses
-
             self._losses = PinnedLosses()
 
     def step(self, step: int, epoch: int, loss: torch.Tensor | float, lr: Any, examples: int,
@@ -133,8 +118,8 @@ class Recorder:
         self._queue.append((step, epoch, value, slot, lr, examples, wait, time.monotonic()))
         if self.training:
             self.parts.mark(STEP)
-        if self._tracer.wanted:
-            self._tracer.stepped(step)
+        if self.tracer.wanted:
+            self.tracer.stepped(step)
 
     def left_out(self, step: int, epoch: int, lr: Any) -> None:
         """Record that this optimizer step was left out with its examples: it has no loss. `lr` as
@@ -152,43 +137,30 @@ class Recorder:
         """Record named values of the current step. Tensors are read later, in the other thread."""
         copies: Any = {k: _copy(v) for k, v in values.items()}
         self._queue.append(schema.Metric(self.step_now, copies))
-        self._writer.warn_of_names(values, self.write)
+        self.warn_of_names(values)
 
     def evaluated(self, step: int, values: dict[str, float]) -> None:
         """Record the values that an evaluation at this step gave."""
-        self._writer.write(schema.Eval(step, dict(values)))
-        self._writer.warn_of_names(values, self.write)
-
-    def write(self, event: schema.Event) -> None:
-        """Write an event at once, after everything that came before it."""
-        self._writer.write(event)
-
-    def write_failure(self, err: BaseException) -> None:
-        """Write where a rank that `err` ends was, if it is one of a group."""
-        self._writer.write_failure(err.__traceback__)
-
-    def held_by(self, err: BaseException) -> tuple[str, ...]:
-        """The lines that held most of a GPU's memory when `err` came, if that was recorded. It is
-        written into the run folder."""
-        return self._tracer.out_of_memory(err, self.step_now)
+        self.write(schema.Eval(step, dict(values)))
+        self.warn_of_names(values)
 
     def warn(self, text: str) -> None:
         """Write a warning at once: something that a person should know and that is not fatal."""
-        self._writer.write(schema.Warning(text))
+        self.write(schema.Warning(text))
 
     def settle(self) -> None:
         """Wait until the losses of all steps so far are read. This waits for the GPU, so it is not
         for use within a step."""
         if self._losses is not None:
             self._losses.wait()
-        self._writer.flush()
+        self.flush()
 
     def close(self) -> None:
         """End the thread and write what is left."""
         self._done.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(2.0)
-        self._writer.flush()
+        self.flush()
 
     def _not_finite(self, step: int, loss: float) -> None:
         if self.nonfinite is None:
@@ -198,16 +170,16 @@ class Recorder:
 
     def _run(self) -> None:
         while not self._done.wait(_TICK):
-            self._writer.guard(self._tick)
+            self.guard(self._tick)
 
     def _tick(self) -> None:
-        if self.watch is not None:
-            self.watch()
-        self._writer.tick()
+        for watch in self.watches:
+            watch()
+        self.tick()
         if self._progress_line is not None:
             self._progress_line.print_due()
 
-    # --- what the writer calls (`record_writer.Source`) ---------------------------------------
+    # --- what there is to record ------------------------------------------------------------
 
     def new_lines(self) -> list[bytes]:
         """The events of everything in the queue up to the first loss that is still on its way from
@@ -220,7 +192,10 @@ class Recorder:
                 if item[3] is not None and self._losses is not None:
                     if not self._losses.ready(item[3]):
                         break
-                    item = self._arrived(item, self._losses.take(item[3]))
+                    loss = self._losses.take(item[3])
+                    if not math.isfinite(loss):
+                        self._not_finite(item[0], loss)
+                    item = (*item[:2], loss, *item[3:])
                 steps.append(item)
             else:
                 if steps:  # in the order in which they happened
@@ -229,7 +204,7 @@ class Recorder:
                 if isinstance(item, (float, int)):
                     self._rate_from = item
                 else:
-                    read = {name: numbers.number(v) for name, v in item.values.items()}
+                    read = {name: number(v) for name, v in item.values.items()}
                     lines.append(encode(schema.Metric(item.step, read)))
             self._queue.popleft()
         if steps:
@@ -240,21 +215,14 @@ class Recorder:
             lines.append(encode(times))
         return lines
 
-    def _arrived(self, item: _Step, loss: float) -> _Step:
-        """The step with its loss, which has come from a GPU."""
-        step, epoch, _, slot, lr, examples, wait, ended = item
-        if not math.isfinite(loss):
-            self._not_finite(step, loss)
-        return step, epoch, loss, slot, lr, examples, wait, ended
-
     def _lines_of(self, steps: list[_Step]) -> list[bytes]:
-        parts = numbers.spans([loss for _, _, loss, *_ in steps], _EACH_LOSS_UP_TO)
+        parts = spans([loss for _, _, loss, *_ in steps], _EACH_LOSS_UP_TO)
         return [self._line_of(steps[part]) for part in parts]
 
     def _line_of(self, steps: list[_Step]) -> bytes:
         step, epoch, _, _, lr, _, _, ended = steps[-1]
         _, _, losses, _, _, examples, waits, _ = zip(*steps)
-        lr = numbers.number(lr)
+        lr = number(lr)
         took = max(ended - self._rate_from, 1e-9)
         self._rate_from = ended
         rate = sum(examples) / took
@@ -263,7 +231,7 @@ class Recorder:
             step, lr, self.skipped, n=len(steps), epoch=epoch,
             samples_per_s=None if left_out else round(rate, 1),
             data_wait=None if left_out else round(min(sum(waits) / took, 1.0), 4),
-            **numbers.loss_fields(losses, _EACH_LOSS_UP_TO))
+            **loss_fields(losses, _EACH_LOSS_UP_TO))
         if self._progress_line is not None:
             self._progress_line.stepped(step, self.total_steps, epoch, event.loss, lr, rate)
         return encode(event)
@@ -323,3 +291,46 @@ def _complain(text: str) -> None:
 def _copy(value: Any) -> Any:
     """A copy of a tensor, which later changes don't reach; any other value itself."""
     return value.detach().clone() if hasattr(value, "detach") else value
+
+# ------------------------------------------------------------------------------------------------
+# Copies losses from a GPU to the host without waiting for the GPU.
+
+
+class PinnedLosses:
+    """A ring of losses in pinned host memory. Each slot has a CUDA event that tells when its loss
+    has arrived; read before that, the slot holds garbage."""
+
+    def __init__(self, slots: int = 4096) -> None:
+        """`slots`: how many losses may be on their way at once."""
+        import torch
+
+        self._ring = torch.empty(slots, dtype=torch.float64, pin_memory=True)
+        self._events = [torch.cuda.Event() for _ in range(slots)]
+        self._slots = slots
+        self._put = 0
+        self._taken = 0
+
+    def put(self, loss: torch.Tensor) -> int | None:
+        """Start to copy `loss`, of shape (). Returns the slot to read it from, or None if the ring
+        is full: losing a loss is better than holding up a step."""
+        if self._put - self._taken >= self._slots:
+            return None
+        slot = self._put % self._slots
+        self._ring[slot].copy_(loss, non_blocking=True)
+        self._events[slot].record()
+        self._put += 1
+        return slot
+
+    def ready(self, slot: int) -> bool:
+        """Whether the loss of this slot has arrived."""
+        return self._events[slot].query()
+
+    def take(self, slot: int) -> float:
+        """The loss in this slot, which must have arrived. This frees the slot."""
+        self._taken += 1
+        return self._ring[slot].item()
+
+    def wait(self) -> None:
+        """Wait until all losses have arrived."""
+        if self._put > self._taken:
+            self._events[(self._put - 1) % self._slots].synchronize()

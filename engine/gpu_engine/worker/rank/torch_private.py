@@ -1,11 +1,11 @@
-"""Names that torch keeps to itself and that any rank uses, the engine's or a script's, with what
+"""Names that torch keeps to itself and that ranks use, the engine's or a script's, with what
 each buys and what happens where it is gone."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 
@@ -58,3 +58,23 @@ def when_gpus_are_used(then: Callable[[], None]) -> None:
     call = getattr(torch.cuda, "_lazy_call", None)
     if call is not None:
         call(then)
+
+
+def multiply(tensors: list[Any], factor: Any) -> None:
+    """Multiply tensors of one device and type by `factor` (shape ()), in place. All in a few kernel
+    launches; where that is gone, in one launch for each."""
+    import torch
+
+    together: Any = getattr(torch, "_foreach_mul_", None)
+    if together is not None:
+        together(tensors, factor)
+        return
+    for tensor in tensors:
+        tensor.mul_(factor)
+
+
+def left_out_by_ddp(model: Any) -> Container[str]:
+    """The names of parameters and buffers that DDP does not keep equal on all ranks, by the mark
+    that its own `_set_params_and_buffers_to_ignore_for_model` makes. Where DDP reads another mark,
+    none is left out: such a buffer is rank 0's in an evaluation."""
+    return getattr(model, "_ddp_params_and_buffers_to_ignore", ())

@@ -22,7 +22,7 @@ from typing import Any
 from ...common import files
 from ...events import schema
 from ...events.paths import MOST_TRACED, TRACE_REQUEST, TRACES
-from . import gpu_memory, torch_private
+from . import memory, torch_private
 
 _EVERY = 1.0
 
@@ -91,7 +91,7 @@ class Tracer:
             if isinstance(over, Exception):
                 raise over
             name = f"{self._rank}-step-{self._first}.json.gz"
-            folder = gpu_memory.made(self._run)
+            folder = memory.traces_folder(self._run)
             temporary = folder / f".{os.getpid()}.{name}"
             over.export_chrome_trace(os.fspath(temporary))
             temporary.chmod(0o600)
@@ -138,7 +138,7 @@ class Tracer:
     def out_of_memory(self, err: BaseException, step: int) -> tuple[str, ...]:
         """Write what a GPU's memory held as `err` came after `step` steps, if that was recorded.
         Returns the lines that held most, in words."""
-        return gpu_memory.out_of_memory(err, self._run, f"{self._rank}-oom-step-{step}")
+        return memory.out_of_memory(err, self._run, f"{self._rank}-oom-step-{step}")
 
     def _end(self, over: Any) -> None:
         self.wanted, self._profile, self._over = False, None, over

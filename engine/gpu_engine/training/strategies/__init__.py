@@ -1,1 +1,0 @@
-"""How torch trains in each mode. Each class is one way of training."""

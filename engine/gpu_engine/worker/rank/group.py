@@ -1,0 +1,422 @@
+"""The ranks as a group: how they meet, small reductions and broadcasts, and leaving in good order.
+
+They meet on a store first, where missing ranks can be named, and then make the process group over
+the network interface that leads to the others. Flags and sums travel between CPUs over gloo, even
+if gradients go over NCCL, so that they cost no GPU synchronisation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import secrets
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.floors import torch_since
+from gpu_engine.common.network_interface import address_of, interface_to
+from gpu_engine.worker.rank.job import Identity
+from gpu_engine.worker.rank.peers import (
+    Beside,
+    Failures,
+    LastStep,
+    PatientBarrier,
+    Store,
+    first_line,
+)
+from gpu_engine.worker.rank.recorder import Recorder
+
+_PIECE = 64 << 20  # bytes; gloo sends a message as a whole, however large
+
+
+class Group:
+    """All ranks, as one of them uses them. With a single rank and no process group, every method
+    works locally."""
+
+    def __init__(self, who: Identity, store: Store | None = None,
+                 control: dist.ProcessGroup | None = None, timeout: float = 300.0) -> None:
+        """`timeout`: seconds without a heartbeat after which another rank counts as lost."""
+        self.rank, self.size = who.rank, who.world_size
+        self._control = control
+        self.failures = Failures(who.rank, who.world_size, store)
+        self._patient = None if store is None else PatientBarrier(
+            who.rank, who.world_size, store, timeout, self.failures.of_others)
+        self.last_step = None if store is None or self._patient is None else LastStep(
+            who.rank, who.world_size, store, self._patient)
+        self._store = store
+        self._rec: Recorder | None = None
+
+    def beside(self, rec: Recorder) -> Beside | None:
+        """What the thread of `rec` is to do at each tick while this rank trains; None if there are
+        no others. From now on `rec` also records which ranks this one waits for, and how long."""
+        self._rec = rec
+        if self._store is None or self._patient is None or self.last_step is None \
+                or self.size == 1:
+            return None
+        self._patient.report_wait = lambda text: setattr(rec, "detail", text)
+        return Beside(rec, self.rank, another_connection(self._store), self.failures,
+                      self.last_step)
+
+    # --- waiting for a rank that may be busy for a long time --------------------------------
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called this, however long one is busy: see
+        `patient_barrier`. Raises PeerLost."""
+        if self._patient is None:
+            return
+        parts = self._rec.parts if self._rec is not None and self._rec.training else None
+        before = "" if parts is None else parts.last
+        if parts is not None:
+            parts.mark("wait")
+        self._patient.wait()
+        if parts is not None:
+            parts.mark(before)
+
+    def broadcast_patiently(self, text: str) -> str:
+        """Rank 0's text, on every rank, however long rank 0 takes. Raises PeerLost."""
+        return text if self._patient is None else self._patient.broadcast(text)
+
+    # --- collectives ------------------------------------------------------------------------
+
+    def all_reduce_max(self, values: list[float]) -> list[float]:
+        """For each value, the largest that any rank passed. All ranks call it at the same step."""
+        if self._control is None:
+            return values
+        # float64 holds every whole number up to 2**53 exactly.
+        table = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control)
+        return table.tolist()
+
+    def start_all_reduce_min(self, value: int) -> Callable[[], int]:
+        """Start to find the smallest value that any rank passes, without waiting. Returns a
+        function that waits for the result and returns it."""
+        if self._control is None:
+            return lambda: value
+        cell = torch.tensor([value])
+        work = dist.all_reduce(cell, dist.ReduceOp.MIN, group=self._control, async_op=True)
+        return lambda: int(_after(work, cell).item())
+
+    def all_reduce_sum(self, table: torch.Tensor) -> torch.Tensor:
+        """Add up a CPU tensor over all ranks, in place. The sum is exact if, for each element, all
+        ranks but one pass 0."""
+        if self._control is not None:
+            dist.all_reduce(table, dist.ReduceOp.SUM, group=self._control)
+        return table
+
+    def start_all_reduce_sum(self, cell: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Start to add up a tensor over all ranks, in place and on its own device, without waiting
+        (on a GPU over NCCL). Returns a function that returns the sum."""
+        if self._control is None:
+            return lambda: cell
+        work = dist.all_reduce(cell, dist.ReduceOp.SUM, async_op=True)
+        return lambda: _after(work, cell)
+
+    def broadcast(self, text: str) -> str:
+        """Rank 0's text, on every rank."""
+        return self.broadcast_bytes(text.encode()).decode()
+
+    def broadcast_bytes(self, data: bytes) -> bytes:
+        """Rank 0's bytes, on every rank."""
+        if self._control is None:
+            return data
+        size = torch.tensor([len(data)])
+        dist.broadcast(size, 0, group=self._control)
+        cell = torch.empty(int(size), dtype=torch.uint8)
+        if self.rank == 0:
+            cell.copy_(_bytes(data))
+        for piece in cell.split(_PIECE) if len(cell) else ():
+            dist.broadcast(piece, 0, group=self._control)
+        return ctypes.string_at(cell.data_ptr(), cell.numel())  # numpy may not be there
+
+    def broadcast_pieces(self, source: Any, size: int) -> Iterator[memoryview]:
+        """The `size` bytes of rank 0's file, piece by piece, on every rank. `source` is that file
+        on rank 0 and None elsewhere. Raises OSError if it is shorter."""
+        cell = torch.empty(min(size, _PIECE), dtype=torch.uint8)
+        view = memoryview((ctypes.c_char * len(cell)).from_address(cell.data_ptr())).cast("B")
+        for start in range(0, size, _PIECE):
+            count = min(_PIECE, size - start)
+            at = 0
+            while source is not None and at < count:
+                got = source.readinto(view[at:count])
+                if not got:
+                    raise OSError(f"{source.name}: ends after {start + at} of {size} bytes")
+                at += got
+            if self._control is not None:
+                dist.broadcast(cell[:count], 0, group=self._control)
+            yield view[:count]
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in the order of ranks, on rank 0; [] elsewhere."""
+        if self._control is None:
+            return [data]
+        sizes = torch.zeros(self.size, dtype=torch.int64)
+        sizes[self.rank] = len(data)
+        dist.all_reduce(sizes, group=self._control)
+        cell = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+        cell[:len(data)] = _bytes(data)
+        cells = [torch.empty_like(cell) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(cell, cells, 0, group=self._control)
+        if cells is None:
+            return []
+        return [bytes(c[:n].tolist()) for c, n in zip(cells, sizes.tolist())]
+
+    def close(self) -> None:
+        """Leave the group in good order. Rank 0 leaves last, as it holds the store."""
+        if self._patient is not None:
+            self._patient.leave()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._control = None
+
+
+def _after(work: dist.Work | None, cell: torch.Tensor) -> torch.Tensor:
+    """`cell`, once `work` on it is done."""
+    if work is not None:  # None: this process is not in the group
+        work.wait()
+    return cell
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    # torch.frombuffer refuses a buffer of no bytes.
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(
+        0, dtype=torch.uint8)
+
+
+def pack_first(step: int | None, rank: int, size: int) -> float:
+    """Pack (step, rank) into one number that is larger for an earlier step and, at the same step,
+    for a lower rank, so that a MAX reduction finds the first one. 0 stands for no step."""
+    return 0.0 if step is None else float(2 ** 52 - (step * size + rank))
+
+
+def unpack_first(value: float, size: int) -> tuple[int, int] | None:
+    """The (step, rank) that `pack_first` packed; None for no step."""
+    if value <= 0 or not math.isfinite(value):
+        return None
+    return divmod(2 ** 52 - int(value), size)
+
+# ------------------------------------------------------------------------------------------------
+# How the ranks form a group. They meet on a store first, where missing ranks can be named, and
+# then make the process group over the network interface that leads to the others.
+
+
+class CannotMeet(UserError):
+    """The ranks could not form a group."""
+
+    title = "The ranks did not meet"
+
+
+def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
+         device: torch.device | None = None) -> Group:
+    """Form the group of all ranks. With the backend "none" it is a group of one, without a store.
+
+    Raises CannotMeet, naming the ranks that did not come within `timeout` seconds.
+    """
+    if backend == "none":
+        return Group(who)
+    wait = timedelta(seconds=timeout)
+    several = nodes > 1 or who.local_world_size < who.world_size
+    store = _store(who, wait)
+    if _agents_store():
+        store = _attempt_store(store, who, timeout)
+    if several:
+        store.set(f"gpu-panel/sees/{who.rank}", address_of(who.master_addr) or "")
+    _roll_call(store, who, timeout)
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
+        _choose_interface(store, who, several=several)
+    options: dict[str, Any] = {}
+    if backend == "nccl":
+        options["device_id"] = device
+    try:
+        dist.init_process_group(backend, store=prefixed("pg", store), rank=who.rank,
+                                world_size=who.world_size, timeout=wait, **options)
+        control = dist.new_group(backend="gloo", timeout=wait)
+    except (RuntimeError, ValueError) as err:
+        raise CannotMeet(f"rank {who.rank}: the ranks found each other's names but could not "
+                         f"connect over {backend}: {first_line(err)}") from err
+    if not isinstance(control, dist.ProcessGroup):
+        raise CannotMeet(f"rank {who.rank} is not among the ranks of its own group")
+    return Group(who, store, control, timeout)
+
+
+def _choose_interface(store: Store, who: Identity, *, several: bool) -> None:
+    """Tell gloo and NCCL which interface leads to the other machines; on one machine, that nobody
+    outside of it is to reach them. Gloo would use the address of the host name, which is 127.0.1.1
+    on Debian and can't be reached by the others. If the master address is this machine's own name,
+    the address that the other ranks see is used."""
+    at = address_of(who.master_addr) if several else None
+    if several and at is None:
+        keys = [f"gpu-panel/sees/{r}" for r in range(who.world_size)]
+        at = next((seen.decode() for seen in store.multi_get(keys) if seen), None)
+    # No rank sees the master at another address: all ranks are on this machine after all.
+    name = interface_to(at or "127.0.0.1")
+    if name:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
+
+
+def _agents_store() -> bool:
+    """Whether torchrun's agent holds the store. A rank that made one too would wait for ever."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _attempt_store(store: Store, who: Identity, timeout: float) -> Store:
+    """The part of torchrun's store that belongs to this attempt. The store still holds the keys of
+    earlier attempts, and the agents may number attempts differently. So rank 0 picks a number for
+    this attempt, and each other rank asks for it with a random text. Raises CannotMeet."""
+    hello, answer = "gpu-panel/hello/{}", "gpu-panel/answer/{}"
+    others, deadline, pause = range(1, who.world_size), time.monotonic() + timeout, 0.005
+    if who.rank == 0:
+        number = store.add("gpu-panel/times", 1)
+        this: Store = prefixed(f"gpu-panel/{number}", store)
+        answered: dict[int, bytes] = {}
+        while others and time.monotonic() < deadline \
+                and not this.check([f"gpu-panel/here/{r}" for r in others]):
+            for rank in others:
+                if not store.check([hello.format(rank)]):
+                    continue
+                word = store.get(hello.format(rank))
+                if answered.get(rank) != word:  # the rank is new, or has been started once more
+                    answered[rank] = word
+                    store.set(answer.format(rank), f"{word.decode()} {number}")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+        return this  # the roll call names the ranks that are missing
+    word = secrets.token_hex(8)
+    store.set(hello.format(who.rank), word)
+    while time.monotonic() < deadline:
+        if store.check([answer.format(who.rank)]):
+            got, _, number = store.get(answer.format(who.rank)).decode().partition(" ")
+            if got == word:
+                return prefixed(f"gpu-panel/{number}", store)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.25)
+    raise CannotMeet(f"rank 0 of {who.world_size} did not come to {who.master_addr}:"
+                     f"{who.master_port} within {timeout:g} s")
+
+
+def _store(who: Identity, wait: timedelta) -> Store:
+    if _agents_store():
+        return store_of_agent(who.rank, who.world_size, timeout=wait)
+    addr, port = who.master_addr, who.master_port
+    if addr is None or port is None:
+        raise CannotMeet("MASTER_ADDR and MASTER_PORT don't say where the ranks meet")
+    try:
+        return tcp_store(addr, port, who.world_size, holds=who.rank == 0, timeout=wait)
+    except RuntimeError as err:
+        if who.rank == 0:
+            raise CannotMeet(f"can't listen on port {port}: {first_line(err)}") from err
+        raise CannotMeet(f"rank 0 does not answer at {addr}:{port} within "
+                         f"{wait.total_seconds():g} s: {first_line(err)}") from err
+
+
+def _roll_call(store: Store, who: Identity, timeout: float) -> None:
+    """Wait until every rank is there. Raises CannotMeet, naming the ranks that are missing."""
+    store.set(f"gpu-panel/here/{who.rank}", socket.gethostname())
+    keys = [f"gpu-panel/here/{r}" for r in range(who.world_size)]
+    deadline = time.monotonic() + timeout
+    pause = 0.005
+    while not store.check(keys):
+        if time.monotonic() > deadline:
+            gone = missing_ranks(store.check([k]) for k in keys)
+            raise CannotMeet(f"{gone} of {who.world_size} did not come to "
+                             f"{who.master_addr}:{who.master_port} within {timeout:g} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.25)
+
+
+def missing_ranks(there: Iterable[bool]) -> str:
+    """The ranks that are not there, as "rank 1" or "ranks 1, 3"."""
+    gone = [str(rank) for rank, here in enumerate(there) if not here]
+    return f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}"
+
+# ------------------------------------------------------------------------------------------------
+# The key-value store on which ranks meet. Rank 0 holds it, the others connect over TCP. A call
+# raises RuntimeError if the process that holds it is gone.
+
+
+def tcp_store(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelta) -> Store:
+    """Connect to the store at `host`; the rank that `holds` it makes it. Raises RuntimeError.
+
+    Whoever reaches it can end the run, so it listens only at `host` where that is an address of
+    this machine. Left to itself, torch's listens at all of them.
+    """
+    more: dict[str, Any] = {}
+    if holds and (listener := _listener(host, port)) is not None:
+        # Before torch 2.8 its faster server could not be given a socket.
+        more = {"master_listen_fd": listener.detach(),
+                "use_libuv": torch_since(torch.__version__, 2, 8)}
+    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False, **more)
+    _limit_silence(store)
+    return store
+
+
+def _listener(host: str, port: int) -> socket.socket | None:
+    """A socket that listens at `host` alone; None where that is a name, which may mean another
+    address to others, is no address of this machine, or the port is taken, as torch then says."""
+    with contextlib.suppress(OSError):
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+        made = socket.socket(family, kind)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(socket.SOMAXCONN)
+            return made
+        except OSError:
+            made.close()
+    return None
+
+
+def store_of_agent(rank: int, world_size: int, *, timeout: timedelta) -> Store:
+    """Connect to the store of torchrun's agent, which the environment names. Raises
+    RuntimeError."""
+    from torch.distributed.rendezvous import rendezvous
+
+    store, _, _ = next(iter(rendezvous("env://", rank, world_size)))
+    store.set_timeout(timeout)
+    _limit_silence(store)
+    return store
+
+
+def another_connection(store: Any) -> Store:
+    """The same store over a connection of its own, for another thread."""
+    own = store.clone()
+    _limit_silence(own)
+    return own
+
+
+def _limit_silence(store: Store) -> None:
+    """Break this process's connections to `store` once the machine that holds it has acknowledged
+    nothing for the store's timeout. PyTorch waits for most answers without a limit, so a rank
+    whose link is cut would wait until TCP itself gives up, after a quarter of an hour."""
+    at: Any = store
+    while hasattr(at, "underlying_store"):
+        at = at.underlying_store
+    silence = max(int(at.timeout.total_seconds() * 1000), 1000)
+    if not sys.platform.startswith("linux"):
+        return
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names alone
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family in (socket.AF_INET, socket.AF_INET6) \
+                        and one.getpeername()[1] == at.port:
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
+
+
+def prefixed(prefix: str, store: Store) -> Store:
+    """The part of `store` whose keys begin with `prefix`. Its keys are used without the prefix."""
+    return dist.PrefixStore(prefix, store)  # pyright: ignore[reportPrivateImportUsage]

@@ -1,0 +1,460 @@
+"""What the ranks tell each other on the store, beside their collectives: who waits for whom, which
+one failed first, and the step after which all end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch.distributed as dist
+
+from gpu_engine.common import units
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.nccl import own_fault
+from gpu_engine.events import schema
+from gpu_engine.worker.rank.process import exit_at_once
+from gpu_engine.worker.rank.recorder import Recorder
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+else:
+    Store = Any
+
+INTERVAL = 1.0
+"""Seconds between two heartbeats."""
+_PEER_GRACE = 10.0
+"""Seconds that a rank may stay in a collective after another rank has announced its failure."""
+_ACTIVITY = {"init": "getting ready", "data": "reading its data", "forward": "in a step",
+             "backward": "in a step", "optimizer": "in a step", "eval": "evaluating",
+             "checkpoint": "saving", "done": "ended"}
+_LOOK = 0.5
+_PARTING = 10.0
+_PAUSES = (0.0002, 0.1)
+"""Seconds between two readings of the store: at first, and at most."""
+
+
+class PatientBarrier:
+    """A barrier that waits as long as the others live, and a broadcast. All ranks call `wait` and
+    `broadcast` in the same order, each from one thread."""
+
+    def __init__(self, rank: int, size: int, store: Store, timeout: float,
+                 failure: Callable[[], str | None]) -> None:
+        """`timeout`: seconds without a heartbeat after which a rank counts as lost; `failure`
+        returns the failure that another rank has announced."""
+        self._rank, self._size, self._store = rank, size, store
+        self._timeout, self._failure = timeout, failure
+        self._count = 0
+        self._met: list[int] = []
+        """The numbers of the last waits whose keys are still on the store, two at most."""
+        self.report_wait: Callable[[str], None] = lambda text: None
+        """Called with what this rank waits for, and with "" when the wait is over."""
+
+    def wait(self) -> None:
+        """Wait until every rank has called this. Raises PeerLost."""
+        self._count += 1
+        with self.peer_lost():
+            # This rank has passed the last barrier, so all have come to it, and have passed the one
+            # before. A broadcast between them says nothing: rank 0 does not wait there.
+            if len(self._met) == 2:
+                self._store.delete_key(_here(self._met.pop(0), self._rank))
+            self._met.append(self._count)
+            self._store.set(_here(self._count, self._rank), "1")
+        self.wait_for({r: _here(self._count, r) for r in range(self._size)})
+
+    def broadcast(self, text: str) -> str:
+        """Rank 0's text, on every rank, however long rank 0 takes. Raises PeerLost."""
+        self._count += 1
+        key = f"gpu-panel/said/{self._count}"
+        with self.peer_lost():
+            if self._rank == 0:
+                self._store.set(key, text)
+                return text
+        self.wait_for({0: key})
+        with self.peer_lost():
+            return self._store.get(key).decode()
+
+    def leave(self) -> None:
+        """Say that this rank no longer needs the store. Rank 0, which holds it, waits until all
+        others have said so, for ten seconds at most."""
+        if self._size == 1:
+            return
+        with contextlib.suppress(RuntimeError):
+            if self._rank:
+                self._store.set(f"gpu-panel/left/{self._rank}", "1")
+                return
+            left = [f"gpu-panel/left/{rank}" for rank in range(1, self._size)]
+            deadline = time.monotonic() + _PARTING
+            while not self._store.check(left) and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+    def wait_for(self, keys: dict[int, str]) -> None:
+        """Wait until each of these ranks has set its key. Raises PeerLost."""
+        began = time.monotonic()
+        pause, look_at = _PAUSES[0], began + _LOOK
+        seen: dict[int, tuple[str, float]] = {}
+        try:
+            while True:
+                with self.peer_lost():
+                    if self._store.check(list(keys.values())):
+                        return
+                    now = time.monotonic()
+                    if now >= look_at:
+                        look_at = now + _LOOK
+                        self._check(keys, seen, now)
+                time.sleep(pause)
+                pause = min(pause * 1.5, _PAUSES[1])
+        finally:
+            if seen:
+                self.report_wait("")
+
+    def _check(self, keys: dict[int, str], seen: dict[int, tuple[str, float]], now: float) -> None:
+        """Say which ranks this one waits for. Raises PeerLost if one has failed or is silent."""
+        word = self._failure()
+        if word:
+            raise PeerLost(f"{word} (this rank could not go on without it)")
+        late = [rank for rank, key in keys.items() if not self._store.check([key])]
+        for rank in late:
+            beat = _last(rank, self._store)
+            before, since = seen.get(rank, ("", now))
+            seen[rank] = (beat, since if beat == before and rank in seen else now)
+            if now - seen[rank][1] > self._timeout:
+                raise PeerLost(f"rank {rank} has shown no sign of life for {self._timeout:g} s "
+                               f"(parallel.timeout); it was last {_activity_in(beat)}")
+        if late:
+            self.report_wait(f"waiting for {_named(late)}: {_activity_in(seen[late[0]][0])}")
+
+    @contextlib.contextmanager
+    def peer_lost(self) -> Iterator[None]:
+        """Raise PeerLost if a call to the store fails: rank 0 holds it and may be gone."""
+        try:
+            yield
+        except RuntimeError as err:
+            raise PeerLost("the connection to rank 0 broke: it ended or its machine can't be "
+                           f"reached ({str(err).partition(chr(10))[0]})") from err
+
+
+def _here(number: int, rank: int) -> str:
+    return f"gpu-panel/met/{number}/{rank}"
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if ranks[4:] else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def beat(store: Store, rank: int, activity: str) -> None:
+    """Send one heartbeat, which says in words what the rank is doing. `store` must be a connection
+    that no other thread uses."""
+    with contextlib.suppress(RuntimeError):  # rank 0 may be gone
+        store.set(_beat(rank), json.dumps([time.monotonic(), activity[:500]]))
+
+
+def _activity(rec: Recorder) -> str:
+    """What the rank of `rec` is doing now, in words, for the ranks that wait for it."""
+    writing = rec.writing
+    if rec.phase == "checkpoint" and writing is not None:
+        return f"writing a checkpoint: {units.size(writing.done)} of {units.size(writing.total)}"
+    return rec.details() or _ACTIVITY.get(rec.phase, rec.phase)
+
+
+def _last(rank: int, store: Store) -> str:
+    """The last heartbeat of a rank, a text that differs from that of any other; "" if there is
+    none. Raises RuntimeError if the store is gone."""
+    key = _beat(rank)
+    return store.get(key).decode() if store.check([key]) else ""
+
+
+def _activity_in(heartbeat: str) -> str:
+    # Anybody who reaches the port could have written this: treat it as text only.
+    try:
+        return str(json.loads(heartbeat)[1])[:500]
+    except (ValueError, IndexError, TypeError, KeyError):
+        return "no heartbeat yet"
+
+
+def _beat(rank: int) -> str:
+    return f"gpu-panel/beat/{rank}"
+
+# ------------------------------------------------------------------------------------------------
+# The step after which all ranks end, when one of them has a reason to end before the others do.
+#
+# Asking the others costs training nothing, as the thread beside it does that on the store:
+#
+# 1. A rank that has a reason says on the store that the end was asked for.
+# 2. Each rank sees that within a tick of its recorder, and promises there not to go beyond the step
+#    that it is in. Its training thread waits after that step.
+# 3. The latest step that a rank has promised is the last one. Ranks that wait at an earlier step go
+#    on to it: at least one rank may be in it already, and waits in its collectives for the others.
+
+
+_ASKED = "gpu-panel/end/asked"
+
+
+class Reason(NamedTuple):
+    """Why a rank wants all ranks to end."""
+
+    stop: bool = False
+    """It was asked to stop."""
+    step: int | None = None
+    """The first step whose loss was not a finite number."""
+    error: str = ""
+    """What is wrong with the training, for a person."""
+
+
+class End(NamedTuple):
+    """Why all ranks end now: the reasons of all of them together."""
+
+    stop: bool
+    first: tuple[int, int] | None
+    """(step, rank) of the first loss that was not a finite number; of several at the same step, the
+    lowest rank's. None if all are finite."""
+    error: str
+    """What is wrong with the training, as the lowest rank has said it; "" if nothing is."""
+
+
+class LastStep:
+    """One rank's part. The training thread calls `begin`, `ask` and `reached`, and compares its
+    steps with `bound` after each; the thread beside it calls `look`."""
+
+    def __init__(self, rank: int, size: int, store: Store, barrier: PatientBarrier) -> None:
+        self.bound: float = math.inf
+        """The number of steps after which the training thread must call `reached`."""
+        self._rank, self._store, self._barrier = rank, store, barrier
+        self._keys = {r: f"gpu-panel/end/{r}" for r in range(size)}
+        self._steps: Callable[[], int] | None = None
+        self._reason: Callable[[], Reason | None] = lambda: None
+        self._promise = threading.Lock()
+        self._promised = False
+
+    def begin(self, steps: Callable[[], int], reason: Callable[[], Reason | None]) -> None:
+        """Training begins now. `steps`: how many the training thread has made, which it counts
+        before it compares them with `bound`; `reason`: this rank's, None if it has none. Both are
+        called in another thread, too."""
+        self._reason, self._steps = reason, steps
+
+    def ask(self) -> None:
+        """Ask for the end, as this rank has a reason. Called between two steps. Raises PeerLost."""
+        if self._steps is not None and not self._promised:
+            with self._barrier.peer_lost():
+                self._promise_step(self._store, self._reason(), self._steps)
+
+    def reached(self) -> End | None:
+        """Called between two steps from `bound` on. Waits until all ranks have promised a step, and
+        returns why they end if this was the last step; else None. Raises PeerLost."""
+        self._barrier.wait_for(self._keys)
+        with self._barrier.peer_lost():
+            said = [_read(text, rank) for rank, text in
+                    enumerate(self._store.multi_get(list(self._keys.values())))]
+        self.bound = max(step for step, _ in said)
+        if self._steps is None or self._steps() < self.bound:
+            return None
+        return _together(reason for _, reason in said)
+
+    def look(self, store: Store) -> None:
+        """Look whether this rank or another has a reason to end. The thread beside the training
+        calls it several times a second, with a connection that no other thread uses."""
+        steps, reason = self._steps, self._reason()
+        if self._promised or steps is None:
+            return
+        with contextlib.suppress(RuntimeError):  # rank 0 may be gone
+            if reason is not None or store.check([_ASKED]):
+                self._promise_step(store, reason, lambda: self._step_under_way(steps))
+
+    def _promise_step(self, store: Store, reason: Reason | None, bound: Callable[[], int]) -> None:
+        """Promise a step, once, and ask for the end if this rank has a reason."""
+        with self._promise:
+            if self._promised:
+                return
+            if reason is not None:
+                store.set(_ASKED, "1")
+            self.bound = step = bound()
+            store.set(self._keys[self._rank], json.dumps([step, reason or Reason()]))
+            self._promised = True
+
+    def _step_under_way(self, steps: Callable[[], int]) -> int:
+        """The step that the training thread is in, after which it will see that `bound` is set."""
+        done = steps()
+        while True:
+            # `bound` is set before the steps are read once more: if the thread has not made that
+            # step by now, it will see the bound when it has.
+            self.bound = step = done + 1
+            done = steps()
+            if done < step:
+                return step
+
+
+def _read(text: bytes, rank: int) -> tuple[int, Reason]:
+    # Anybody who reaches the port could have written this: treat it as data only.
+    try:
+        bound, (stop, step, error) = json.loads(text)
+        return int(bound), Reason(bool(stop), None if step is None else int(step), str(error))
+    except (ValueError, TypeError) as err:
+        raise PeerLost(f"rank {rank} sent something that is not a step to end at: "
+                       f"{text[:200]!r}") from err
+
+
+def _together(reasons: Iterable[Reason]) -> End:
+    each = list(reasons)
+    bad = [(reason.step, rank) for rank, reason in enumerate(each) if reason.step is not None]
+    return End(any(reason.stop for reason in each), min(bad, default=None),
+               next((reason.error for reason in each if reason.error), ""))
+
+# ------------------------------------------------------------------------------------------------
+# Which rank failed first: ranks announce their failures to each other, so that an error which
+# only follows from another rank's failure can be told apart.
+
+
+_LINGER = 3.0
+_PATIENCE = 3.0
+"""Seconds that a failing rank waits for the store's answer: the link to it may be cut."""
+
+
+class PeerLost(UserError):
+    """Another rank failed or is gone, and this one can't go on without it."""
+
+    title = "Another rank failed"
+
+
+class Failures:
+    """Announces this rank's failure and reads those of the others. With a single rank it does
+    nothing."""
+
+    def __init__(self, rank: int, size: int, store: Store | None = None) -> None:
+        self._rank, self._size, self._store = rank, size, store
+        self._heard: str | None = None
+
+    def announce(self, message: str) -> None:
+        """Put this rank's failure on the store, for ranks that would otherwise only notice that it
+        is gone.
+
+        Rank 0 holds the store, so it stays until the others have read it, for a few seconds at
+        most.
+        """
+        if self._store is None or self._size == 1:
+            return
+        store, text = self._store, json.dumps({"rank": self._rank, "message": message[:2000]})
+
+        def announce_once() -> None:
+            with contextlib.suppress(Exception):
+                # The first announcement is kept: later failures often only follow from it.
+                store.compare_set("gpu-panel/failed", "", text)
+                store.set(f"gpu-panel/saw/{self._rank}", "1")
+
+        _within(_PATIENCE, announce_once)
+        with contextlib.suppress(Exception):
+            if self._rank == 0:
+                if dist.get_backend() == "gloo":
+                    dist.destroy_process_group()  # wakes ranks that wait for this one
+                deadline = time.monotonic() + _LINGER
+                others = [f"gpu-panel/saw/{r}" for r in range(1, self._size)]
+                while time.monotonic() < deadline and not store.check(others):
+                    time.sleep(0.02)
+
+    def of_others(self, store: Store | None = None) -> str | None:
+        """The failure that another rank has announced, as "rank 1: …"; None if there is none or
+        the store can't be reached. Another thread gives a `store` that is its own connection."""
+        store = store or self._store
+        if self._heard or store is None:
+            return self._heard
+        try:
+            if not store.check(["gpu-panel/failed"]):
+                return None
+            word = json.loads(store.get("gpu-panel/failed"))
+            # Anybody who reaches the port could have written this: treat it as data only.
+            if word["rank"] != self._rank:
+                self._heard = f"rank {int(word['rank'])}: {str(word['message'])[:2000]}"
+                store.set(f"gpu-panel/saw/{self._rank}", "1")
+        except Exception:  # noqa: BLE001 - the store lives on rank 0, which may be gone
+            pass
+        return self._heard
+
+
+def blame(err: BaseException, failures: Failures) -> BaseException:
+    """`err` itself, or PeerLost if `err` only follows from the failure of another rank."""
+    if _is_connection(err):
+        word = _within(_PATIENCE, lambda: _announced(failures))
+        if word:
+            return PeerLost(f"{word} (this rank could not go on without it)")
+        return PeerLost("the connection to another rank broke: it ended or its machine can't be "
+                        f"reached ({first_line(err)})")
+    return err
+
+
+def _announced(failures: Failures) -> str | None:
+    """The failure that another rank announces within a second."""
+    for _ in range(10):
+        word = failures.of_others()
+        if word:
+            return word
+        time.sleep(0.1)
+    return None
+
+
+def _within(seconds: float, work: Callable[[], str | None]) -> str | None:
+    """What `work` returns; None if that takes longer than `seconds`, as it may with a store that
+    can't be reached."""
+    answers: list[str | None] = []
+    thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else None
+
+
+def first_line(err: BaseException) -> str:
+    """The first line of an error's message, without PyTorch's guess at the cause; the error's type
+    if it has no message."""
+    text = str(err).strip()
+    return text.splitlines()[0].partition(". This is typically")[0] if text else type(err).__name__
+
+
+def _is_connection(err: BaseException) -> bool:
+    """Whether gloo, NCCL or the store raised this because another rank is gone. The decision goes
+    by where it was raised: a task's own errors may mention NCCL or a timeout too."""
+    if isinstance(err, dist.DistError):
+        return not own_fault(str(err))
+    # The path of gloo's source file:
+    return isinstance(err, RuntimeError) and "gloo/" in str(err).lower()
+
+
+# ------------------------------------------------------------------------------------------------
+# The thread beside the training.
+
+
+class Beside:
+    """What the recorder's thread does at each tick, over a connection of its own, as the main one
+    is busy while a collective waits on it. It looks whether the ranks are to end. Once a second it
+    sends this rank's heartbeat and checks whether another rank has announced its failure. If one
+    has, and this rank does not end by itself, it ends the process: a collective of NCCL may never
+    return when a rank is gone."""
+
+    def __init__(self, rec: Recorder, rank: int, store: Store, failures: Failures,
+                 last_step: LastStep) -> None:
+        """`store` must be a connection that no other thread uses."""
+        self._rec, self._rank, self._store = rec, rank, store
+        self._failures, self._last_step = failures, last_step
+        self._due = 0.0
+        self._since: float | None = None
+
+    def __call__(self) -> None:
+        rec, now = self._rec, time.monotonic()
+        if rec.phase == "done":
+            return
+        self._last_step.look(self._store)
+        if now < self._due:
+            return
+        self._due = now + INTERVAL
+        beat(self._store, self._rank, _activity(rec))
+        word = self._failures.of_others(self._store)
+        if word is None or rec.writing is not None:  # a checkpoint is finished first
+            return
+        self._since = self._since or now
+        if now - self._since > _PEER_GRACE:
+            rec.write(schema.Error("PeerLost", f"{word} (this rank waited for it)", "", rec.phase,
+                                   rec.step_now))
+            rec.write(schema.End("failed", rec.step_now, None))
+            exit_at_once(1)

@@ -1,0 +1,294 @@
+"""A rank as a process: its signals, its end, its output, the sockets of its loader workers.
+
+Standard library only, so that all of it is set up before torch is imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import errno
+import faulthandler
+import gc
+import io
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import zipfile
+from typing import Any, NoReturn
+
+from gpu_engine.common.errors import UserError
+
+_STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_forking = threading.local()
+"""The mask of signals that a thread had before it began to fork."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Signals:
+    """SIGTERM, SIGINT and SIGUSR1 (Slurm's warning before the time limit) ask this rank to finish
+    its step, save and end. SIGUSR2 prints the stacks of all threads to stderr, whatever the main
+    thread is doing."""
+
+    def __init__(self) -> None:
+        self.stop_requested = False
+        """Whether a signal has asked for a stop. The main thread reads it between two steps."""
+        self._read = -1
+        self._before: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Set the handlers. For the main thread only."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be no file
+            faulthandler.register(signal.SIGUSR2, all_threads=True)
+            faulthandler.enable()
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
+        # A Python handler does not run while the main thread is inside a blocking call. The signal
+        # is also written to this pipe, where another thread sees it.
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._before = {n: signal.signal(n, self._request_stop) for n in _STOPS}
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=self._forked)
+
+    def put_back(self) -> str:
+        """Set the handlers again that a task or library has replaced: a signal would end the run by
+        theirs, and what it has trained would be lost. Returns a sentence about them, or "". For the
+        main thread only."""
+        said = []
+        for number in self._before:
+            handler = signal.getsignal(number)
+            if handler != self._request_stop:
+                signal.signal(number, self._request_stop)
+                said.append(
+                    f"the handler for {signal.Signals(number).name} that the task or a library has "
+                    f"set ({getattr(handler, '__qualname__', handler)}) is not called: the signal "
+                    "has the run save and end")
+        return "; ".join(said)
+
+    def arrived(self) -> bool:
+        """Whether a request to stop has come, even if the main thread has not handled it yet, or
+        another handler has. For any thread."""
+        if not self.stop_requested:
+            with contextlib.suppress(OSError):
+                data = os.read(self._read, 4096)
+                if any(number in data for number in _STOPS):
+                    self.stop_requested = True  # never False: a handler may have set it by now
+        return self.stop_requested
+
+    def _request_stop(self, number: int, frame: object) -> None:
+        self.stop_requested = True
+
+    def _forked(self) -> None:
+        """In a forked child, restore the handlers from before `install`: who ends the child does
+        not ask the rank to stop."""
+        signal.set_wakeup_fd(-1)
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._request_stop:
+                # Slurm may send its warning to all processes: it must not end those that the rank
+                # still needs.
+                signal.signal(number, _nothing if number == signal.SIGUSR1 else before)
+        _unblock()
+
+
+def _block() -> None:
+    """Hold back the signals while this thread forks: until `_forked`, the child has the rank's
+    handlers and pipe."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _nothing(number: int, frame: object) -> None:
+    return
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when the thread that started it ends.
+
+    Call it from the main thread, as early as possible. The kernel sends no signal for a parent
+    that is gone already, so the parent is compared before and after the call (prctl(2)).
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_loader_worker() -> None:
+    """Set up the signals of a DataLoader worker.
+
+    Only the rank handles Ctrl-C, Slurm's warning, and the SIGTERM that torchrun sends to a rank's
+    process group: a worker that dies of them would spoil the save. For a SIGTERM to the worker
+    itself torch has set a handler by now, which stays: it ends the worker, and with exit code 0 if
+    its rank sent it, so that a rank that ends does not take its workers for failed. A worker never
+    outlives its rank.
+    """
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    die_with_parent()
+
+# ------------------------------------------------------------------------------------------------
+# How a rank's process ends: as any Python does, but without taking torch's modules apart.
+#
+# That takes half a second, in which a finished run would still look like a running one.
+
+
+PATIENCE = 120.0
+"""Seconds that a rank which has failed may take to end: a thread that waits for ever must not keep
+a failed run, and its GPU."""
+_WRITING = 2.0
+_status: int | None = None
+
+
+def exit_process(status: int) -> NoReturn:
+    """End the process: wait for threads, call what is registered with atexit, write what files
+    still hold. For the main thread only, at the very end of the program."""
+    global _status
+    _status = status
+    if status == 1:
+        timer = threading.Timer(PATIENCE, exit_at_once, (status,))
+        timer.daemon = True
+        timer.start()
+    sys.exit(status)
+
+
+@atexit.register  # first, before anybody else's, and so called last
+def _skip_the_rest() -> None:
+    if _status is not None:
+        write_files()
+        os._exit(_status)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """End the process from any thread, whatever the main thread is stuck in."""
+    remove_sockets()
+    # The main thread may be stuck in a write, and hold the file's lock.
+    writing = threading.Thread(target=write_files, daemon=True)
+    writing.start()
+    writing.join(_WRITING)
+    os._exit(status)
+
+
+def write_files() -> None:
+    """Write what files hold that nobody has closed, as Python does when it ends."""
+    gc.unfreeze()
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects))
+             if issubclass(kind, (io.IOBase, zipfile.ZipFile))}
+    files = [found for found in objects if type(found) in kinds]
+    files.reverse()  # the newest first, which may write into an older one
+    # Text is written into another file, and so are gzip's and zip's, which have a last part that
+    # only `close` writes.
+    for file in sorted(files, key=_layer):
+        with contextlib.suppress(Exception):
+            if _layer(file) == 1:
+                file.close()
+            else:
+                file.flush()
+
+
+def _layer(file: Any) -> int:
+    if isinstance(file, io.TextIOWrapper):
+        return 0
+    return 1 if type(file).__module__ not in ("io", "_io") else 2
+
+# ------------------------------------------------------------------------------------------------
+# Lets a rank's stdout and stderr survive a full disk. Both go to a file, and training must not
+# fail because there is no room for a line of output.
+
+
+_before: list[Any] = []  # kept: deleting these objects would close descriptors still in use
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _Forgiving(io.FileIO):
+    """A file that drops what a full disk can't take."""
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        size, done = len(view), 0
+        try:
+            while done < size:  # there is no buffer above this to retry a short write
+                done += super().write(view[done:]) or 0
+        except OSError as err:
+            if err.errno not in _FULL:
+                raise
+        return size
+
+
+def forgive_full_disk() -> None:
+    """Replace sys.stdout and sys.stderr by files that drop output on a full disk instead of
+    raising. Streams without a file descriptor stay as they are."""
+    for name in ("stdout", "stderr"):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            before = getattr(sys, name)
+            before.flush()
+            _before.append(before)
+            raw = _Forgiving(before.fileno(), "wb", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(
+                raw, encoding=before.encoding, errors=before.errors, write_through=True))
+
+# ------------------------------------------------------------------------------------------------
+# The folder for the sockets over which loader workers hand tensors to their rank.
+#
+# Each worker would make one of its own in the temporary folder (multiprocessing's
+# `resource_sharer`), and it would stay there: workers that live over all epochs are ended by a
+# signal when the rank ends. A folder that the rank has made before them is used by all of them,
+# and goes with the rank.
+#
+# The path of a socket may have 107 bytes (unix(7)). Where the temporary folder's is too long, as
+# some batch systems' are, or nothing can be written there, the workers would only print an error
+# and the rank wait for ever.
+
+
+_LONGEST = 107
+_BELOW = len("/listener-12345678")
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
+"""Folders that are tried after the temporary folder."""
+_folder: str | None = None
+
+
+def prepare_sockets() -> None:
+    """Make the folder. Call it before the first worker is started. Raises UserError where that
+    can't be."""
+    from multiprocessing import process, util
+
+    global _folder
+    # Where `util.get_temp_dir` looks, which nothing public sets. A Python without it: as by hand.
+    config: Any = getattr(process.current_process(), "_config", None)
+    if config is None or "tempdir" in config:
+        return
+    _folder = _made_folder()
+    config["tempdir"] = _folder
+    util.Finalize(None, remove_sockets, exitpriority=-100)  # after the workers have been ended
+
+
+def remove_sockets() -> None:
+    """Remove the folder: at the end of the process, and before an end without what Python does
+    then."""
+    if _folder is not None:
+        shutil.rmtree(_folder, ignore_errors=True)
+
+
+def _made_folder() -> str:
+    """The new folder. Raises UserError."""
+    first = tempfile.gettempdir()
+    why = f"the path of a socket in it would have more than {_LONGEST} bytes"
+    for place in (first, *_SHORT):
+        if len(os.fsencode(place)) + len("/pymp-12345678") + _BELOW <= _LONGEST:
+            try:
+                return tempfile.mkdtemp(prefix="pymp-", dir=place)
+            except OSError as err:
+                why = str(err.strerror)
+    raise UserError(f"TMPDIR: {first} has no room for the sockets of loader workers, and neither "
+                    f"has another folder: {why}; set TMPDIR to a folder with a short path that can "
+                    "be written, or train.workers = 0")
