@@ -3,8 +3,7 @@
 Eight ranks with 1,250,000 steps each, whose losses are written one by one as the recorder does (20
 in an event), 280 MB in all. The panel runs on a terminal of 120×36. Printed are the seconds from
 enter to the run's screen and to the whole curve, the seconds from a key to its effect meanwhile,
-the processor seconds, and the memory that the panel has then: first with the digests that the
-supervisor writes, then without. Then what `gpu-engine show` takes, and what the digests cost.
+the processor seconds, and the memory that the panel has then. Then what `gpu-engine show` takes.
 
 BENCH_POINTS: how many points instead.
 """
@@ -90,23 +89,6 @@ def write(path: Path, rank: int, steps: int, began: float) -> None:
         file.write(line(schema.End("completed", steps, t - began), t))
 
 
-def digest(home: Path) -> float:
-    """Write the digests that the supervisor would have written. Returns the processor seconds."""
-    from gpu_engine.events.downsample import digest_run
-
-    began = time.process_time()
-    for run in (home / "runs").iterdir():
-        digest_run(run)
-    return time.process_time() - began
-
-
-def without(home: Path) -> None:
-    """Remove the digests, and have none made anew."""
-    for path in home.glob("runs/*/ranks/*.digest"):
-        path.unlink()
-        path.mkdir()
-
-
 def opened() -> tuple[float, float, list[float], float, float]:
     """Seconds until the screen and until the whole curve are there, seconds of each key meanwhile,
     processor seconds, MiB."""
@@ -130,32 +112,28 @@ def opened() -> tuple[float, float, list[float], float, float]:
         terminal.end()
 
 
-def measure(name: str, rounds: int) -> None:
+def measure() -> None:
     """Open the run, and print what it took."""
-    for _ in range(rounds):
-        screen, whole, took, cpu, resident = opened()
-        took.sort()
-        keys = f"{statistics.median(took) * 1e3:.0f} ms, worst {took[-1] * 1e3:.0f} ms" \
-            if took else "none"
-        sys.stdout.write(
-            f"{name}: screen after {screen:.2f} s   whole curve after {whole:.2f} s   keys "
-            f"meanwhile {keys}   {cpu:.2f} s of a core   {resident:.0f} MiB\n")
-        sys.stdout.flush()
+    screen, whole, took, cpu, resident = opened()
+    took.sort()
+    keys = f"{statistics.median(took) * 1e3:.0f} ms, worst {took[-1] * 1e3:.0f} ms" \
+        if took else "none"
+    sys.stdout.write(
+        f"screen after {screen:.2f} s   whole curve after {whole:.2f} s   keys "
+        f"meanwhile {keys}   {cpu:.2f} s of a core   {resident:.0f} MiB\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="big-") as home:
         size = make(Path(home))
         sys.stdout.write(f"{POINTS:,} points, {size / 1e6:,.0f} MB\n")
-        took = digest(Path(home))
-        sys.stdout.write(f"the digests took {took:.2f} s of a core\n")
-        measure("with digests", ROUNDS)
+        for _ in range(ROUNDS):
+            measure()
         began = time.monotonic()
         subprocess.run([sys.executable, "-m", "gpu_engine", "show", "last"], check=True,
                        stdout=subprocess.DEVNULL)
         sys.stdout.write(f"gpu-engine show: {time.monotonic() - began:.2f} s\n")
-        without(Path(home))
-        measure("without", ROUNDS)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpu_engine.events.reader import decoded
+from gpu_engine.events.schema import Event
+
 
 def line(kind: str, fields: dict[str, Any], *, t: float | None = None) -> bytes:
     """One event as a rank writes it."""
     event = {"t": round(time.time() if t is None else t, 3), "kind": kind} | fields
     return json.dumps(_told(event), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def from_dict(told: object) -> Event | None:
+    """The event that the reader makes of a JSON object."""
+    return decoded(json.dumps(_told(told)).encode())
 
 
 def read(path: Path) -> list[dict[str, Any]]:

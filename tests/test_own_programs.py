@@ -17,7 +17,6 @@ from gpu_engine.queue import waiter
 from gpu_engine.remote.reach import setup
 from gpu_engine.remote.reach.channel import open_channel
 from gpu_engine.remote.reach.records import LOCAL, Host
-from gpu_engine.runs import downsampling
 from gpu_engine.runs import folder as runs
 from gpu_panel.export import exporting
 
@@ -119,9 +118,4 @@ def test_what_a_process_starts_for_which_pythonpath_names_the_folder_by_an_empty
     assert waiter.ensure()
     wait_for(lambda: state(run) == "completed" and not run.supervised())
     assert exporting._run(["report", "--markdown", run.id, "--out", "r.md"]).returncode == 0
-    monkeypatch.setattr(downsampling, "DIGESTED", 0)
-    run.events(0).write_text("{}\n")
-    made = downsampling.make_missing(run.path)
-    assert made is not None
-    assert made.wait() == 0
     assert not marker.exists()

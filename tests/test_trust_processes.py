@@ -41,7 +41,6 @@ MAY_START = {
     "engine/gpu_engine/launching/ask_torch.py": CHOSEN,
     "engine/gpu_engine/notify/send.py": "a command of the person's notify.toml",
     "engine/gpu_engine/queue/starts.py": OURS,
-    "engine/gpu_engine/runs/downsampling.py": OURS,
     "engine/gpu_engine/slurm/commands.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,
     "engine/gpu_engine/supervisor/guard.py": ITSELF,

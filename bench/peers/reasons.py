@@ -100,8 +100,7 @@ LOSSES = {
     ("log", "cpu"): """\
 - **Processor time of recording**: the thread that writes is in it.""",
     ("open", "opened"): """\
-- **Opening**: most of it is the start of the panel, see the first frame. In the first round the run
-  has no digest as a supervisor would have written, and every point is read.""",
+- **Opening**: most of it is the start of the panel, see the first frame.""",
 }
 
 NEVER = ["""\

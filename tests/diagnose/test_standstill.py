@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.diagnose import hangs
-from gpu_engine.events.decode import from_dict
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
 from gpu_engine.supervisor.rank_state import RankState
+
+from ..event_lines import from_dict
 
 
 def standing(rank, step, phase, still=60.0, silent=0.5):

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.events import schema
-from gpu_engine.events.decode import BadEvent, from_dict, number
+from gpu_engine.events import reader, schema
+from gpu_engine.events.reader import BadEvent, decoded
 from gpu_engine.events.writer import encode, to_dict
 
 from .. import event_lines
+from ..event_lines import from_dict
 from . import kinds
 
 
@@ -31,7 +32,7 @@ def test_every_kind_comes_back_as_it_was(event):
     assert line.count(b"\n") == 1
     told = json.loads(line, parse_constant=lambda _: pytest.fail("not strict"))
     assert told["kind"] == event.kind
-    assert same(from_dict(told), event)
+    assert same(decoded(line), event)
 
 
 def test_every_kind_is_tried():
@@ -88,7 +89,7 @@ def test_what_a_newer_program_writes_is_left_out():
     assert from_dict({"t": 1.0, "kind": "gossip"}) is None
     event = from_dict({"t": 1.0, "kind": "warning", "message": "x", "colour": 3})
     assert event.message == "x"
-    metric = from_dict({"t": 1.0, "kind": "metric", "step": 1, "a": 2, "b": "text"})
+    metric = from_dict({"t": 1.0, "kind": "metric", "step": 1, "a": 2, "b": "1", "c": True})
     assert metric.values == {"a": 2.0}
 
 
@@ -99,6 +100,7 @@ def test_a_field_without_a_check_is_refused():
         kind = "odd"
         value: complex
 
+    reader._decoder.cache_clear()
     try:
         with pytest.raises(TypeError, match=r"Odd.value: no check for fields of type complex"):
             from_dict({"t": 1.0, "kind": "odd", "value": 1})
@@ -123,14 +125,12 @@ def test_any_object_is_an_event_or_refused(kind, fields):
 def test_numbers_survive_even_when_not_finite():
     line = event_lines.line("step", {"step": 3, "loss": math.nan,
                                      "losses": [1.5, math.inf, -math.inf]}, t=1.0)
-    event = from_dict(json.loads(line))
+    event = decoded(line)
     assert math.isnan(event.loss)
     assert event.losses == (1.5, math.inf, -math.inf)
     assert encode(event) == event_lines.line("step", {
         "step": 3, "lr": None, "skipped": None, "n": 1, "loss": math.nan,
         "losses": [1.5, math.inf, -math.inf]}, t=1.0)
-    assert number(True) is None
-    assert number("1") is None
 
 
 def test_a_name_that_the_line_needs_itself_is_told_apart():

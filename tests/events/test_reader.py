@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path
-from gpu_engine.events.reader import Tail, backwards, sample
-from gpu_engine.events.run_reader import RunReader
+from gpu_engine.events.reader import RunReader, Tail, attempts, backwards, decoded, sample
 from gpu_engine.events.writer import EventWriter, encode
 
 from .. import event_lines
@@ -69,14 +66,10 @@ def test_bounded_reads_lose_nothing(tmp_path_factory, sizes, limit):
     assert [len(e.message) for e in got] == sizes
 
 
-def test_losses_that_are_fewer_than_their_steps_stand_under_none_of_them(tmp_path):
-    """As earlier versions wrote them where some were unknown."""
-    (tmp_path / "f").write_bytes(b"".join(
-        event_lines.line("step", {"step": step, "n": 6, "loss": 4.0, "losses": losses}, t=1.0)
-        for step, losses in ((6, [1.0, 5.0, 6.0]), (12, [1.0, math.inf, 6.0]))))
-    (batch,) = Tail(tmp_path / "f").read_many()
-    for event in (*Tail(tmp_path / "f").read(), *batch.steps):
-        assert (event.losses, event.loss_min, event.loss_max, event.loss_last) == ((), 1, 6, 6)
+def test_a_lone_surrogate_costs_no_event(tmp_path):
+    """As in the name of a file that is no UTF-8, which an error tells of."""
+    event = decoded(encode(schema.Warning("a\udcffb\\ud \U0001f600")))
+    assert event.message == "a?b\\ud \U0001f600"
 
 
 def test_a_writer_after_a_torn_line_starts_a_new_one(tmp_path):
@@ -105,7 +98,7 @@ def test_ranks_of_a_run_are_read_in_turn(tmp_path):
     assert len(first) == 1  # its time was over with the first piece
     while first:
         for rank, events in first:
-            got[rank] += [e.step for batch in events for e in batch.steps]
+            got[rank] += [e.step for e in events]
         first = reader.read(1.0, 1 << 12)
     assert {rank: len(steps) for rank, steps in got.items()} == {0: 4000, 1: 3, 2: 1}
     assert got[0] == list(range(4000))
@@ -138,6 +131,34 @@ def test_the_last_of_a_kind_is_found_from_the_end(tmp_path, filler):
     assert list(backwards(tmp_path / "none", schema.Start)) == []
     (tmp_path / "empty").touch()
     assert list(backwards(tmp_path / "empty", schema.Start)) == []
+
+
+def test_the_steps_at_which_attempts_began(tmp_path):
+    path = tmp_path / "e"
+    assert list(attempts(path)) == []
+    path.write_bytes(b"".join((
+        event_lines.line("start", {"rank": 0}), event_lines.line("step", {"step": 4, "n": 2}),
+        event_lines.line("step", {"step": 6, "n": 2}),
+        event_lines.line("start", {"rank": 0, "attempt": 2}),  # which did no step
+        event_lines.line("start", {"rank": 0, "attempt": 3}),
+        event_lines.line("step", {"step": 5, "n": 0}), event_lines.line("step", {"step": 6}))))
+    assert list(attempts(path)) == [(1, 3), (3, 6)]
+
+
+def test_steps_are_found_again_in_every_attempt_and_in_a_file_that_was_replaced(tmp_path):
+    path, reader = events_path(tmp_path, 0), RunReader(tmp_path)
+    path.parent.mkdir()
+    reader.add([0])
+    for steps in (range(100, 3000), range(1, 2000)):
+        event_lines.append(path, *(event_lines.line("step", {"step": n}) for n in steps))
+        reader.read(10.0, 1 << 14)
+    near = [e.step for e in reader.read_again(150, 150, 1 << 20)[0]]
+    assert near.count(150) == 2
+    assert len(near) < 4000
+    assert reader.read_again(150, 150, 100) is None
+    path.write_bytes(event_lines.line("step", {"step": 7}))
+    reader.read(10.0)
+    assert [e.step for e in reader.read_again(0, 5000, 1 << 20)[0]] == [7]
 
 
 @given(st.integers(0, 400), st.integers(0, 5), st.integers(60, 400), st.integers(60, 900))

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.events import schema, view
-from gpu_engine.events.decode import from_dict
+from gpu_engine.events import reader, schema, view
 from gpu_engine.events.paths import events_path
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.reader import Tail
-from gpu_engine.events.run_reader import RunReader
+from gpu_engine.events.reader import RunReader, Tail
 from gpu_engine.events.view import RunView
 from gpu_engine.events.writer import encode
 
 from .. import event_lines
+from ..event_lines import from_dict
 from ..plans import plan
 from . import kinds
 
@@ -160,6 +159,7 @@ def temperature() -> Iterator[None]:
     view.folds(Temperature)(_temperature)  # … and its function in view.py
     yield
     del view.FOLD[Temperature]
+    reader._decoder.cache_clear()
 
 
 del schema.KINDS[Temperature.kind]  # for the other tests
@@ -181,6 +181,7 @@ def test_another_kind_is_a_dataclass_and_a_line_in_the_view(temperature, home, m
     from gpu_panel.run.store import RunStore
 
     monkeypatch.setitem(schema.KINDS, Temperature.kind, Temperature)
+    reader._decoder.cache_clear()
     run, _lock = create_run("x", "", plan(1))
     seen = RankState.from_now(0, Tail(run.events(0)), 1)
     recorder = Recorder(run.events(0))
@@ -191,9 +192,9 @@ def test_another_kind_is_a_dataclass_and_a_line_in_the_view(temperature, home, m
     seen.read()
     follower = Follower(run)
     follower.poll()
-    store, reader = RunStore(run), RunReader(run.path)
-    reader.add([0])
-    store.fold(reader.read(1.0))
+    store, events = RunStore(run), RunReader(run.path)
+    events.add([0])
+    store.fold(events.read(1.0))
     for known in (seen.view, follower.ranks[0], store.ranks[0]):
         assert known.metrics == {"celsius at GPU 0": 81.5}
         assert known.beat is not None

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.common import units
-from gpu_engine.events.decode import from_dict
 from gpu_engine.events.view import RunView
 
+from ..event_lines import from_dict
 from .kit import observe
 
 

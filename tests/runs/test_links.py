@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.events import downsample, schema
-from gpu_engine.events.paths import DIGESTED, digest_path
+from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail, backwards
 from gpu_engine.events.writer import EventWriter, append
 from gpu_engine.notify import journal
@@ -25,13 +24,13 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import logs
 from gpu_panel.run.log.joined import JoinedLog
 
-from .. import event_lines, odd_runs
+from .. import odd_runs
 from ..command_line import called
 
 SECRET = "the secret of somebody"
 FILES = ("state.json", "plan.json", "spec.toml", "notes.json", "environment.json",
          "sweep.json", "slurm.json", "queue.json", "devices.jsonl", "supervisor.log", "notify.log",
-         "lock", "stop", "ranks/00000.jsonl", "ranks/00000.digest", "ranks/00000.log",
+         "lock", "stop", "ranks/00000.jsonl", "ranks/00000.log",
          "ranks/00000.log.1", "checkpoints/step-00000001/manifest.json")
 
 
@@ -78,38 +77,11 @@ def looked_at(run: runs.Run) -> str:
     return said + "".join(p.read_text() for p in out.iterdir())
 
 
-def long_events(run: runs.Run) -> None:
-    """Events enough for a digest."""
-    line = b'{"t":1.0,"kind":"step","step":%d,"n":1,"loss":1.0,"lr":0.1,"skipped":0}\n'
-    data = b"".join(line % i for i in range(1, 2000))
-    event_lines.append(run.events(0), data * (2 * DIGESTED // len(data) + 1))
-
-
-def digested(run: runs.Run) -> None:
-    one = downsample.Digester(run.events(0))
-    while one.advance():
-        pass
-
-
-def test_a_digest_that_is_a_link_is_not_written(run: runs.Run, outside: Path) -> None:
-    """Opening the finished run appended it to what the link points to."""
-    long_events(run)
-    digest_path(run.events(0)).symlink_to(outside)
-    with pytest.raises(OSError, match="it is a link"):
-        digested(run)
-    assert outside.read_text() == SECRET + "\n"
-    digest_path(run.events(0)).unlink()
-    digested(run)
-    assert digest_path(run.events(0)).stat().st_size
-
-
 def test_nothing_is_written_in_ranks_that_is_a_link(run: runs.Run, outside: Path) -> None:
-    long_events(run)
     elsewhere = outside.parent / "ranks"
     (run.path / "ranks").rename(elsewhere)
     (run.path / "ranks").symlink_to(elsewhere)
     before = sorted(elsewhere.iterdir())
-    digested(run)  # its events can't be read
     assert Tail(run.events(0)).read() == []
     with pytest.raises(OSError, match=r"00000\.jsonl"):
         EventWriter(run.events(0))

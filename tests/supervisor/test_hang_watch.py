@@ -10,11 +10,12 @@ import time
 import pytest
 
 from gpu_engine.common import procs
-from gpu_engine.events.decode import from_dict
 from gpu_engine.events.reader import Tail
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import hang_watch
 from gpu_engine.supervisor.rank_state import RankState
+
+from ..event_lines import from_dict
 
 WORKS = "import time\nwhile True: sum(range(100_000)), time.sleep(0.01)"
 """A fraction of the time, as a rank does whose device computes."""

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common import procs
-from gpu_engine.events.decode import from_dict as event_from
 from gpu_engine.events.paths import events_path
 from gpu_engine.events.reader import Tail
 from gpu_engine.launching.launcher import launch
@@ -25,6 +24,7 @@ from gpu_engine.supervisor.children import descendants
 from gpu_engine.supervisor.rank_state import RankState
 
 from ..conftest import patience, slots, wait_for
+from ..event_lines import from_dict as event_from
 from ..faults.kit import Box
 
 SCRIPT = """

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_engine.events.decode import from_dict
 from gpu_engine.events.view import RunView
 from gpu_engine.training import checkpoint, checkpoint_state
 from gpu_engine.training.checkpoint_state import CannotCopy, Copier
 from gpu_engine.training.saving import Writer
 
+from ..event_lines import from_dict
 from . import ranks
 from .conftest import recorded
 from .test_resume import assert_same

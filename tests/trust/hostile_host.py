@@ -258,7 +258,7 @@ RUNS = {
     "names that lead elsewhere": follows(
         *(piece(name, 0, b"owned\n") for name in (
             "../../../outside/made", "/outside/made", "ranks/../../made", "state.json",
-            "plan.json", "ranks/00007.jsonl", "ranks/00000.digest", "notes.json", "node1.log",
+            "plan.json", "ranks/00007.jsonl", "notes.json", "node1.log",
             "hosts/evil.json", "checkpoints/step-00000010/state.pt", "", "\0", ".", EVIL))),
     "a bomb": follows(lambda host: packed("ranks/00000.jsonl", 0, BOMB), then=None),
     "bytes at another place": follows(piece("ranks/00000.log", 10**12, b"x"), then=None),

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common import procs
-from gpu_engine.events.paths import DIGESTED
 from gpu_engine.plan.records import Code, Interpreter, Process, ResumeFrom, Sending
 from gpu_engine.remote.run.parts import Base, Part
 from gpu_engine.runs import environment, job, notes, sweep, trust, waiting
@@ -200,7 +199,7 @@ def finished(path: Path) -> None:
     toml = to_toml(plan(spec={"name": "toy"}).spec)
     for name in ("spec.toml", "specs/00001.toml"):
         (path / name).write_text(toml)
-    for name in ("lock", "supervisor.log", "ranks/00000.digest"):
+    for name in ("lock", "supervisor.log"):
         (path / name).write_text("")
     for rank in (0, 1):
         (path / f"ranks/{rank:05d}.jsonl").write_bytes(b"".join(events_of(rank)))
@@ -290,7 +289,7 @@ def good(path: Path, world: World) -> None:
 # --- files that are not what they should be -------------------------------------------------------
 
 HERE = ("state.json", "plan.json", "spec.toml", "specs/00001.toml", "lock", "supervisor.log",
-        "ranks/00000.jsonl", "ranks/00000.log", "ranks/00000.log.1", "ranks/00000.digest",
+        "ranks/00000.jsonl", "ranks/00000.log", "ranks/00000.log.1",
         "devices.jsonl", "environment.json", "notes.json", "sweep.json",
         "notify.log", f"{STEP}/manifest.json", f"{STEP}/state.pt")
 ELSEWHERE = ("hosts/a.json", "hosts/a.log", "hosts/a.devices.jsonl", "hosts/former/c.json")
@@ -619,49 +618,6 @@ def ranks_of_huge_numbers(path: Path, world: World) -> None:
         (path / f"ranks/{name}.log").write_text("hello\n")
 
 
-def _long(path: Path, *ranks: int) -> None:
-    """Bytes enough for a digest of each of these ranks, of few events: most of them are spaces."""
-    text = b"".join(event_lines.line("step", {
-        "step": s, "n": 1, "epoch": 0, "losses": [1.0], "loss": 1.0, "lr": 0.1, "skipped": 0},
-        t=T0 + s).replace(b"}", b" " * 1000 + b"}") for s in range(21, 1021))
-    for rank in ranks or (0,):
-        with (path / f"ranks/{rank:05d}.jsonl").open("ab") as file:
-            for _ in range((DIGESTED + (1 << 20)) // len(text) + 1):
-                file.write(text)
-
-
-@case
-def a_long_run(path: Path, world: World) -> None:
-    """A digest that does not fit its events."""
-    _long(path)
-    (path / "ranks/00000.digest").write_text(
-        '00000000 {"begin":0,"end":1000000,"mark":1,"events":5}\nnonsense\n')
-
-
-@case
-def a_digest_that_lies(path: Path, world: World) -> None:
-    """A digest whose checks fit, and whose numbers are absurd."""
-    import zlib
-
-    _long(path)
-    events = (path / "ranks/00000.jsonl").read_bytes()
-    for end in (events.index(b"\n") + 1, len(events), 1 << 62):
-        text = json.dumps({"begin": 0, "end": end, "mark": zlib.crc32(events[:48]),
-                           "events": 1 << 60, "step": {
-                               "kind": "step", "t": 1e300, "step": 1 << 60, "n": 1 << 60,
-                               "lr": None, "skipped": None, "loss": 1e308, "loss_min": -1e308,
-                               "loss_max": 1e308, "loss_last": 0}}).encode()
-        with (path / "ranks/00000.digest").open("ab") as file:
-            file.write(b"%08x %b\n" % (zlib.crc32(text), text))
-
-
-for _what in ("a link to a file of the person's", "a link to what does not exist",
-              HARD, "a FIFO"):
-    CASES[f"the digest of a long run is {_what}"] = \
-        lambda path, world, what=_what: (_long(path, 0, 1),
-                                         KINDS[what]("ranks/00000.digest", path, world))
-
-
 # --- folders --------------------------------------------------------------------------------------
 
 def linked_folder(name: str, path: Path, world: World) -> None:
@@ -985,7 +941,7 @@ if os.geteuid() == 0:
 
 
 HEAVY = frozenset(name for name in CASES if any(word in name for word in (
-    "long run", "A digest", "4,000", "3,000", "8 MiB", "huge")))
+    "4,000", "3,000", "8 MiB", "huge")))
 """What takes time by its size alone."""
 ALIKE = frozenset(f"{name} is {kind}" for name in FILES for kind in ("a socket", "closed"))
 """What is refused where a FIFO or a folder is: each way to read it once is enough."""

@@ -4,11 +4,9 @@ commands, nothing is executed, signalled, written outside or sent to the termina
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import psutil
 import pytest
 from textual.screen import Screen
 
@@ -25,10 +23,8 @@ from ..panel.panel_kit import panel, screen_text
 from .hostile_runs import CASES, GOOD, HEAVY, KINDS, NAMES, OF_FILES, World, make
 from .watching import Watch, end_of_traceback, noted
 
-DIGEST = "gpu_engine.events.downsample"
-"""The process that the panel may start on its own, with the person's interpreter."""
 SHOWN = ("state.json", "plan.json", "notes.json", "spec.toml", "devices.jsonl",
-         "ranks/00000.jsonl", "ranks/00000.log", "ranks/00000.digest", "hosts/a.json",
+         "ranks/00000.jsonl", "ranks/00000.log", "hosts/a.json",
          "queue.json", "slurm.json")
 OPENED = (
     *(f"{name} is {kind}" for name in SHOWN for kind in KINDS if "link" in kind or "FIFO" in kind),
@@ -57,7 +53,7 @@ class _Mini(ThemedApp):
 async def _seen(watch: Watch, label: str, screen: Screen[Any], ready: Callable[[], object],
                 keys: Sequence[str] = ()) -> None:
     """Open the screen, wait until it is `ready`, press keys, and note what is wrong."""
-    with noted(DIGEST) as found:
+    with noted() as found:
         app = _Mini(screen)
         try:
             async with app.run_test(size=(160, 48), notifications=True) as pilot:
@@ -79,15 +75,6 @@ async def _seen(watch: Watch, label: str, screen: Screen[Any], ready: Callable[[
             watch.say(label, f"nothing came for {_PATIENCE:.0f} s")
         except Exception as err:  # noqa: BLE001 - it would end the panel
             watch.say(label, f"ends the panel: {type(err).__name__}: {str(err)[:200]}")
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, too
-                if DIGEST not in child.cmdline():
-                    continue
-                try:
-                    child.wait(_PATIENCE)
-                except psutil.TimeoutExpired:
-                    watch.say(label, "the process that makes digests does not end")
-                    child.kill()
     if log_path().exists():
         watch.say(label, "a fault: " + end_of_traceback(log_path().read_text()))
         log_path().unlink()

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import hangs
-from gpu_engine.events.frequent import grouped
 from gpu_engine.notify import journal
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach import protocol
@@ -180,7 +179,6 @@ def test_events(tmp_path: Path, lines: list[bytes]):
         json.dumps(view.to_dict())
     list(hangs.stalled(follower.ranks.values(), time.time()))
     follower.progress()
-    grouped(lines, lambda line: None)
 
 
 _LINES = (*events_of(0), b'  File "a.py", line 1\n    x\n', b"2026-01-01 12:34:56 ", b"x\n",
@@ -201,7 +199,7 @@ needs minutes."""
 @example("spec.toml", b"a.", b"")
 @example("spec.toml", b'"a".', b"")
 @given(st.sampled_from([name for name in FILES
-                        if name.endswith((".jsonl", ".log", ".digest", ".toml"))]),
+                        if name.endswith((".jsonl", ".log", ".toml"))]),
        st.lists(_PIECES, min_size=1, max_size=2).map(b"".join), st.sampled_from([b"", b"["]))
 def test_the_time_that_much_of_the_same_takes(world: World, name: str, piece: bytes, before: bytes):
     path = world.runs / "77aa"

@@ -6,16 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.events import reader, schema
 from gpu_engine.events.rank_view import ALWAYS, RankView
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import TimeLine
-
-    Span = schema.StepTime | TimeLine
+from gpu_engine.events.schema import StepTime
 
 REST = "rest"
 NAMES = {"data": "data", "copy": "copies", "forward": "forward", "backward": "backward",
@@ -71,7 +66,7 @@ class Parts:
                            for name in self.parts}}
 
 
-def usable(view: RankView) -> list[Span]:
+def usable(view: RankView) -> list[StepTime]:
     """The spans that can be added up: with figures that can be true, and after the first ones, in
     which something is not seen yet that is seen later."""
     found = [s for s in view.spans if _true(s)]
@@ -92,7 +87,7 @@ def newest(path: Path) -> Iterator[schema.StepTime]:
             yield event
 
 
-def together(rank: int, spans: Sequence[Span]) -> Parts | None:
+def together(rank: int, spans: Sequence[StepTime]) -> Parts | None:
     """Spans as one; None if there is no step in them."""
     steps, seconds = sum(s.n for s in spans), sum(s.seconds for s in spans)
     if not steps or not seconds:
@@ -109,7 +104,7 @@ def together(rank: int, spans: Sequence[Span]) -> Parts | None:
                  *(sum(each) if each else None for each in counts))
 
 
-def median_of(spans: Iterable[Span]) -> float | None:
+def median_of(spans: Iterable[StepTime]) -> float | None:
     """The median of the spans' medians, each for as many steps as it stands for."""
     each = sorted((s.median, s.n) for s in spans if s.median is not None)
     half = sum(n for _, n in each) / 2
@@ -127,7 +122,7 @@ def of_run(view: RankView) -> Parts | None:
 
 def of_last(view: RankView) -> Parts | None:
     """The last steps of a rank."""
-    chosen: list[Span] = []
+    chosen: list[StepTime] = []
     for span in reversed(usable(view)):
         chosen.insert(0, span)
         if sum(s.seconds for s in chosen) >= LAST and any(s.n for s in chosen):
@@ -156,7 +151,7 @@ def bar(view: RankView, cells: int = 10) -> str:
     return out
 
 
-def _true(span: Span) -> bool:
+def _true(span: StepTime) -> bool:
     parts = [v for name in schema.PARTS if (v := getattr(span, name)) is not None]
     return all(isfinite(v) and v >= 0 for v in (span.seconds, span.median or 0.0, *parts)) \
         and sum(parts) <= span.seconds * 1.01 + 0.01 and span.seconds < 1e9

@@ -19,7 +19,7 @@ from gpu_engine.diagnose.steps import NAMES, REST, Parts
 from gpu_engine.events.rank_view import RankView
 
 if TYPE_CHECKING:
-    from gpu_engine.diagnose.steps import Span
+    from gpu_engine.events import schema
 
 STEPS, SECONDS = 50, 4.0
 """Fewer steps, or less time, than that carry no verdict."""
@@ -42,7 +42,7 @@ class RankTimes:
     """What the rules know of one rank."""
 
     rank: int
-    spans: tuple[Span, ...]
+    spans: tuple[schema.StepTime, ...]
     """Those that can be added up, oldest first."""
     whole: Parts
 

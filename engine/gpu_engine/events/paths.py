@@ -33,15 +33,6 @@ def inside(path: Path) -> tuple[Path, str]:
     return folder, path.name
 
 
-def digest_path(events: Path) -> Path:
-    """The digest of an events file, if that is long: see `downsample`."""
-    return events.with_suffix(".digest")
-
-
-DIGESTED = 8 << 20
-"""Bytes of an events file from which it gets a digest. A smaller one is read whole in a moment, and
-its chart may show single steps."""
-
 DEVICES = "devices.jsonl"
 """The file with the figures of this machine's devices, in a run folder."""
 

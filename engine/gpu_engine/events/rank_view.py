@@ -6,14 +6,13 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_engine.common import units
 from gpu_engine.events import schema, writer
 
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import TimeLine
-
+TIMES = 100
+"""Step events whose times are kept, for the rate."""
 SPANS = 60
 """How many `StepTime` events are kept: one to ten minutes."""
 ALWAYS = ("data", "forward", "wait")
@@ -100,10 +99,10 @@ class RankView:
     first_step: int = 0
     examples: int | None = None
     dropped: int | None = None
-    step_times: list[tuple[float, int]] = field(default_factory=list)
+    step_times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TIMES))
     """(Unix seconds, step) of the last step events, oldest first, to work out the rate."""
 
-    spans: deque[schema.StepTime | TimeLine] = field(default_factory=deque)
+    spans: deque[schema.StepTime] = field(default_factory=deque)
     """What the time of this attempt's steps went into: its last events, oldest first. The first
     stands for all that were before the others."""
 
@@ -158,7 +157,7 @@ class RankView:
                 out[name] = writer.to_dict(event)
         return out
 
-    def spent(self, events: Iterable[schema.StepTime | TimeLine]) -> None:
+    def spent(self, events: Iterable[schema.StepTime]) -> None:
         """Note what further steps' time went into."""
         self.spans += events
         while len(self.spans) > SPANS:
@@ -175,7 +174,7 @@ class RankView:
         self.spans.clear()
 
 
-def _together(one: schema.StepTime | TimeLine, other: schema.StepTime | TimeLine
+def _together(one: schema.StepTime, other: schema.StepTime
               ) -> schema.StepTime:
     """Two events in a row as one. If it is not yet known of the first what it is of the other, the
     first is left out, as it would make that unknown."""

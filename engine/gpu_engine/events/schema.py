@@ -6,8 +6,8 @@ A field whose default is None or empty is left out of the line if it has that va
 field is always there, null if its value is not known.
 
 To add a kind, add its class here and a function in `view`: it is written, read and checked by its
-annotations (see `decode`). These may be `int` (a whole number from 0), `float`, `str`, each also
-with `| None`, the tuples and mappings that `decode` knows, and `Named`.
+annotations (see `reader`). These may be `int` (a whole number from 0), `float`, `str`, each also
+with `| None`, the tuples and mappings that `reader` knows, and `Named`.
 
 Standard library only: a rank imports this in any environment that has torch.
 """

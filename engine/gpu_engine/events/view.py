@@ -7,17 +7,13 @@ the list of runs and the run screen all work from the views here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Event
-
-if TYPE_CHECKING:
-    from gpu_engine.events.frequent import EventBatch, EventOrBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +84,13 @@ class RunView:
     def fold(self, rank: int, event: Event) -> RankView:
         """Update the view by the next event of `rank`, in the order of its file. Returns the
         rank's view."""
-        view = self._of(rank)
-        if view.beat is None or event.t > view.beat:
-            view.beat = event.t
-        FOLD[type(event)](self, view, event)
-        return view
-
-    def fold_batch(self, rank: int, told: EventOrBatch) -> RankView:
-        """`fold` for an event or a batch of frequent ones, which have the same effect as one
-        after the other."""
-        if isinstance(told, Event):
-            return self.fold(rank, told)
-        view = self._of(rank)
-        beat = max(max(map(_time_of, events))
-                   for events in (told.steps, told.memory, told.phases, told.times)
-                   if events)
-        if view.beat is None or beat > view.beat:
-            view.beat = beat
-        _batch(self, view, told)
-        return view
-
-    def _of(self, rank: int) -> RankView:
         view = self.ranks.get(rank)
         if view is None:
             self.add((rank,))
             view = self.ranks[rank]
+        if view.beat is None or event.t > view.beat:
+            view.beat = event.t
+        FOLD[type(event)](self, view, event)
         return view
 
     def begin_attempt(self, number: int) -> None:
@@ -153,10 +131,6 @@ class RunView:
 
 
 # --- one function a kind ------------------------------------------------------------------------
-
-_time_of = attrgetter("t")
-_TIMES = 100
-"""Step events whose times are kept, for the rate."""
 
 E = TypeVar("E", bound=Event)
 Fold = Callable[[RunView, RankView, E], None]
@@ -221,25 +195,13 @@ def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
             rank.metrics[f"loss[{index}]"] = value
     if event.n == 0:  # only other optimizers have stepped
         return
-    _stepped(run, rank, (event,))
-    _bad(run, rank, event)
-
-
-def _stepped(run: RunView, rank: RankView, events: Sequence[schema.Step]) -> None:
-    """What steps of the first optimizer change, one or several events in a row."""
-    first, last = events[0], events[-1]
-    rank.step, rank.epoch, rank.stands = last.step, last.epoch, None
-    rank.loss = next((loss for event in reversed(events)
-                      if (loss := last_loss(event)) is not None), rank.loss)
-    rank.lr = last.lr
-    rank.samples_per_s, rank.data_wait = last.samples_per_s, last.data_wait
-    rank.step_times += [(event.t, event.step) for event in events[-_TIMES:]]
-    del rank.step_times[:-_TIMES]
+    rank.step, rank.epoch, rank.stands = event.step, event.epoch, None
+    loss = last_loss(event)
+    rank.loss = rank.loss if loss is None else loss
+    rank.lr, rank.samples_per_s, rank.data_wait = event.lr, event.samples_per_s, event.data_wait
+    rank.step_times.append((event.t, event.step))
     if rank.attempt > 1:
-        run.begins.setdefault(rank.attempt, max(first.step - first.n + 1, 0))
-
-
-def _bad(run: RunView, rank: RankView, event: schema.Step) -> None:
+        run.begins.setdefault(rank.attempt, max(event.step - event.n + 1, 0))
     bad = _first_bad(event)
     if bad is not None and rank.attempt >= run.attempt \
             and (run.bad_step is None or bad < run.bad_step[0]):
@@ -325,26 +287,6 @@ def _end(run: RunView, rank: RankView, event: schema.End) -> None:
     rank.outcome, rank.phase = event.outcome, "done"
     if event.steps is not None:
         rank.exit = event.exit
-
-
-def _batch(run: RunView, rank: RankView, told: EventBatch) -> None:
-    steps = told.steps
-    if steps:
-        rank.stepped, rank.skipped = True, steps[-1].skipped
-        norm = next((event.grad_norm for event in reversed(steps)
-                     if event.grad_norm is not None), None)
-        if norm is not None:
-            rank.metrics["grad_norm"] = norm
-        _stepped(run, rank, steps)
-        for event in told.odd:
-            _bad(run, rank, event)
-    if told.memory:
-        _memory(run, rank, told.memory[-1])
-    for event in told.phases:
-        _phase(run, rank, event)
-    rank.spent(told.times)
-    if told.at_step is not None:
-        rank.at_step = told.at_step
 
 
 def last_loss(event: schema.Step | schema.Other) -> float | None:

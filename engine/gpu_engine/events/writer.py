@@ -1,4 +1,4 @@
-"""Writing events: as the JSON objects in the lines of a rank's file, which `decode` reads; one
+"""Writing events: as the JSON objects in the lines of a rank's file, which `reader` reads; one
 writer per file, and only whole lines, in one `write` per call.
 
 Standard library only, like `schema`.

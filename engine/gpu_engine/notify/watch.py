@@ -82,8 +82,8 @@ class Figures:
         for rank, tail in self._tails.items():
             if tail.size() - tail.offset > 4 * _NEAR:
                 tail.skip(keep=_NEAR)
-            for told in tail.read_many(8 * _NEAR):
-                self.view.fold_batch(rank, told)
+            for event in tail.read(8 * _NEAR):
+                self.view.fold(rank, event)
 
     def standing(self, state: State) -> str | None:
         """Which ranks have stood still for long, or why nothing was heard of them for so long, in

@@ -3,7 +3,7 @@
 `$GPU_PANEL_HOME/runs/<id>/`, each 0700:
 
     spec.toml   plan.json   state.json   lock   supervisor.log   devices.jsonl
-    ranks/00003.jsonl   ranks/00003.digest   ranks/00003.log
+    ranks/00003.jsonl   ranks/00003.log
     checkpoints/step-00000500/   specs/00001.toml
     slurm.json   job.sh   stop                                        of a job of Slurm
     queue.json                                                        while it waits for its turn

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from gpu_engine.events.frequent import EventOrBatch
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.run_reader import RunReader
+from gpu_engine.events.reader import RunReader
+from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView
 from gpu_engine.runs import job
 from gpu_engine.runs.folder import Run
@@ -43,14 +43,14 @@ class Follower:
         said about now, such as whether a rank stands still."""
         return self._reader.behind()
 
-    def poll(self, *, budget: float = 0.05) -> list[tuple[int, EventOrBatch]]:
+    def poll(self, *, budget: float = 0.05) -> list[tuple[int, Event]]:
         """Read the state and new events, fold the events into `view`, and return them with their
         ranks. Stops after about `budget` seconds, or when there are no more."""
         self.state = self.run.state()
         self._find_ranks()
-        fresh = [(rank, told) for rank, each in self._reader.read(budget) for told in each]
-        for rank, told in fresh:
-            self.view.fold_batch(rank, told)
+        fresh = [(rank, event) for rank, events in self._reader.read(budget) for event in events]
+        for rank, event in fresh:
+            self.view.fold(rank, event)
         return fresh
 
     def wait(self, seconds: float) -> None:

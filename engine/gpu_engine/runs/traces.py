@@ -94,5 +94,5 @@ def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float 
 
 def _read(tails: dict[int, Tail], view: RunView) -> None:
     for rank, tail in tails.items():
-        for told in tail.read_many():
-            view.fold_batch(rank, told)
+        for event in tail.read():
+            view.fold(rank, event)

@@ -14,7 +14,6 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs import waiting
-from gpu_engine.runs.downsampling import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.runs.state import Notice
 from gpu_engine.supervisor import (
@@ -198,7 +197,6 @@ class Supervisor:
         self.watch = hang_watch.Watch(self.run, self.hang_timeout, attempt.nccl_at)
         devices = attempt.devices = DeviceRecord(self.run, self.plan.source,
                                                  claim.devices_of(self.plan))
-        digests = Digests()
         if not self.is_task:
             attempt.left = left_running.LeftRunning()
         while attempt.going_on:
@@ -206,7 +204,6 @@ class Supervisor:
             self._handle(attempt, self._wait(attempt))
             self._check(attempt)
             devices.sample()
-            digests.update(map(self.run.events, attempt.events))
         devices.close()
         if attempt.left is not None and attempt.left.rest and not attempt.forced:
             scripts.warn(self.run, attempt.children[0].ranks[0], "the command has left running "

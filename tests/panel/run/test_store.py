@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.events.decode import BadEvent, from_dict
+from gpu_engine.events.reader import BadEvent
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.run.store import RunStore
@@ -62,7 +62,7 @@ events = st.builds(lambda kind, more: {"t": T0, "kind": kind} | more, st.sampled
 
 def event_of(line: dict[str, object]) -> Event | None:
     try:
-        return from_dict(line)
+        return event_lines.from_dict(line)
     except BadEvent:
         return None
 

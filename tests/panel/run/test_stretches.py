@@ -1,8 +1,7 @@
-"""Frequent events are decoded and folded many at a time: the result is that of one by one."""
+"""Frequent events are folded many at a time: the result is that of one by one."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,13 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
-from gpu_engine.events.frequent import (
-    EventBatch,
-    MemoryLine,
-    PhaseLine,
-    StepLine,
-    TimeLine,
-    grouped,
-)
-from gpu_engine.events.reader import Tail
+from gpu_engine.events.reader import decoded
 from gpu_engine.events.writer import encode
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.compare.curve import AXES, LOSS, RunCurve
 from gpu_panel.run.store import RunStore
 
-from ... import event_lines
 from ...events import kinds
 from ..run_kit import T0
 
@@ -137,17 +127,11 @@ def compare(one: RunStore, many: RunStore) -> None:
 @settings(deadline=None, max_examples=50)
 def test_a_file_read_in_stretches_is_the_file_read_event_by_event(told, at, cut):
     """Whatever the events, and however much is read at a time."""
-    whole = [event for each in told for event in each]
-    for i, event in enumerate(whole):
-        object.__setattr__(event, "t", T0 + at[i % len(at)])
-    lines = [encode(event).rstrip(b"\n") for event in whole]
-    plain, one, many = Tail(Path("/nowhere")), store(), store()
-    for line in lines:
-        event = plain._parse(line)
-        assert event is not None
+    whole, one, many = _read_again(told, at), store(), store()
+    for event in whole:
         one.fold([(0, [event])])
     for begin, end in zip([0, *sorted(cut)], [*sorted(cut), None], strict=True):
-        many.fold([(0, grouped(lines[begin:end], plain._parse))])
+        many.fold([(0, whole[begin:end])])
     compare(one, many)
 
 
@@ -155,79 +139,20 @@ def test_a_file_read_in_stretches_is_the_file_read_event_by_event(told, at, cut)
     [LOSS, "learning rate", "eval x"]), st.none() | st.integers(1, 64))
 @settings(deadline=None, max_examples=50)
 def test_a_compared_curve_made_in_stretches_is_the_same(told, at, name, batch):
-    whole = [event for each in told for event in each]
-    for i, event in enumerate(whole):
-        object.__setattr__(event, "t", T0 + at[i % len(at)])
-    one, many = RunCurve(name), RunCurve(name)
+    whole, one, many = _read_again(told, at), RunCurve(name), RunCurve(name)
     if batch:
         whole.insert(0, schema.Schedule(None, None, None, None, None, batch))
-    lines, plain = [encode(event).rstrip(b"\n") for event in whole], Tail(Path("/nowhere"))
-    for line in lines:
-        one.add(0, plain._parse(line))
-    for each in grouped(lines, plain._parse):
-        many.add(0, each)
+    for event in whole:
+        one.add(0, [event])
+    many.add(0, whole)
     assert list(one.names) == list(many.names)
     for axis in AXES:
         same(one.over(axis), many.over(axis))
 
 
-@given(events, st.integers(0, 4000), st.binary(max_size=5))
-@settings(deadline=None, max_examples=50)
-def test_a_file_that_ends_anywhere_loses_what_was_cut_off(tmp_path_factory, told, at, torn):
-    path = tmp_path_factory.mktemp("t") / "e"
-    path.write_bytes(b"".join(encode(event) for each in told for event in each)[:at] + torn)
-    one, many, plain, fast = store(), store(), Tail(path), Tail(path)
-    one.fold([(0, plain.read(1 << 30))])
-    while each := fast.read_many(1 << 12):
-        many.fold([(0, each)])
-    compare(one, many)
-    assert plain.skipped == fast.skipped
-
-
-words = st.sampled_from(
-    ["1", "-1", "0", "-0", "1.5", "1e400", "-1e400", "5e-324", "null", "true", '"NaN"', "NaN",
-     '"Infinity"', '"x"', "[]", "{}", "[1,2.5]", '["NaN",1]', "[null]", '"\\ud800"', "01",
-     str(1 << 60), str((1 << 60) - 1), "1" * 30, "1" * 400, "-" + "1" * 30, "[[1]]"])
-
-
-@given(st.sampled_from(["step", "memory", "phase", "step_time"]), st.lists(st.tuples(
-    st.sampled_from(["t", "step", "n", "lr", "skipped", "loss", "losses", "loss_min", "rss",
-                     "gpu_peak", "phase",
-                     "since", "done", "detail", "seconds", "wait", "workers", "x", "kind"]),
-    words), max_size=5), st.booleans())
-def test_what_is_decoded_fast_is_what_the_plain_parser_finds(kind, fields, known):
-    """Also of lines that are no events, or have a field twice."""
-    own = '"t":1,' + {"step": '"step":4,', "memory": "", "phase": '"phase":"data",',
-                      "step_time": '"step":4,"n":2,"seconds":1.5,'}[kind]
-    line = ("{" + (own if known else "") + f'"kind":"{kind}"'
-            + "".join(f',"{name}":{word}' for name, word in fields) + "}").encode()
-    plain = Tail(Path("/nowhere"))
-    event, found = plain._parse(line), grouped([line], plain._parse)
-    if not (found and isinstance(found[0], EventBatch)):
-        assert repr(found) == repr([event] if event is not None else [])
-        return
-    assert event is not None
-    (one,) = (found[0].steps + found[0].memory + found[0].phases
-              + found[0].times)
-    assert {name: repr(getattr(one, name)) for name in one.__struct_fields__} == {
-        name: repr(getattr(event, name)) for name in one.__struct_fields__}
-
-
-def test_the_fast_lines_have_every_field_of_their_events():
-    """Else every line with the new field would be read slowly."""
-    from dataclasses import fields
-
-    for line, kind in ((StepLine, schema.Step), (MemoryLine, schema.Memory),
-                       (PhaseLine, schema.Phase), (TimeLine, schema.StepTime)):
-        assert set(line.__struct_fields__) == {f.name for f in fields(kind)} - {"others"}
-    common = [event_lines.line("step", {"step": 9, "lr": None, "skipped": 0, "n": 2, "loss": 1.0,
-                                        "losses": [1.0, "NaN"]}),
-              encode(schema.Memory(5, (1, None))), encode(schema.Phase("data", 1.0, 10))]
-    (batch,) = grouped(common, lambda line: pytest_fail(line))
-    assert isinstance(batch, EventBatch)
-    assert (len(batch), batch.at_step, len(batch.odd)) == (3, 10, 1)
-    assert json.loads(common[0])["losses"] == [1.0, "NaN"]
-
-
-def pytest_fail(line: bytes) -> None:
-    raise AssertionError(line)
+def _read_again(told: list[list[schema.Event]], at: list[float]) -> list[schema.Event]:
+    """The events as a reader has them, at these times."""
+    whole = [event for each in told for event in each]
+    for i, event in enumerate(whole):
+        object.__setattr__(event, "t", T0 + at[i % len(at)])
+    return [decoded(encode(event)) for event in whole]

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from gpu_engine.events import schema
-from gpu_engine.events.decode import number
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import EventWriter
 from gpu_engine.worker.rank import current, record_writer
@@ -37,7 +36,7 @@ def test_losses_of_every_step_with_nan_and_inf(rec: Recorder, tmp_path: Path) ->
     (event,) = lines(tmp_path / "r.jsonl")
     assert event["n"] == 4
     assert event["step"] == 4
-    back = [number(x) for x in event["losses"]]
+    back = [float(x) for x in event["losses"]]
     assert back[0] == 1.5
     assert math.isnan(back[1])
     assert math.isinf(back[2])

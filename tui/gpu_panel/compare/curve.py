@@ -8,7 +8,6 @@ from operator import itemgetter
 
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
-from gpu_engine.events.frequent import EventOrBatch, StepLine
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.state import State
 from gpu_panel.charts.series import RankSeries
@@ -80,12 +79,21 @@ class RunCurve:
         if not state.attempts:
             self._began[1] = state.started or state.created
 
-    def add(self, rank: int, event: EventOrBatch) -> None:
-        """Add what an event says, or a batch of them, in the order of the rank's file."""
-        at = self._ranks.setdefault(rank, _Rank())
-        if not isinstance(event, Event):
-            self._stepped(rank, at, event.steps)
-        elif isinstance(event, schema.Start):
+    def add(self, rank: int, events: Iterable[Event]) -> None:
+        """Add what events say, in the order of the rank's file."""
+        at, steps = self._ranks.setdefault(rank, _Rank()), list[schema.Step]()
+        for event in events:
+            if isinstance(event, schema.Step):
+                if event.n:
+                    steps.append(event)
+            elif isinstance(event, schema.Start | schema.Schedule | schema.Eval | schema.Metric):
+                self._stepped(rank, at, steps)
+                steps = []
+                self._other(rank, at, event)
+        self._stepped(rank, at, steps)
+
+    def _other(self, rank: int, at: _Rank, event: Event) -> None:
+        if isinstance(event, schema.Start):
             at.attempt, at.last = event.attempt or 1, None
             self._began.setdefault(at.attempt, event.t)
             for series in (self._steps, self._examples):
@@ -93,15 +101,12 @@ class RunCurve:
         elif isinstance(event, schema.Schedule):
             if event.batch and event.batch != at.batch:
                 at.has_batch(event.first_step, event.batch)
-        elif isinstance(event, schema.Step):
-            if event.n:
-                self._stepped(rank, at, (event,))
         elif isinstance(event, schema.Eval):
             self._named(rank, event.t, event.step, event.values, "eval ")
         elif isinstance(event, schema.Metric):
             self._named(rank, event.t, event.step, event.values, "")
 
-    def _stepped(self, rank: int, at: _Rank, events: Sequence[schema.Step | StepLine]) -> None:
+    def _stepped(self, rank: int, at: _Rank, events: Sequence[schema.Step]) -> None:
         for event in events if len(self.names) < MOST_NAMES else ():
             for name, field in _OF_STEPS.items():
                 if name not in self.names and getattr(event, field) is not None:

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.events.frequent import EventOrBatch
 from gpu_engine.events.paths import ranks_with_files
-from gpu_engine.events.run_reader import RunReader
+from gpu_engine.events.reader import RunReader
+from gpu_engine.events.schema import Event
 from gpu_engine.events.view import RunView
 from gpu_engine.runs import compare
 from gpu_engine.runs.compare import Figures, RunFacts
@@ -83,7 +83,7 @@ class Compared:
         self.curve.learn(self.state)
         return self.state != before
 
-    def read(self, seconds: float) -> list[tuple[int, list[EventOrBatch]]]:
+    def read(self, seconds: float) -> list[tuple[int, list[Event]]]:
         """New events of its ranks. Blocks."""
         try:
             self._reader.add(ranks_with_files(self.run.path))
@@ -91,12 +91,12 @@ class Compared:
             return []
         return self._reader.read(seconds, _PIECE)
 
-    def fold(self, fresh: Iterable[tuple[int, list[EventOrBatch]]]) -> None:
-        for rank, each in fresh:
-            for told in each:
-                self.view.fold_batch(rank, told)
-                if rank < CURVED:
-                    self.curve.add(rank, told)
+    def fold(self, fresh: Iterable[tuple[int, list[Event]]]) -> None:
+        for rank, events in fresh:
+            for event in events:
+                self.view.fold(rank, event)
+            if rank < CURVED:
+                self.curve.add(rank, events)
 
 
 class CompareStore(Followed):
@@ -154,7 +154,7 @@ class CompareStore(Followed):
     def live(self) -> bool:
         return any(one.live for one in self.runs)
 
-    def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[EventOrBatch]]]]], bool]:
+    def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[Event]]]]], bool]:
         """(new events of each run, whether a state has changed). Blocks: called in a thread."""
         now = time.monotonic()
         changed = False

@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_engine.events import schema
-from gpu_engine.events.frequent import StepLine
-from gpu_engine.events.run_reader import RunReader
-from gpu_engine.events.schema import Event
+from gpu_engine.events.reader import RunReader
 from gpu_panel.charts.series import RankSeries
 
-StepEvent = schema.Step | schema.Other | StepLine
+StepEvent = schema.Step | schema.Other
 
 
 def add(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
@@ -48,14 +46,15 @@ def zoom_series(reader: RunReader, first: int, last: int) -> RankSeries | None:
     if told is None:
         return None
     series = RankSeries()
-    for rank, each in told.items():
-        for one in each:
-            if isinstance(one, schema.Start):
-                series.begin(rank, one.attempt)
-                continue
-            steps = ([one] if isinstance(one, schema.Step) else []) if isinstance(one, Event) \
-                else one.steps
-            near = [e for e in steps if e.n and e.step >= first and e.step - e.n < last]
-            if near:
+    for rank, events in told.items():
+        near: list[schema.Step] = []
+        for event in events:
+            if isinstance(event, schema.Start):
                 add(series, rank, near)
+                near = []
+                series.begin(rank, event.attempt)
+            elif isinstance(event, schema.Step) and event.n and event.step >= first \
+                    and event.step - event.n < last:
+                near.append(event)
+        add(series, rank, near)
     return series

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
-from gpu_engine.events.frequent import StepLine
 from gpu_engine.events.rank_view import RankView
 
 FINE, COARSE = 512, 128
@@ -57,7 +56,7 @@ class Recorded:
             if rank in values.ranks:
                 values.began.add(rank)
 
-    def stepped(self, rank: int, told: Sequence[schema.Step | StepLine]) -> None:
+    def stepped(self, rank: int, told: Sequence[schema.Step]) -> None:
         steps, times = [e.step for e in told], [e.t for e in told]
         before, self._stepped[rank] = self._stepped.get(rank), times[-1]
         columns = {key: [getattr(e, field) for e in told] for key, field in _OF_STEPS.items()}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,17 +19,13 @@ from gpu_engine.common.series import Series
 from gpu_engine.diagnose import device_times, verdicts
 from gpu_engine.diagnose.device_verdicts import Verdict
 from gpu_engine.events import schema
-from gpu_engine.events.frequent import EventBatch, EventOrBatch, MemoryLine, StepLine
 from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.reader import Tail
-from gpu_engine.events.run_reader import RunReader
+from gpu_engine.events.reader import RunReader, Tail
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import RunView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import downsampling
 from gpu_engine.runs.folder import AttemptRecord, Run, State
-from gpu_panel import readonly
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import Followed
 from gpu_panel.run import losses, recorded
@@ -66,7 +61,7 @@ class MemorySeries:
     """Over all ranks and devices, for the band."""
 
     def add(self, rank: int, seconds: Sequence[int],
-            events: Sequence[schema.Memory | MemoryLine]) -> None:
+            events: Sequence[schema.Memory]) -> None:
         for name, into in (("gpu_allocated", self.allocated), ("gpu_peak", self.peak),
                            ("gpu_reserved", self.reserved)):
             each = [getattr(event, name) for event in events]
@@ -134,7 +129,6 @@ class RunStore(Followed):
         """Host → the file of its devices' figures."""
         self._seen: Look | None = None
         self._changed = asyncio.Event()
-        self._digested = False
         self._looked = -math.inf
         """When the state was read last, monotonic seconds."""
 
@@ -196,18 +190,7 @@ class RunStore(Followed):
             self.caught_up = True
             self._note_change()
         live = self.state is None or self.state.live
-        if not live:
-            await self._digest()
         return DONE_EVERY if not live else LIVE_EVERY if len(self.ranks) <= MANY else MANY_EVERY
-
-    async def _digest(self) -> None:
-        """Once a run that has ended was read, have the digest made that a long one may lack, so
-        that it opens faster the next time."""
-        if not self._digested and not readonly.on:
-            self._digested = True
-            making = await asyncio.to_thread(downsampling.make_missing, self.run.path)
-            if making is not None:
-                threading.Thread(target=making.wait, daemon=True).start()
 
     def zoom_series(self, first: int, last: int) -> RankSeries | None:
         """The losses of these steps one by one; None if there are too many. Blocks."""
@@ -249,57 +232,56 @@ class RunStore(Followed):
 
     # --- folding --------------------------------------------------------------------------------
 
-    def fold(self, fresh: Iterable[tuple[int, Sequence[EventOrBatch]]]) -> None:
+    def fold(self, fresh: Iterable[tuple[int, Sequence[Event]]]) -> None:
         """Take in events: for each rank a list in the order in which they were written."""
-        for rank, each in fresh:
-            for told in each:
-                view = self.view.fold_batch(rank, told)
-                if not isinstance(told, Event):
-                    self._batch(rank, told)
-                elif isinstance(told, schema.Step):
-                    self._step(rank, told)
-                elif isinstance(told, schema.Memory):
-                    self._memory(rank, (told,))
-                elif isinstance(told, schema.Metric):
-                    self.recorded.named(recorded.LOGGED, view, told)
-                elif isinstance(told, schema.Eval):
-                    self.recorded.named(recorded.EVALUATED, view, told)
-                    self.moments.evaluated(told)
-                elif isinstance(told, schema.Checkpoint):
-                    self.moments.saved(told)
-                elif isinstance(told, schema.Start):
-                    self.clock.begun(told.attempt or 1, told.t)
-                    self.moments.begun(told)
-                    self.recorded.begin(rank)
-                    for series in (self.loss, *(o.loss for o in self.others.values())):
-                        series.begin(rank, view.attempt)
+        for rank, events in fresh:
+            steps, memory = list[schema.Step](), list[schema.Memory]()
+            for event in events:
+                view = self.view.fold(rank, event)
+                if isinstance(event, schema.Step):
+                    steps.append(event)
+                elif isinstance(event, schema.Memory):
+                    memory.append(event)
+                elif not isinstance(event, schema.Phase | schema.StepTime):
+                    self._many(rank, steps, memory)
+                    steps, memory = [], []
+                    self._other(view, event)
+            self._many(rank, steps, memory)
         self._forget_attempt()
+
+    def _other(self, view: RankView, event: Event) -> None:
+        if isinstance(event, schema.Metric):
+            self.recorded.named(recorded.LOGGED, view, event)
+        elif isinstance(event, schema.Eval):
+            self.recorded.named(recorded.EVALUATED, view, event)
+            self.moments.evaluated(event)
+        elif isinstance(event, schema.Checkpoint):
+            self.moments.saved(event)
+        elif isinstance(event, schema.Start):
+            self.clock.begun(event.attempt or 1, event.t)
+            self.moments.begun(event)
+            self.recorded.begin(view.rank)
+            for series in (self.loss, *(o.loss for o in self.others.values())):
+                series.begin(view.rank, view.attempt)
 
     def _forget_attempt(self) -> None:
         """Forget how the ranks ended in an earlier attempt, once a new one has started."""
         if self.state is not None and self.state.live:
             self.view.begin_attempt(self.state.attempt)
 
-    def _batch(self, rank: int, told: EventBatch) -> None:
-        if told.steps:
-            losses.add(self.loss, rank, told.steps)
-            self._stepped(rank, told.steps)
-        if told.memory:
-            self._memory(rank, told.memory)
-
-    def _step(self, rank: int, event: schema.Step) -> None:
-        for index, other in (event.others or {}).items():
-            found = self.others.get(index)
-            if found is None:
-                found = self.others[index] = OtherOptimizer((other.name or str(index))[:40])
-                self.others = dict(sorted(self.others.items()))
-            losses.add(found.loss, rank, (other,))
-        if event.n != 0:  # 0: only other optimizers have stepped
-            losses.add(self.loss, rank, (event,))
-            self._stepped(rank, (event,))
-
-    def _stepped(self, rank: int, events: Sequence[schema.Step | StepLine]) -> None:
-        self.recorded.stepped(rank, events)
-
-    def _memory(self, rank: int, events: Sequence[schema.Memory | MemoryLine]) -> None:
-        self.memory.add(rank, [int(self.clock.seconds(e.t) or 0) for e in events], events)
+    def _many(self, rank: int, steps: Sequence[schema.Step], memory: Sequence[schema.Memory]
+              ) -> None:
+        """Add what is frequent, many at a time: so a point costs no call of its own."""
+        for event in steps:
+            for index, other in (event.others or {}).items():
+                found = self.others.get(index)
+                if found is None:
+                    found = self.others[index] = OtherOptimizer((other.name or str(index))[:40])
+                    self.others = dict(sorted(self.others.items()))
+                losses.add(found.loss, rank, (other,))
+        steps = [event for event in steps if event.n]  # 0: only other optimizers have stepped
+        if steps:
+            losses.add(self.loss, rank, steps)
+            self.recorded.stepped(rank, steps)
+        if memory:
+            self.memory.add(rank, [int(self.clock.seconds(e.t) or 0) for e in memory], memory)

@@ -24,7 +24,6 @@ from gpu_engine.remote.run.link import Link, Status
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.remote.run.verdict import End
 from gpu_engine.runs import leftovers
-from gpu_engine.runs.downsampling import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 
 WAKE = 8.0
@@ -183,14 +182,12 @@ class Span:
         self.seen = dict.fromkeys(self.links, Status())
         for one in self.links.values():
             one.start()
-        digests = Digests()
         while not self._finished():
             self._news.wait(0.2)
             self._news.clear()
             for name in self.links:
                 self._update(name)
             self._decide()
-            digests.update(self.run.events(r) for part in self.parts.values() for r in part.ranks)
         for name, one in self.links.items():
             seen = self.seen[name]
             self.over.setdefault(name, End(seen.state, lost=seen.broken or "it was given up"))

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from gpu_engine.common import paths
-from gpu_engine.events import run_reader
+from gpu_engine.events import reader
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Cause, Run
 from gpu_panel.charts.dots import DotsView
@@ -36,7 +36,7 @@ def readers(monkeypatch) -> list[str]:
     """The ids of the runs for whose ranks a reader was made."""
     made: list[str] = []
 
-    class Counted(run_reader.RunReader):
+    class Counted(reader.RunReader):
         def __init__(self, run, *more):
             made.append(run.name)
             super().__init__(run, *more)

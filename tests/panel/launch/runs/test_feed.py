@@ -13,7 +13,7 @@ import pytest
 
 from gpu_engine.common import paths, procs
 from gpu_engine.common.files import write_json
-from gpu_engine.events import reader, run_reader
+from gpu_engine.events import reader
 from gpu_engine.runs import disk_room, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
@@ -157,8 +157,8 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
 
 def test_nobody_stands_still_while_the_past_is_read(home, monkeypatch):
     """A long run that is listed for the first time: its last figures are read only later."""
-    read = run_reader.RunReader.read  # a look reads for some time, here one piece
-    monkeypatch.setattr(run_reader.RunReader, "read",
+    read = reader.RunReader.read  # a look reads for some time, here one piece
+    monkeypatch.setattr(reader.RunReader, "read",
                         lambda self, seconds: read(self, 0.0, 1 << 18))
     run, lock = create_run("toy", "", PLAN)
     try:
