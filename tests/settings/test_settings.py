@@ -106,7 +106,7 @@ def test_colours(home: Path, env, terminal, setting, wanted):
 
 def test_the_doctor_is_coloured_only_where_it_may_be(home: Path, monkeypatch: pytest.MonkeyPatch):
     from gpu_engine.doctor import checks
-    from gpu_engine.doctor.records import ok
+    from gpu_engine.doctor.machine import ok
 
     monkeypatch.setattr(checks, "every", lambda hosts: [checks.Check("x", lambda: [ok("well")])])
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -41,6 +41,7 @@ _GONE = {"attach": "for pdb, start the ranks in your own terminal: python train.
          "empty": "removed runs are deleted at once",
          "--removed": "removed runs are deleted at once, and nothing lists them",
          "--for-good": "it is always for good; --yes removes without asking",
+         "--hosts": "gpu-engine hosts check asks whether each can be used",
          "--rename": "gpu-engine presets lists the files of presets: mv renames one",
          "--duplicate": "gpu-engine presets lists the files of presets: cp copies one",
          "--delete": "gpu-engine presets lists the files of presets: rm deletes one",

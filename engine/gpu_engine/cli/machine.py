@@ -128,9 +128,8 @@ _LOOKS = {"ok": ("ok     ", "green"), "note": ("note   ", "yellow"), "problem": 
 
 
 @click.command()
-@click.option("--hosts", is_flag=True, help="Also ask the hosts of hosts.toml, over ssh.")
 @for_scripts
-def doctor(hosts: bool, as_json: bool) -> None:
+def doctor(as_json: bool) -> None:
     """Say what is installed, found, missing and broken on this machine, and what to type about it.
 
     Each line is ok, a note or a problem; what to type stands below it. Ends with 1 where there is a
@@ -140,7 +139,7 @@ def doctor(hosts: bool, as_json: bool) -> None:
     from gpu_engine.doctor import checks
 
     told: list[dict[str, str | None]] = []
-    for name, findings in checks.examine(checks.every(hosts=hosts)):
+    for name, findings in checks.examine(checks.every()):
         for number, f in enumerate(findings):
             told.append({"check": name, "level": f.level, "text": f.text, "cure": f.cure})
             if not as_json:
