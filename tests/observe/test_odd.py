@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.observe import identity
-from gpu_engine.plan.processes import HOOK
+from gpu_engine.plan.own_command import HOOK
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 

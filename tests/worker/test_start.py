@@ -17,7 +17,7 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.network_interface import interface_to
+from gpu_engine.common.ports import interface_to
 from gpu_engine.worker.rank import failures, store
 from gpu_engine.worker.rank.failures import Failures, PeerLost, blame
 from gpu_engine.worker.rank.identity import Identity, first_host, identify

@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 def presets(name: str | None, as_json: bool, list_keys: bool) -> None:
     """List the presets and their files, or print NAME's."""
     from gpu_engine.spec import presets as files
-    from gpu_engine.spec.key_docs import docs
+    from gpu_engine.spec.catalog import key_docs
     from gpu_engine.spec.schema import keys
     from gpu_engine.spec.write import to_dict
 
     if list_keys:
         for key in keys().values():
             default = values.show(key.default)
-            default = f"; unless given: {default}" if default else ""
-            echo(f"{key.dotted}: {values.describe(key.kind)}{default}\n    {docs()[key.dotted]}")
+            echo(f"{key.dotted}: {values.describe(key.kind)}"
+                 + (f"; unless given: {default}" if default else ""))
+            echo(f"    {key_docs()[key.dotted]}")
     elif name is None:
         _list(as_json)
     else:

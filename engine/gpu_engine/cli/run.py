@@ -142,7 +142,7 @@ def plan(choice: SpecChoice, as_json: bool, grid: tuple[str, ...], repeat: int) 
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
     from gpu_engine.launching.launcher import prepare
-    from gpu_engine.plan.command_line import typed
+    from gpu_engine.plan.build import typed
 
     if grid or repeat > 1:
         show(members_of(choice, grid, repeat), choice, as_json=as_json)

@@ -13,9 +13,10 @@ import click
 
 from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, for_scripts, in_json, table
-from gpu_engine.common import exit_status, units
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
+from gpu_engine.common.procs import describe_exit
 
 if TYPE_CHECKING:
     from gpu_engine.events.rank_view import RankView
@@ -142,7 +143,7 @@ def _processes(state: State) -> list[str]:
         out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}{other}  "
                          f"{a.reason or ''}").rstrip())
     if state.state not in ("completed", "stopped"):
-        out += [f"rank {p.rank}  pid {p.pid}  {exit_status.describe(p.exit)}"
+        out += [f"rank {p.rank}  pid {p.pid}  {describe_exit(p.exit)}"
                 for p in state.processes if p.exit is not None]
     return out
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from gpu_engine.common import paths, units
-from gpu_engine.common.ask_program import answer
 from gpu_engine.common.clean import clean
-from gpu_engine.common.version import version
+from gpu_engine.common.programs import answer, version
 from gpu_engine.devices import discover, host, sampler
 from gpu_engine.devices.records import HARDWARE_REASONS, Inventory, Sample
 from gpu_engine.interpreters import candidates, choose

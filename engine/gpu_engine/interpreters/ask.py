@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import open_file
-from gpu_engine.common.torch_words import torch_words
+from gpu_engine.common.floors import torch_words
 
 _ASK = """
 import sys

@@ -14,7 +14,6 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from gpu_engine.common import floors, paths
@@ -206,6 +205,8 @@ def _torch_here() -> str:
 
 def extra(name: str) -> str:
     """What to type so that gpu-panel has what this extra of it needs."""
+    from importlib import metadata  # late: it is slow, and few exports need it
+
     try:
         needed = metadata.requires("gpu-panel") or []
     except metadata.PackageNotFoundError:  # started out of its folder

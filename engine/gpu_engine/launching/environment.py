@@ -6,8 +6,7 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from gpu_engine.common.git import git
-from gpu_engine.common.version import version
+from gpu_engine.common.programs import git, version
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import torch_build
 from gpu_engine.plan.records import LaunchPlan

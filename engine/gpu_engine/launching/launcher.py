@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import open_inside
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
-from gpu_engine.interpreters import choose
-from gpu_engine.interpreters.choose import Chosen
 from gpu_engine.launching import environment, logind, notifier, preflight
 from gpu_engine.launching.queue_warning import overtaken
 from gpu_engine.plan.build import resolve
@@ -30,6 +29,9 @@ from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
 from gpu_engine.spec.write import to_toml
+
+if TYPE_CHECKING:
+    from gpu_engine.interpreters.choose import Chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,11 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             raise
         none_free = f"it can't start now: {err}"  # the plan is of the first devices
     checked = check(spec, inventory)
-    taken = choose.of_spec(spec, near or cwd) if for_here else None
+    taken = None
+    if for_here:
+        from gpu_engine.interpreters import choose  # no list of runs needs it
+
+        taken = choose.of_spec(spec, near or cwd)
     # Devices that were chosen here, or by the queue, were free a moment ago.
     problems, warnings = preflight.judge(
         spec, inventory, cwd, taken,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpu_engine.common.files import size_of
-from gpu_engine.common.own_programs import own_program
+from gpu_engine.common.programs import own_program
 from gpu_engine.events.downsample import Digester
 from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_with_files
 from gpu_engine.runs import trust

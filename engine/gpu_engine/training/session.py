@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
-from gpu_engine.spec.steps import parse_steps
+from gpu_engine.spec.schema import parse_steps
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
 from gpu_engine.training.division import known_division

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Mapping
 
-from gpu_engine.common.own_programs import own_program
-from gpu_engine.common.readable import readable
+from gpu_engine.common.procs import readable
+from gpu_engine.common.programs import own_program
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.probe.messages import HEAD, Broken, Discover, Found, Reply, Request, pack
 from gpu_engine.devices.records import Inventory

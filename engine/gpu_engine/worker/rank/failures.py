@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.nccl import own_fault
+from gpu_engine.common.errors import UserError, own_fault
 from gpu_engine.worker.rank.store import Store
 
 _LINGER = 3.0

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.network_interface import address_of, interface_to
+from gpu_engine.common.ports import address_of, interface_to
 from gpu_engine.worker.rank.failures import first_line
 from gpu_engine.worker.rank.identity import Identity
 from gpu_engine.worker.rank.process_group import Group
