@@ -185,7 +185,7 @@ def main(argv: list[str] | None = None) -> None:
 def _in_a_process(name: str, rounds: int) -> dict[str, Any]:
     """What rank 0 has measured; another one does the same at the same time, if there is one."""
     from gpu_engine.common.ports import free_port
-    from gpu_engine.plan.processes import HOOK
+    from gpu_engine.plan.own_command import HOOK
 
     ranks, port = 2 if name.startswith("DDP") else 1, str(free_port())
     with tempfile.TemporaryDirectory() as folder:

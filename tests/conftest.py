@@ -21,7 +21,7 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.interpreters import ask
-from gpu_engine.interpreters.build import Build
+from gpu_engine.interpreters.ask import Build
 from gpu_engine.runs import folder as runs
 
 # Asserts in these shared modules should also show what was compared.

@@ -26,7 +26,7 @@ from .queue.kit import queue, state
 
 BIN = Path(sys.executable).parent
 ROOTS = (Path(gpu_engine.__file__).parent, Path(gpu_panel.__file__).parent)
-STARTED = {"common/own_programs.py", "remote/reach/setup/install_there.py"}
+STARTED = {"common/programs.py", "remote/reach/setup/install_there.py"}
 """Where `sys.executable` is started: by the one function, and by a program that is sent to a host,
 whose shell is in / there."""
 DECOYS = ("gpu_engine", "gpu_panel", "textual", "msgspec", "click", "getpass", "json", "torch",

@@ -20,7 +20,7 @@ SIGNALS = {"kill", "killpg", "pidfd_send_signal", "pthread_kill", "send_signal",
            "tgkill", "send"}
 MODULES = {"os", "subprocess", "signal", "procs", "asyncio"}
 
-OURS = "our own program, by common/own_programs.py"
+OURS = "our own program, by common/programs.py"
 TOOL = "a tool of the system by a fixed name, with words of ours"
 PLANNED = "what a person launches: the plan that was made of it in this process or its launcher"
 CHOSEN = "an interpreter that the person has chosen or that is chosen at a launch"
@@ -29,9 +29,8 @@ CHILD = "a child that this process has started and not yet reaped"
 ITSELF = "this process"
 
 MAY_START = {
-    "engine/gpu_engine/common/git.py": TOOL,
     "engine/gpu_engine/devices/probe.py": OURS,
-    "engine/gpu_engine/common/ask_program.py": TOOL,
+    "engine/gpu_engine/common/programs.py": TOOL,
     "engine/gpu_engine/remote/reach/channel.py": HOSTS,
     "engine/gpu_engine/remote/reach/setup/install_there.py":
         "a program of its own, sent to a host that a person sets up",

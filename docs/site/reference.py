@@ -15,7 +15,8 @@ import click
 
 from gpu_engine.cli import cli
 from gpu_engine.common import values
-from gpu_engine.spec import key_docs, schema
+from gpu_engine.spec import schema
+from gpu_engine.spec.catalog import key_docs
 from gpu_panel import keys
 from gpu_panel.__main__ import main as panel
 
@@ -78,7 +79,7 @@ def spec() -> str:
              "same. What is not given has its default. With a command of your own, a key with "
              "another value than its default is refused unless it reaches the command "
              "([scripts.md](scripts.md#what-runs)).\n"]
-    told = key_docs.docs()
+    told = key_docs()
     for section, of in _by_section(schema.keys().values()):
         cls = schema.SECTIONS.get(section)
         parts.append(f"## {section or 'name'}\n")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -96,23 +94,6 @@ def test_it_comes_while_the_run_goes_on(home, tmp_path):
     assert process.wait() == 0
 
 
-def test_a_terminal_gets_a_table_in_its_place(home):
-    ours, theirs = pty.openpty()
-    done = subprocess.Popen([sys.executable, "-m", "gpu_engine", "run", "--devices", "cpu:0", "--",
-                             sys.executable, "-c", "print('from the script')"], stdout=theirs,
-                            stderr=theirs, env=os.environ | {"COLUMNS": "120"})
-    os.close(theirs)
-    said = b""
-    with contextlib.suppress(OSError):  # the end, on Linux
-        while part := os.read(ours, 4096):
-            said += part
-    os.close(ours)
-    assert done.wait() == 0
-    assert b"host GiB" in said
-    assert b"completed in" in said
-    assert b"from the script" not in said
-
-
 def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
     out = engine("run", "--json", "--devices", "cpu:0", "--set", "steps=3", "single")
     told = [json.loads(line) for line in out.stdout.splitlines()]
@@ -148,6 +129,7 @@ def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
     (["runs", "--removed"], "removed runs are deleted at once"),
     (["runs", "rm", "--for-good", "3f2a"], "--yes removes without asking"),
     (["presets", "nope"], "no preset"),
+    (["presets", "mine", "--delete"], "rm deletes one"),
     (["describe", "nope"], "expected module:Class"),
 ])
 def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):

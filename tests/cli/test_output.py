@@ -22,7 +22,6 @@ PRINTERS = {"echo", "secho", "confirm", "prompt", "progressbar", "pause", "style
 """click's."""
 MAY = {
     "engine/gpu_engine/cli/output.py": "the one place",
-    "engine/gpu_engine/cli/watch.py": "rich draws the table; each text in it is cleaned",
     "engine/gpu_engine/worker/start.py": "a rank: its output goes to its log",
     "engine/gpu_engine/worker/rank/recorder.py": "a rank",
     "engine/gpu_engine/worker/without_supervisor.py": "a rank",

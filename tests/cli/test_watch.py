@@ -17,14 +17,11 @@ class Told:
 
     def __init__(self, *states: State) -> None:
         self.state, *self._next = states
-        self.ranks = RunView().ranks
+        self.progress = RunView().progress
 
-    def poll(self, *, budget: float = 0.05) -> None:
+    def poll(self) -> None:
         if self._next:
             self.state = self._next.pop(0)
-
-    def wait(self, seconds: float) -> None:
-        """Here there is always something new."""
 
 
 def state(name, reason=None) -> State:
@@ -34,5 +31,8 @@ def state(name, reason=None) -> State:
 def test_why_a_live_run_can_not_be_followed_is_said_once(capsys):
     told = Told(state("running"), state("running", REASON), state("running", REASON),
                 state("running"), state("completed", "over"))
-    assert watch._plain(cast("Follower", told), lambda s: s.live).state == "completed"
+    progress = watch._Progress(cast("Follower", told))
+    for _ in range(4):
+        told.poll()
+        progress.show(live=told.state.live)
     assert capsys.readouterr().err == "gpu2 has not been reached since 12:00:00: no answer\n"

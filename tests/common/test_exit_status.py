@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpu_engine.common.exit_status import describe
+from gpu_engine.common.procs import describe_exit as describe
 
 
 @pytest.mark.parametrize(("code", "said"), [

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gpu_engine.common.masked import MASK, shown
+from gpu_engine.common.clean import MASK, shown
 from gpu_engine.launching.launcher import prepare, resume
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict

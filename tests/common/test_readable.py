@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from gpu_engine.common.readable import readable
+from gpu_engine.common.procs import readable
 
 
 @pytest.fixture

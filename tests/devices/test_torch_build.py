@@ -36,7 +36,7 @@ CUDA = CPU.replace("+cpu", "+cu130").replace("cuda: Optional[str] = None",
                                              "cuda: Optional[str] = '13.0'")
 ROCM = CPU.replace("+cpu", "+rocm7.0").replace("hip: Optional[str] = None",
                                                "hip: Optional[str] = '7.0.51831'")
-OLD = "__version__ = '2.2.0'\ndebug = False\ncuda = None\ngit_version = 'x'\n"
+OLD = "__version__ = '2.4.0'\ndebug = False\ncuda = None\ngit_version = 'x'\n"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def spec(python, *ids, command=None, **sections):
 
 
 @pytest.mark.parametrize(("said", "words"), [
-    (CPU, "torch 2.13.0+cpu is built for the processor alone"), (OLD, "torch 2.2.0 is"),
+    (CPU, "torch 2.13.0+cpu is built for the processor alone"), (OLD, "torch 2.4.0 is"),
     (ROCM, "built for AMD's ROCm 7.0.51831")])
 def test_it_is_refused_with_the_cure(environment, said, words):
     python = environment(said)

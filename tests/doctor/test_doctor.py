@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-from gpu_engine.doctor import folders
+from gpu_engine.doctor import user_files
 from gpu_engine.doctor.checks import Check, every, examine
-from gpu_engine.doctor.records import ok
+from gpu_engine.doctor.machine import ok
 from gpu_engine.spec import presets
 
 from ..command_line import called
@@ -28,7 +28,7 @@ def test_it_finds_what_is_broken_and_says_what_to_type(home: Path):
     out = called("doctor", "--json")
     said = json.loads(out.stdout)
     assert (out.returncode, said["ok"]) == (1, False)
-    assert {f["check"] for f in said["findings"]} == {c.name for c in every(hosts=False)}
+    assert {f["check"] for f in said["findings"]} == {c.name for c in every()}
     problems = {f["text"]: f["cure"] for f in said["findings"] if f["level"] == "problem"}
     assert [cure for text, cure in problems.items() if "batch.sice" in text] \
         == [f"$EDITOR {presets.own_folder() / 'mine.toml'}"]
@@ -70,9 +70,9 @@ def test_one_check_that_hangs_or_breaks_never_ends_the_others():
 def test_the_kind_of_a_file_system(tmp_path: Path, monkeypatch):
     there = [("/", "ext4"), (str(tmp_path), "xfs"), (str(tmp_path), "nfs4"),
              (f"{tmp_path}/a b", "tmpfs")]
-    monkeypatch.setattr(folders.psutil, "disk_partitions", lambda all: [
+    monkeypatch.setattr(user_files.psutil, "disk_partitions", lambda all: [
         SimpleNamespace(mountpoint=at, fstype=kind) for at, kind in there])
-    assert [folders.kind_of(tmp_path / p) for p in (".", "x", "a b/c", "../y")] == [
+    assert [user_files.kind_of(tmp_path / p) for p in (".", "x", "a b/c", "../y")] == [
         "nfs4", "nfs4", "tmpfs", "ext4"]
     there.clear()
-    assert folders.kind_of(tmp_path) is None
+    assert user_files.kind_of(tmp_path) is None

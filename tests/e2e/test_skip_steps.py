@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpu_engine.runs import folder
-from gpu_engine.spec.steps import parse_steps
+from gpu_engine.spec.schema import parse_steps
 from gpu_engine.training.data import permutation
 
 from ..command_line import called

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.interpreters import ask
-from gpu_engine.interpreters.build import Build
+from gpu_engine.interpreters.ask import Build
 
 from .environments import environment, torch_in
 

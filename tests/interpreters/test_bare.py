@@ -159,7 +159,6 @@ def test_without_torch_all_but_training_works(bare: Path, tmp_path: Path) -> Non
                 "python3 -m venv .venv && .venv/bin/python -m pip install torch makes an "
                 "environment here that has it")
     assert version.startswith("$ --version 0 gpu-engine, version ")
-    assert sentence in version
     assert presets.startswith("presets 0 ddp")
     assert plan.startswith("plan default --devices cpu:0 1")
     assert f"run.python: {sentence}; or name one that has it" in plan
@@ -167,7 +166,7 @@ def test_without_torch_all_but_training_works(bare: Path, tmp_path: Path) -> Non
     assert json.loads(devices.partition(" 0 ")[2])
     assert runs.startswith("runs 0 ")
     assert "width: int = 4" in task
-    assert sentence in panel
+    assert "gpu-panel, version " in panel
     *paths, imported = files.split()[1:]
     assert all(p.startswith(f"{bare.parents[1]}/lib/") for p in paths)
     assert imported == "False"

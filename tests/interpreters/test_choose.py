@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.interpreters import ask, candidates, choose, install, read
+from gpu_engine.interpreters import ask, candidates, choose
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.spec.read import from_dict
@@ -63,7 +63,7 @@ def test_the_first_with_torch_is_taken(kinds: list[str], own: bool) -> None:
                    "PATH": f"relative/bin:{top / 'one/bin'}::{top / 'two/bin'}", "HOME": str(top)}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ask, "inspect", look)
-            patch.setattr(read, "environment", look)
+            patch.setattr(ask, "environment", look)
             patch.chdir(top)
             chosen = choose.of_ranks(None, top / "work" / "a", environ)
         want = next((top / s for s, k in zip(SLOTS, kinds, strict=True) if k == "with"), None)
@@ -160,7 +160,7 @@ def test_the_command_is_that_of_the_installer(tmp_path, monkeypatch, file, text,
     python = str(tmp_path / "bin" / "python")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "executable", python)
-    assert install.extra("tensorboard") == said.format(python)
+    assert choose.extra("tensorboard") == said.format(python)
 
 
 def test_pip_is_not_named_where_it_would_refuse(tmp_path: Path, monkeypatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.interpreters.build import Build
+from gpu_engine.interpreters.ask import Build
 from gpu_engine.remote.reach.channel import open_channel
 from gpu_engine.remote.reach.protocol import Hello, Welcome
 from gpu_engine.remote.reach.records import Host

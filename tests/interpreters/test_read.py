@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.interpreters import ask, candidates, read
-from gpu_engine.interpreters.build import Build
+from gpu_engine.interpreters import ask, candidates
+from gpu_engine.interpreters.ask import Build
 from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
@@ -39,29 +39,29 @@ def test_its_files_say_what_the_interpreter_would(tmp_path: Path, monkeypatch) -
         with prefix.open("a") as file:
             file.write("version = {}.{}.{}\n".format(*sys.version_info))
         python = str(prefix.parent / "bin" / "python")
-        told = read.environment(python)
+        told = ask.environment(python)
         assert told == ask.inspect(python), prefix
     assert told.version == sys.version_info[:3]
-    assert read.environment(str(tmp_path / "plain/bin/python")).build \
+    assert ask.environment(str(tmp_path / "plain/bin/python")).build \
         == Build("2.13.0+rocm7.0", None, "7.0")
     monkeypatch.setenv("PYTHONPATH", f":relative:{tmp_path / 'elsewhere'}")
-    told = read.environment(str(tmp_path / "alone/bin/python"))
+    told = ask.environment(str(tmp_path / "alone/bin/python"))
     assert told.build is not None
     assert told.build.version == "2.12.0"
 
 
 def test_what_can_not_be_read_is_unknown(tmp_path: Path) -> None:
     python = str(tmp_path / "env" / "bin" / "python")
-    assert read.environment(python).problem == "there is no such interpreter"
+    assert ask.environment(python).problem == "there is no such interpreter"
     site = environment(tmp_path / "env")
     (tmp_path / "env" / "pyvenv.cfg").unlink()
     os.mkfifo(tmp_path / "env" / "pyvenv.cfg")
     os.mkfifo(site / "waits.pth")
-    assert read.environment(python) == ask.Seen(python)
+    assert ask.environment(python) == ask.Seen(python)
     (site / "torch-2.13.0.dist-info").mkdir()
-    assert "editable installation" in read.environment(python).sentence()
+    assert "editable installation" in ask.environment(python).sentence()
     (torch_in(site) / "version.py").write_bytes(b"\xff\0")
-    told = read.environment(python)
+    told = ask.environment(python)
     assert (told.has_torch, told.build) == (True, None)
 
 
@@ -83,12 +83,12 @@ def marker(home, tmp_path, monkeypatch) -> Path:
 DIGITS = "--set task.use=gpu_engine.tasks.digits:Digits --devices cpu:0"
 
 
-@pytest.mark.parametrize("words", ["--version", f"plan {DIGITS}", "doctor", "devices", "runs",
+@pytest.mark.parametrize("words", [f"plan {DIGITS}", "doctor", "devices", "runs",
                                    "hosts check local"])
 def test_a_command_that_looks_starts_nothing_of_the_folder(words: str, marker: Path) -> None:
     done = subprocess.run([BIN / "gpu-engine", *words.split()], capture_output=True, text=True)
     assert not marker.exists(), done
-    if words in ("--version", "doctor") or words.startswith("plan"):
+    if words == "doctor" or words.startswith("plan"):
         assert ".venv" in done.stdout, "it was considered"
 
 

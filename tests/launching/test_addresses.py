@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpu_engine.launching import addresses
+from gpu_engine.launching import preflight
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.launching.preflight import probe
 from gpu_engine.spec.read import from_dict
@@ -31,9 +31,9 @@ def names(monkeypatch):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, 0)) for a in KNOWN[host]]
 
     monkeypatch.setattr(socket, "getaddrinfo", ask)
-    monkeypatch.setattr(addresses, "_answers", {})
-    monkeypatch.setattr(addresses, "PATIENCE", 0.2)
-    monkeypatch.setattr(addresses, "own", lambda: ["10.0.0.1 (eth0)", "10.1.0.1 (ib0)"])
+    preflight._asked.cache_clear()
+    monkeypatch.setattr(preflight, "PATIENCE", 0.2)
+    monkeypatch.setattr(preflight, "own_addresses", lambda: ["10.0.0.1 (eth0)", "10.1.0.1 (ib0)"])
     yield
     waits.set()
 

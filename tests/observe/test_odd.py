@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from gpu_engine.cli import cli
 from gpu_engine.observe import identity
 from gpu_engine.observe.observer import Observer
-from gpu_engine.plan.processes import HOOK
+from gpu_engine.plan.own_command import HOOK
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 

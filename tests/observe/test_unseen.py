@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.plan.processes import HOOK
+from gpu_engine.plan.own_command import HOOK
 
 from .kit import SCRIPTS
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_engine.common import procs
 from gpu_engine.events.reader import Tail
-from gpu_engine.plan.processes import HOOK
+from gpu_engine.plan.own_command import HOOK
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import scripts
 from gpu_engine.supervisor.children import Child, descendants

@@ -18,7 +18,7 @@ from gpu_engine.plan import check as check_module
 from gpu_engine.plan.batch import batch_of, batch_untold, layout_of, nearest_batches, replicas_of
 from gpu_engine.plan.build import plan
 from gpu_engine.plan.check import check
-from gpu_engine.plan.processes import HOOK
+from gpu_engine.plan.own_command import HOOK
 from gpu_engine.plan.records import RUN_DIR
 from gpu_engine.spec.read import apply_set, from_dict
 from gpu_engine.spec.write import to_dict

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from gpu_engine.plan import own_command as command
-from gpu_engine.plan.wrappers import program
+from gpu_engine.plan.own_command import program
 from gpu_engine.spec.schema import known_keys
 
 LAUNCHERS = """

@@ -9,6 +9,7 @@ import types
 import typing
 from copy import deepcopy
 from dataclasses import asdict, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.common.hints import hints_of
 from gpu_engine.plan.records import Code, Interpreter, LaunchPlan, Process, ResumeFrom
 from gpu_engine.runs import checkpoints, environment, job, notes, sweep, waiting
 from gpu_engine.runs import folder as runs
@@ -61,6 +61,9 @@ def altered(draw: st.DrawFn, whole: dict[str, Any]) -> Any:
                 break
             here = here[key]
     return whole
+
+
+hints_of = partial(typing.get_type_hints, include_extras=True)
 
 
 def fits(value: object, hint: Any) -> bool:

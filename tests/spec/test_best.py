@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.spec.best import parse_best
+from gpu_engine.spec.schema import parse_best
 
 
 def test_best_is_parsed() -> None:

@@ -62,7 +62,7 @@ def test_how_many_values_are_not_looked_at_is_said():
     found = [replace(one(1, "a"), extents=track.extents(), left_out=track.left_out)]
     assert any("so many values that 30 of them" in note
                for note in sweep_table.notes(points(found, By()), By()))
-    with pytest.raises(UserError, match="among the 200 values.* and 200 more"):
+    with pytest.raises(UserError, match=r"among the 200 values.* and 200 more"):
         parse_by("n229", found)
 
 

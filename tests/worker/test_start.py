@@ -17,7 +17,7 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.network_interface import interface_to
+from gpu_engine.common.ports import interface_to
 from gpu_engine.worker.rank import group, peers
 from gpu_engine.worker.rank.group import missing_ranks, pack_first, unpack_first
 from gpu_engine.worker.rank.job import Identity, first_host, identify

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
+from gpu_engine import __version__
 from gpu_engine.cli import mistakes_shown, tab
 from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import WithCommand
-from gpu_engine.cli.version import version_option
 
 
 class _Panel(WithCommand):
@@ -33,7 +33,7 @@ class _Panel(WithCommand):
               help="List the actions with their keys, for [keys] of settings.toml.")
 @click.option("--readonly", "only_show", is_flag=True,
               help="Only show: nothing is started, stopped, removed or written.")
-@version_option("gpu-panel")
+@click.version_option(__version__, prog_name="gpu-panel")
 @click.pass_context
 def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_keys: bool,
          only_show: bool) -> None:

@@ -1,5 +1,5 @@
-"""`gpu-engine`: everything that the panel does, without a screen. Each command is a file here and
-is imported when it is used.
+"""`gpu-engine`: everything that the panel does, without a screen. The file of a command is imported
+when the command is used.
 
 Exit codes: 0 completed, 1 failed, 2 a mistake in the spec or command line, 130 interrupted.
 """
@@ -17,14 +17,20 @@ from importlib import import_module
 
 import click
 
-from gpu_engine.cli import output, tab  # noqa: F401  registers how bash asks
-from gpu_engine.cli.version import version_option
+from gpu_engine import __version__
+from gpu_engine.cli import output
 from gpu_engine.common.errors import UserError, meant
 
-_VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare",
-          "logs", "stacks", "trace", "stop", "queue", "sweep", "resume",
-          "export", "report", "page", "presets", "describe", "hosts", "slurm", "notify", "doctor",
-          "settings", "completion", "agent")
+_COMMANDS = {
+    "run": "run:run", "plan": "run:plan", "devices": "machine:devices", "check": "check:command",
+    "runs": "runs:command", "show": "show:show", "note": "note:command", "compare": "show:compare",
+    "logs": "ranks:logs", "stacks": "ranks:stacks", "trace": "ranks:trace", "stop": "ranks:stop",
+    "queue": "queue:command", "sweep": "sweep:command", "resume": "run:resume",
+    "export": "export:command", "report": "report:command", "page": "page:command",
+    "presets": "choices:presets", "describe": "choices:describe", "hosts": "hosts:command",
+    "slurm": "slurm:command", "notify": "notify:command", "doctor": "machine:doctor",
+    "settings": "choices:settings", "completion": "machine:completion", "agent": "agent:command"}
+"""Each command's file here, and its function in it."""
 
 _PDB = "for pdb, start the ranks in your own terminal: python train.py with breakpoint(), " \
     "torchrun with torch.distributed.breakpoint(rank=0)"
@@ -36,6 +42,11 @@ _GONE = {"attach": _PDB, "--debug-rank": _PDB,
          "empty": "removed runs are deleted at once",
          "--removed": "removed runs are deleted at once, and nothing lists them",
          "--for-good": "it is always for good; --yes removes without asking",
+         "--hosts": "gpu-engine hosts check asks whether each can be used",
+         "--rename": "gpu-engine presets lists the files of presets: mv renames one",
+         "--duplicate": "gpu-engine presets lists the files of presets: cp copies one",
+         "--delete": "gpu-engine presets lists the files of presets: rm deletes one",
+         "--describe": "a preset's file says what it is for at its top: description = \"…\"",
          "torch": "uv pip install torch --torch-backend=auto, in your project's environment"}
 """Commands and options that there were → what serves instead."""
 
@@ -44,12 +55,11 @@ class _Lazy(output.Commands):
     """Imports only the command that is used, so that `gpu-engine stop` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
-            return None
-        return import_module(f"gpu_engine.cli.{cmd_name.replace('-', '_')}").command
+        file, _, function = _COMMANDS.get(cmd_name, "").partition(":")
+        return getattr(import_module(f"gpu_engine.cli.{file}"), function) if file else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
         try:
@@ -57,11 +67,11 @@ class _Lazy(output.Commands):
         except click.UsageError:
             if args[0] in _GONE:
                 raise
-            ctx.fail(f"no such command {args[0]!r}; {meant(args[0], _VERBS)}")
+            ctx.fail(f"no such command {args[0]!r}; {meant(args[0], _COMMANDS)}")
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@version_option("gpu-engine")
+@click.version_option(__version__, prog_name="gpu-engine")
 def cli() -> None:
     """Plan, launch and watch PyTorch training runs, with the same engine as gpu-panel."""
 

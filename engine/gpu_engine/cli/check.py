@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gpu_engine.cli.output import echo, in_json
+from gpu_engine.cli.output import echo, for_scripts, in_json
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
@@ -19,7 +19,7 @@ from gpu_engine.spec.schema import RunSpec
 
 
 @click.command(cls=WithCommand)
-@click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, seconds, per second.")
+@for_scripts
 @spec_options
 def command(choice: SpecChoice, as_json: bool) -> None:
     """Start the ranks of PRESET with a tiny job instead of training: all ranks sum up tensors, and

@@ -35,6 +35,9 @@ class Commands(click.Group):
                 formatter.write_dl(rows)
 
 
+for_scripts = click.option("--json", "as_json", is_flag=True, help="For scripts.")
+
+
 def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True) -> None:
     """Print texts, made harmless, and a newline if `nl`. Of a pair the second is the colour of the
     first, for example ("ok", "green"), where colour is wanted. err: on standard error."""

@@ -67,7 +67,7 @@ def command(port: int, out: Path | None) -> None:
 
 def _page(title: str, sections: list[Section], every: int | None = None,
           back: str | None = None) -> str:
-    from gpu_engine.common.version import version
+    from gpu_engine.common.programs import version
     from gpu_engine.report import html
 
     made = f"Read on {time.strftime('%Y-%m-%d %H:%M:%S %Z')} by gpu-panel {version()}"

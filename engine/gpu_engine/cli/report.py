@@ -11,7 +11,7 @@ from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import write_atomic
-from gpu_engine.common.version import version
+from gpu_engine.common.programs import version
 
 _MOST = 16
 

@@ -1,7 +1,9 @@
-"""gpu-engine run: start a run, and follow it to its end or detach from it; or have it wait."""
+"""gpu-engine run: start a run, and follow it to its end or detach from it; or have it wait. What
+would run: plan. Another attempt: resume."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -17,7 +19,9 @@ from gpu_engine.cli.spec_options import (
     members_of,
     show,
     spec_options,
+    spelled_out,
 )
+from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
     from gpu_engine.queue.submit import When
@@ -48,9 +52,9 @@ if TYPE_CHECKING:
 @click.option("--no-notify", is_flag=True,
               help="Send no notifications about this run, whatever notify.toml says.")
 @spec_options
-def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
-            after: str | None, begin: str | None, priority: int | None, free_for: float | None,
-            grid: tuple[str, ...], repeat: int, dry_run: bool, no_notify: bool) -> None:
+def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
+        after: str | None, begin: str | None, priority: int | None, free_for: float | None,
+        grid: tuple[str, ...], repeat: int, dry_run: bool, no_notify: bool) -> None:
     """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
 
     The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
@@ -84,21 +88,20 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued
                           ("--free-for", free_for)):
         if value is not None:
             raise click.UsageError(f"{option} goes with --queue, as the run starts at once without")
+    from gpu_engine.cli import watch
     from gpu_engine.launching.launcher import prepare, start
 
     prepared = prepare(choice.spec, base=choice.base)
     if not detach:
-        from gpu_engine.cli import watch
-
         watch.hold()  # from here on Ctrl-C stops the run
-        run = start(prepared, tell=not no_notify)
-        sys.exit(watch.to_the_end(run, prepared.plan, as_json=as_json, quiet=quiet))
-    run = start(prepared, tell=not no_notify)
+    started = start(prepared, tell=not no_notify)
+    if not detach:
+        sys.exit(watch.to_the_end(started, prepared.plan, as_json=as_json, quiet=quiet))
     if prepared.plan.chosen is not None:
         echo(prepared.plan.chosen, err=True)
     for warning in prepared.plan.warnings:
         echo(f"warning: {warning}", err=True)
-    _started(run, as_json)
+    _started(started, as_json)
 
 
 def _when(after: str | None, begin: str | None, priority: int | None, free_for: float | None
@@ -129,3 +132,87 @@ def _started(run: Run, as_json: bool) -> None:
 def _warn(doubt: str | None) -> None:
     if doubt is not None:
         echo(f"warning: {doubt}", err=True)
+
+
+@click.command(cls=WithCommand)
+@click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
+@grid_options
+@spec_options
+def plan(choice: SpecChoice, as_json: bool, grid: tuple[str, ...], repeat: int) -> None:
+    """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
+    --grid or --repeat: the runs of the sweep."""
+    from gpu_engine.launching.launcher import prepare
+    from gpu_engine.plan.build import typed
+
+    if grid or repeat > 1:
+        show(members_of(choice, grid, repeat), choice, as_json=as_json)
+        return
+    planned = prepare(choice.spec, base=choice.base, only_plan=True).plan.for_people()
+    if as_json:
+        echo(in_json(planned.to_dict()))
+        return
+    code, python = planned.code, planned.interpreter
+    lines = [f"{planned.name}: {planned.mode}, world size {planned.world_size}"
+             + (f", backend {planned.backend}" if planned.backend != "none" else ""),
+             *planned.sentences(), planned.chosen,
+             *((code.sentence(), *(s.sentence() for s in code.sendings)) if code else ()),
+             planned.not_compared and f"code: {planned.not_compared}",
+             python and python.sentence(), *(rank.sentence() for rank in planned.ranks),
+             *(f"warning: {warning}" for warning in planned.warnings)]
+    for line in filter(None, lines):
+        echo(clean(line, None))
+    echo()
+    for node, line in enumerate(planned.lines):
+        echo((f"# node {node}\n" if len(planned.lines) > 1 else "") + line)
+    echo()
+    for process in planned.processes:
+        echo(f"# process of rank {', '.join(map(str, process.ranks))}"
+             + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))
+        echo(typed(process.env, process.unset, process.argv))
+
+
+@click.command()
+@click.argument("run", shell_complete=tab.runs)
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
+              shell_complete=tab.sets,
+              help="Change a key for this attempt and those after it.")
+@click.option("--like", type=click.IntRange(1), metavar="ATTEMPT",
+              help="Use the settings of this attempt, not those of the last.")
+@click.option("--from", "start", metavar="best|STEP", default="newest",
+              help="Continue from the best checkpoint (by train.best), or from the one of a step; "
+                   "later checkpoints are moved aside.")
+@click.option("--detach", is_flag=True, help="Return at once.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, as run does.")
+@click.option("--quiet", "-q", is_flag=True,
+              help="Print only what the ranks print, and the result.")
+def resume(run: str, sets: tuple[str, ...], like: int | None, start: str, detach: bool,
+           as_json: bool, quiet: bool) -> None:
+    """Continue RUN (an id, the beginning of one, or "last") from its newest checkpoint that loads.
+
+    With the same mode and number of ranks, the losses continue bit for bit as if the run had never
+    ended. With another mode or number of ranks, the checkpoint is loaded too.
+    """
+    from gpu_engine.cli import watch
+    from gpu_engine.launching import launcher
+    from gpu_engine.launching.lookup import find
+    from gpu_engine.runs import attempts, job
+
+    found, changes = find(run), spelled_out(sets)
+    doubtful = attempts.failed_settings(found, found.state()) if like is None else None
+    prepared = launcher.resume(found, changes, like=like, start=start)
+    if doubtful is not None:
+        number, other = doubtful
+        given = {s.partition("=")[0].strip() for s in changes}
+        left = [o for o in other if o.partition("=")[0] not in given]
+        if left:
+            echo(clean(f"note: {' '.join(map(shlex.quote, left))} is kept, though the last "
+                             f"attempt failed with it; --like {number} uses the settings of "
+                             f"attempt {number}"), err=True)
+    slurm = job.read(found.path)
+    if slurm is not None and not as_json:
+        echo(f"run {found.id} submitted: {clean(slurm.sentence())}")
+        return
+    if detach or slurm is not None:
+        _started(found, as_json)
+        return
+    sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json, quiet=quiet))

@@ -47,8 +47,7 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                   shell_complete=tab.sets,
                   help="Set any key of the preset, for example batch.size=512.")
     @click.option("--mode", help="Short for --set parallel.mode=…")
-    @click.option("--devices", shell_complete=tab.devices,
-                  help="Short for --set devices.ids=0,1")
+    @click.option("--devices", help="Short for --set devices.ids=0,1")
     @click.option("-n", "count", type=click.IntRange(1), metavar="N",
                   help="Short for --set devices.pick=N: the N freest devices.")
     @click.pass_context
@@ -120,7 +119,7 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--repeat", type=click.IntRange(1), default=1, metavar="N",
         help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
     return click.option(
-        "--grid", multiple=True, metavar="KEY=V1,V2", shell_complete=tab.grid,
+        "--grid", multiple=True, metavar="KEY=V1,V2", shell_complete=tab.sets,
         help="Vary a key: with several, every combination of their values is a run. "
              "log(1e-4,1e-2,5), linear(0,1,3), 16..256*2 and 1..9+2 stand for their values.",
         )(function)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, add_completion_class
+from click.shell_completion import CompletionItem
 
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
@@ -78,61 +77,17 @@ def _hosts(_: str) -> Iterable[tuple[str, str]]:
     return [(host.name, host.label or host.ssh or "") for host in file.read().values()]
 
 
-def _devices(typed: str) -> Iterable[tuple[str, str]]:
-    cards = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    ids = [*map(str, range(cards)), *(f"cpu:{n}" for n in range(len(os.sched_getaffinity(0))))]
-    before = typed[:typed.rfind(",") + 1]
-    return [(before + one, "") for one in ids if one not in before.split(",")]
-
-
-def _sets(typed: str, *, several: bool = False) -> Iterable[tuple[str, str]]:
-    """`KEY=`, and once the key is clear `KEY=VALUE`; `several`: more values behind a comma."""
+def _sets(typed: str) -> Iterable[tuple[str, str]]:
+    """Keys of the spec: `KEY=`."""
     from gpu_engine.spec import schema
 
-    name, equals, value = typed.partition("=")
-    keys = [key for key in schema.keys().values()
-            if (key.dotted == name if equals else key.dotted.startswith(name))]
-    if len(keys) != 1:
-        return [(f"{key.dotted}=", "") for key in keys]
-    key, kind = keys[0], keys[0].kind.without_none
-    before = value[:value.rfind(",") + 1] if several else ""
-    if source := {"devices.ids": _devices, "devices.hosts": _hosts}.get(key.dotted):
-        values = [word for word, _ in source(value[len(before):])]
-    else:
-        values = ["true", "false"] if kind.name == "bool" else [text for text, _ in kind.choices]
-        if not values and isinstance(key.default, int | float | str):
-            values = [str(key.default)]
-    words = [(f"{key.dotted}={before}{one}", "") for one in values]
+    found = [(f"{key}=", "") for key in schema.known_keys() if key.startswith(typed)]
     # Of a single word a shell takes the whole, and puts a blank behind it: "train.epochs= ".
-    return words if equals else [(f"{key.dotted}=", ""), *(words or [(f"{key.dotted}=...", "")])]
+    return [*found, (f"{found[0][0]}...", "")] if len(found) == 1 else found
 
 
 runs, runs_or_files = offered(_runs), offered(_runs, files=True)
 live_runs = offered(lambda typed: _runs(typed, "queued", "starting", "running", "stopping"))
 waiting_runs = offered(lambda typed: _runs(typed, "queued"))
-sweeps, hosts, devices = offered(_sweeps), offered(_hosts), offered(_devices)
+sweeps, hosts, sets = offered(_sweeps), offered(_hosts), offered(_sets)
 presets = offered(_presets, files=True)
-sets, grid = offered(_sets), offered(lambda typed: _sets(typed, several=True))
-
-
-@add_completion_class
-class Bash(BashComplete):
-    """bash divides words at "=" and ":", and replaces the last part alone: here they are joined,
-    and what bash has already is taken off the answers."""
-
-    _has = ""
-
-    def get_completion_args(self) -> tuple[list[str], str]:
-        args, typed = super().get_completion_args()
-        words, joins = [""], False
-        for part in (*args, typed):
-            breaks = bool(part) and not part.strip("=:")
-            words[-1:] = [words[-1] + part] if part and (joins or breaks) else [words[-1], part]
-            joins = breaks
-        self._has = words[-1] if joins else words[-1].removesuffix(typed)
-        if self._has.startswith("--"):
-            self._has = self._has.partition("=")[2]
-        return words[1:-1], words[-1]
-
-    def format_completion(self, item: CompletionItem) -> str:
-        return f"{item.type},{item.value.removeprefix(self._has)}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.code import listing
-from gpu_engine.common import git, units
+from gpu_engine.common import programs, units
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.files import reason
 from gpu_engine.plan.records import Code
@@ -110,8 +110,8 @@ def _files(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes
 
 def _listed(top: Path, folder: bytes) -> list[bytes]:
     try:
-        done = git.ask(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard",
-                       timeout=_TIMEOUT)
+        done = programs.ask_git(folder, "ls-files", "-z", "--cached", "--others",
+                                "--exclude-standard", timeout=_TIMEOUT)
     except OSError as err:
         raise _problem(top, f"can't be sent: git, which says what is code there, can't be started: "
                             f"{reason(err)}") from None

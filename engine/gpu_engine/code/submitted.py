@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_engine.code import snapshot, store
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.common.git import git
+from gpu_engine.common.programs import git
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.spec.schema import RunSpec

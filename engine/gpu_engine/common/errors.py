@@ -72,3 +72,11 @@ def with_type(kind: str | None, message: str) -> str:
     if kind is None or kind in (UserError.__name__, SpecError.__name__, "TaskError"):
         return message
     return f"{kind}: {message}"
+
+
+def own_fault(message: str) -> bool:
+    """Whether this rank itself is to blame for an error of NCCL's, though it looks like one of the
+    connection to a peer."""
+    signs = ("ncclinvalid", "invalid usage", "duplicate gpu", "ncclunhandledcuda", "cuda error",
+             "out of memory")
+    return any(sign in message.lower() for sign in signs)

@@ -1,4 +1,5 @@
-"""The oldest Python and torch that ranks run with. Standard library only: a rank imports this."""
+"""The oldest Python and torch that ranks run with, and a torch in words. Standard library only: a
+rank imports this."""
 
 from __future__ import annotations
 
@@ -35,3 +36,12 @@ def torch_since(version: str, major: int, minor: int) -> bool:
 
 def _dotted(version: Sequence[int]) -> str:
     return ".".join(map(str, version[:3]))
+
+
+def torch_words(version: str, cuda: str | None, hip: str | None) -> str:
+    """"torch 2.13.0+cu130 for CUDA 13.0", "torch 2.13.0+cpu for CPUs".
+
+    cuda, hip: the CUDA or ROCm that it was built for; None: not for that.
+    """
+    what = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPUs"
+    return f"torch {version} for {what}"

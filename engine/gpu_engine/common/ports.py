@@ -1,12 +1,17 @@
-"""TCP ports of this machine: which one is free, and why one is not."""
+"""TCP ports of this machine: which one is free, and why one is not; and the network interface that
+leads to a host."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import random
 import socket
+import struct
 from pathlib import Path
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def port_taken(port: int) -> str | None:
@@ -47,3 +52,45 @@ def free_port() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         sock.bind(("", 0))
         return sock.getsockname()[1]
+
+
+def address_of(host: str | None) -> str | None:
+    """The numeric address that `host` resolves to here; None if that is this machine itself
+    (Debian resolves a machine's own name to 127.0.1.1) or it does not resolve."""
+    try:
+        found = socket.getaddrinfo(host or "", 9, type=socket.SOCK_DGRAM)[0][4][0]
+    except OSError:
+        return None
+    address = str(found)
+    return None if address.startswith("127.") or address == "::1" else address
+
+
+def interface_to(address: str) -> str | None:
+    """The name of the network interface through which `address` is reached; None if unknown.
+    Connecting a UDP socket sends nothing, but gives it the local address of the route."""
+    try:
+        infos = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
+        family, kind, proto, _, target = infos[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(target)
+            local = probe.getsockname()[0]
+    except OSError:
+        return None
+    for _, name in socket.if_nameindex():
+        if local in _addresses(name):
+            return name
+    # No interface lists 127.0.0.2 and the like as its address.
+    return "lo" if local.startswith("127.") else None
+
+
+def _addresses(name: str) -> set[str]:
+    found = set()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
+        answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        found.add(socket.inet_ntoa(answer[20:24]))
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as table:  # noqa: PTH123
+        for line in table:
+            raw, *_, owner = line.split()
+            if owner == name:
+                found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(raw)))
+    return found

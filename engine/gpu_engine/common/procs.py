@@ -1,4 +1,5 @@
-"""Processes as Linux shows them in /proc, and signals that reach the right one.
+"""Processes as Linux shows them in /proc, and signals that reach the right one; exit statuses in
+words, and waiting for what a process writes.
 
 The kernel reuses pids, so a process is identified by its pid and its start time together.
 Standard library only.
@@ -7,6 +8,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -157,3 +159,27 @@ def cpu_ticks(pid: int) -> int | None:
     """Processor time that all threads of `pid` have used, in clock ticks; None if `pid` is gone."""
     found = stat(pid)
     return None if found is None else found.cpu_ticks
+
+
+def describe_exit(status: int) -> str:
+    """The status, negative if a signal ended the process: "exited with 3", "killed by SIGKILL"."""
+    return f"exited with {status}" if status >= 0 else f"killed by {signal_name(-status)}"
+
+
+def signal_name(number: int) -> str:
+    """The signal's name, "SIGKILL", or "signal 77" if this machine has no name for it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def readable(fd: int, seconds: float) -> bool:
+    """Whether `fd` has something to read, or its end, within `seconds`; also in a process with more
+    than 1,024 open files, where `select` refuses. Raises OSError."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    found = poll.poll(max(seconds, 0) * 1000)
+    if any(event & select.POLLNVAL for _, event in found):
+        raise OSError(f"file {fd} is not open")
+    return bool(found)

@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_engine.common.own_programs import own_program
-from gpu_engine.common.readable import readable
+from gpu_engine.common.procs import readable
+from gpu_engine.common.programs import own_program
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 NVML = "libnvidia-ml.so.1"

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.devices import discover
+from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import Inventory
-from gpu_engine.doctor import devices, folders, software, surroundings, user_files
-from gpu_engine.doctor.records import Finding, problem
+from gpu_engine.doctor import machine, user_files
+from gpu_engine.doctor.machine import Finding, problem
 from gpu_engine.runs import disk_room
 
 _DRIVER = 12.0
 """Seconds that a driver gets to answer."""
-_HOSTS = 75.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,45 +36,40 @@ class Check:
     """How long it may take."""
 
 
-def every(*, hosts: bool) -> list[Check]:
-    """All checks, as they are shown. `hosts`: also those of the other machines, which are asked
-    over ssh."""
+def every() -> list[Check]:
+    """All checks, as they are shown."""
     lock = threading.Lock()
 
     @functools.cache
     def asked() -> list[Inventory]:
-        return devices.inventories(_DRIVER)
+        return [discover.discover_of(name, _DRIVER) for name in registry.BACKENDS if name != "cpu"]
 
     def gpus() -> list[Inventory]:
         with lock:  # three checks ask, and the drivers are asked once
             return asked()
 
-    found = [
-        Check("installed", software.installed),
-        Check("drivers", lambda: devices.drivers(gpus()), 2 * _DRIVER),
-        Check("devices", lambda: devices.devices(gpus(), _DRIVER), 4 * _DRIVER),
+    return [
+        Check("installed", machine.installed),
+        Check("drivers", lambda: machine.drivers(gpus()), 2 * _DRIVER),
+        Check("devices", lambda: machine.devices(gpus(), _DRIVER), 4 * _DRIVER),
         Check("torch", lambda: _torch(gpus()), 4 * _DRIVER),
-        Check("programs", software.programs, 20.0),
-        Check("state", lambda: folders.folder(paths.home(), least=disk_room.LEAST,
-                                               scarce=disk_room.SCARCE)),
-        Check("settings", lambda: folders.folder(paths.settings_folder())),
-        Check("shared", folders.shared),
+        Check("programs", machine.programs, 20.0),
+        Check("state", lambda: user_files.folder(
+            paths.home(), least=disk_room.LEAST, scarce=disk_room.SCARCE)),
+        Check("settings", lambda: user_files.folder(paths.settings_folder())),
+        Check("shared", user_files.shared),
         Check("files", user_files.files),
         Check("runs", user_files.runs, 20.0),
-        Check("terminal", lambda: surroundings.terminal(os.environ)),
-        Check("limits", surroundings.limits),
-        Check("logout", surroundings.logout),
+        Check("terminal", lambda: machine.terminal(os.environ)),
+        Check("limits", machine.limits),
+        Check("logout", machine.logout),
     ]
-    if hosts:
-        found.append(Check("hosts", user_files.hosts, _HOSTS))
-    return found
 
 
 def _torch(inventories: Sequence[Inventory]) -> list[Finding]:
     found = next((i for i in inventories if i.devices), None)
-    return software.torch(software.torches(os.environ),
-                          gpus=found.source if found else None,
-                          cuda=found.cuda if found else None)
+    return machine.torch(machine.torches(os.environ), gpus=found.source if found else None,
+                         cuda=found.cuda if found else None)
 
 
 def examine(checks: Sequence[Check]) -> Iterator[tuple[str, Sequence[Finding]]]:

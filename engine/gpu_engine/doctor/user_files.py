@@ -1,13 +1,30 @@
-"""What a person and their runs have left in the folders: presets, settings, runs; and hosts."""
+"""What a person and their runs have in folders: the folders themselves, presets, settings, runs."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
+import time
+from pathlib import Path
 
-from gpu_engine.common import paths
+import psutil
+
+from gpu_engine.common import paths, units
 from gpu_engine.common.errors import UserError
-from gpu_engine.doctor.records import Finding, note, ok, problem
+from gpu_engine.common.files import locked, reason
+from gpu_engine.devices.leases import shared as leases
+from gpu_engine.doctor.machine import Finding, note, ok, problem
+from gpu_engine.runs import disk_room
 
+_OVER_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs",
+                          "ceph", "fuse.sshfs", "glusterfs", "fuse.glusterfs", "9p", "afs",
+                          "panfs"})
+"""Kinds of file systems that are on another machine."""
+_CLOCKS = 2.0
+"""Seconds that the file system's clock may differ from this machine's."""
+_ROOM = "gpu-engine runs prune --keep 20"
+_OWN = "export GPU_PANEL_HOME=/a/folder/of/your/own"
 _MOST = 5
 """Lines about runs of one kind."""
 _MOST_LOST = 20
@@ -65,13 +82,92 @@ def runs() -> list[Finding]:
     return out
 
 
-def hosts() -> list[Finding]:
-    """Each host of hosts.toml, and what keeps it from being used."""
-    from gpu_engine.remote.reach import checkup, file
+def folder(path: Path, *, least: int = 0, scarce: int = 0) -> list[Finding]:
+    """The folder of runs and state, or of settings; of one that is not there, its nearest parent.
+    What is tried there is removed again.
+    `least`, `scarce`: bytes below which no run starts, and below which it is worth a note."""
+    at = path
+    while not at.is_dir() and at.parent != at and not os.path.lexists(at):
+        at = at.parent
+    there, kind = at == path, kind_of(at)
+    disk = f" on {kind}" if kind else ""
+    out: list[Finding] = []
+    try:
+        info = at.stat()
+        if there:
+            out += _tried(path, disk)
+        elif not os.access(at, os.W_OK | os.X_OK):
+            raise PermissionError(13, f"{at} may not be written")
+        free = disk_room.of(at).free
+    except OSError as err:
+        return [problem(f"{path}: can't be written: {reason(err)}", f"ls -ld {path}; or {_OWN}")]
+    if there and info.st_uid not in (os.getuid(), 0):
+        out.append(problem(f"{path} belongs to another user", _OWN))
+    if there and info.st_mode & 0o022:
+        out.append(problem(f"{path} can be written by others, who could change what your runs "
+                           "execute", f"chmod go-w {path}"))
+    said = f"{path}{disk}" + (f", {units.size(free)} free" if free is not None else "")
+    if free is not None and free < least:
+        out.append(problem(f"{said}: no run starts with less than {units.size(least)}",
+                           _ROOM))
+    elif free is not None and free < scarce:
+        out.append(note(f"{said}: checkpoints may fill it", _ROOM))
+    else:
+        out.append(ok(said + ("" if there else "; it will be made")))
+    if kind in _OVER_NETWORK:
+        out.append(note(f"{path} is on another machine ({kind}): if that one hangs, so do runs "
+                        "that write there"))
+    return out
 
-    found = checkup.check(file.known().values())
-    if not found:
-        return [note("no hosts in hosts.toml", "gpu-engine hosts add NAME --ssh user@host")]
-    return [ok(f"{one.host.name} can be used") if not one.problems else
-            problem(f"{one.host.name}: {'; '.join(one.problems)}",
-                    f"gpu-engine hosts check {one.host.name}") for one in found]
+
+def _tried(path: Path, disk: str) -> list[Finding]:
+    """Whether locks hold in this folder, and its clock is this machine's. Raises OSError."""
+    with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor-", suffix=".tmp") as file:
+        holds = _lock_holds(Path(file.name), file.fileno())
+        began = time.time()
+        file.write(b"0")
+        file.flush()
+        clock = os.fstat(file.fileno()).st_mtime - began
+    out = []
+    if holds is False:
+        out.append(problem(f"{path}: locks don't work{disk}, so that gpu-panel can't tell which "
+                           "runs live, and two runs may take one GPU",
+                           "export GPU_PANEL_HOME=/a/folder/on/a/local/disk"))
+    if abs(clock) > _CLOCKS:
+        way = "ahead of" if clock > 0 else "behind"
+        out.append(problem(f"{path}: its file system's clock is {abs(clock):.0f} s {way} this "
+                           "machine's, so ages of runs are wrong",
+                           "timedatectl set-ntp true, on both machines"))
+    return out
+
+
+def _lock_holds(path: Path, fd: int) -> bool | None:
+    """Whether a lock that one holds keeps another out; None: it could not be tried."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return locked(path)
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of the file system that `path` is on; None if the system does not tell."""
+    where = Path(os.path.realpath(path))
+    found = [(len(mount.mountpoint), number, mount.fstype) for number, mount
+             in enumerate(psutil.disk_partitions(all=True))
+             if where.is_relative_to(mount.mountpoint)]
+    return max(found)[2] if found else None  # of two in one place, the later hides the other
+
+
+def shared() -> list[Finding]:
+    """The folder that the users of one machine share."""
+    path, why_not = leases.where(), leases.why_not()
+    if why_not is not None:
+        return [problem(why_not, "sudo gpu-engine queue --set-up-shared")]
+    if path is None:
+        return [note("GPU_PANEL_SHARED is empty: runs of other users of this machine are not seen")]
+    if not os.path.lexists(path):
+        return [note(f"no {path}: runs of other users of this machine are not seen. If several "
+                     "people use it, root sets it up once",
+                     "sudo gpu-engine queue --set-up-shared")]
+    return [ok(f"{path}, by which users of this machine see each other's runs")]

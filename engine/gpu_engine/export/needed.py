@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.interpreters import install
+from gpu_engine.interpreters.choose import extra as what_to_type
 
 
 def load(extra: str, *modules: str) -> list[Any]:
@@ -24,4 +24,4 @@ def load(extra: str, *modules: str) -> list[Any]:
         if err.name is None or err.name.partition(".")[0] != extra:
             why = f"{extra} can't be imported ({err})"
         raise UserError(f"{why} for {sys.executable}, which runs gpu-engine;\n"
-                        f"{install.extra(extra)} installs it") from None
+                        f"{what_to_type(extra)} installs it") from None

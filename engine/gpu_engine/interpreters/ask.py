@@ -1,30 +1,37 @@
-"""What an interpreter has: its Python, and the torch that it would import. One that merely lies
-near by, and that nobody has named, is not asked: see `read`.
+"""What an interpreter has: its Python, and the torch that it would import.
+
+`inspect` asks it. `environment` reads the files of a virtual environment that merely lies near
+by, and that nobody has named: it may have come with somebody's repository, so it is started for a
+launch and not for a look.
 
 Where an interpreter looks for modules only the interpreter knows: .pth files with code in them,
 editable installs, user site-packages, PYTHONPATH, Debian's own folders. So it is started once and
 asked, with `find_spec`, which imports no torch. What it has answered holds until one of the folders
-that it named changes, as an installation changes them. torch's version is read from the file.
+that it named changes, as an installation changes them.
+torch's version is read from the file torch/version.py. That holds plain assignments
+(`cuda: Optional[str] = None`, written by PyTorch's tools/generate_torch_version.py), so nothing is
+executed.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import open_file
-from gpu_engine.interpreters import build
-from gpu_engine.interpreters.build import Build
+from gpu_engine.common.floors import torch_words
 
 _ASK = """
 import sys
@@ -42,8 +49,27 @@ print("\\n" + json.dumps([list(sys.version_info[:3]), origin, sys.prefix, sys.pa
 asked in, which a rank does not import from."""
 _TIMEOUT = 20.0
 """Seconds: long, as a machine on which others train may be busy."""
+_MOST = 1 << 16
+"""Bytes of a file that are read."""
+_EDITABLE = ("its torch is an editable installation, which only the interpreter itself finds: "
+             "activate the environment, or name it in run.python")
 _ASK_AGAIN = 30.0
 """Seconds after which one that did not answer in time is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What torch/version.py says."""
+
+    version: str
+    cuda: str | None
+    """The CUDA that it was built for, "13.0"; None: none."""
+    hip: str | None
+    """The same of AMD's ROCm."""
+
+    def sentence(self) -> str:
+        """For people: "torch 2.13.0+cu130 for CUDA 13.0"."""
+        return torch_words(self.version, self.cuda, self.hip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +120,7 @@ def inspect(python: str) -> Seen:
     second time nothing, unless something was installed meanwhile."""
     path = located(python)
     if path is None:
-        return missing(python)
+        return _missing(python)
     told = _known.get(path)
     if told is None or _times(told.times) != told.times or (
             told.seen.slow and time.monotonic() - told.at > _ASK_AGAIN):
@@ -103,7 +129,7 @@ def inspect(python: str) -> Seen:
     return told.seen
 
 
-def missing(python: str) -> Seen:
+def _missing(python: str) -> Seen:
     """What is said of an interpreter that is not `located`."""
     there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
     return Seen(python, problem="can't be executed" if there else "there is no such interpreter")
@@ -165,7 +191,7 @@ def _with_torch(path: str, version: tuple[int, int, int], origin: object, files:
     if not isinstance(origin, str) or not origin.endswith("__init__.py"):
         return Seen(path, version), files
     torch = Path(origin).with_name("version.py")
-    return Seen(path, version, torch, build_of(torch)), [*files, str(torch.parent), str(torch)]
+    return Seen(path, version, torch, _build_of(torch)), [*files, str(torch.parent), str(torch)]
 
 
 def _times(files: Iterable[str]) -> dict[str, int | None]:
@@ -179,10 +205,81 @@ def _times(files: Iterable[str]) -> dict[str, int | None]:
     return times
 
 
-def build_of(file: Path) -> Build | None:
-    """What a torch/version.py says; None where it says nothing of CUDA or can't be read."""
+def _build_of(file: Path) -> Build | None:
+    """What a torch/version.py says, by its assignments; None where it says nothing of CUDA or can't
+    be read, as it is taken away meanwhile, or is within a container."""
+    try:
+        tree = ast.parse(_text(file))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    values: dict[str, object] = {}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else \
+            [node.target] if isinstance(node, ast.AnnAssign) else []
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.Constant):
+            values |= {t.id: value.value for t in targets if isinstance(t, ast.Name)}
+    if "cuda" not in values:
+        return None
+    cuda, hip = (v if isinstance(v := values.get(name), str) and v else None
+                 for name in ("cuda", "hip"))
+    return Build(str(values.get("__version__", "?")), cuda, hip)
+
+
+def environment(python: str) -> Seen:
+    """What the virtual environment with this `bin/python` has, by its files: nothing of it is
+    executed. Takes less than a millisecond.
+
+    This repeats of `site` what most environments need: .pth files that name folders, and packages
+    of the system and of the user where the environment sees them. Code in .pth files, as of an
+    editable installation, only the interpreter itself could execute.
+    """
+    path = located(python)
+    if path is None:
+        return _missing(python)
+    prefix = Path(path).parent.parent
+    pairs = (line.partition("=") for line in _text(prefix / "pyvenv.cfg").splitlines())
+    settings = {key.strip().lower(): value.strip() for key, _, value in pairs}
+    # As `venv` and `virtualenv` write it.
+    written = settings.get("version") or settings.get("version_info") or ""
+    found = re.match(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})", written, re.ASCII)
+    version = (int(found[1]), int(found[2]), int(found[3])) if found else None
+    sites = list(_sites(prefix, settings, version))
+    folders = [f for f in os.environ.get("PYTHONPATH", "").split(os.pathsep) if f.startswith("/")]
+    named = [site / line.strip() for site in sites for file in sorted(site.glob("*.pth"))
+             for line in _text(file).splitlines()
+             if line.strip() and not line.startswith(("#", "import ", "import\t"))]
+    for folder in (*map(Path, folders), *sites, *named):
+        file = folder / "torch" / "version.py"
+        if file.is_file() and file.with_name("__init__.py").is_file():
+            return Seen(path, version, file, _build_of(file))
+    editable = any(any(site.glob("torch-*.dist-info")) for site in sites)
+    return Seen(path, version, problem=_EDITABLE if editable else None)
+
+
+def _sites(prefix: Path, settings: Mapping[str, str], version: tuple[int, int, int] | None
+           ) -> Iterator[Path]:
+    """The folders with its packages, in the interpreter's order."""
+    yield from _packages(prefix, version)
+    if settings.get("include-system-site-packages", "").lower() != "true":
+        return
+    if not os.environ.get("PYTHONNOUSERSITE"):
+        user = os.environ.get("PYTHONUSERBASE") or os.path.expanduser("~/.local")  # noqa: PTH111
+        yield from _packages(Path(user), version)
+    for root in ("/usr/local", Path(settings.get("home") or "/usr/bin").parent):
+        yield from _packages(Path(root), version)
+
+
+def _packages(root: Path, version: tuple[int, int, int] | None) -> Iterator[Path]:
+    names = f"python{version[0]}.{version[1]}" if version else "python3.*"
+    for pattern in (f"lib/{names}/site-packages", f"lib64/{names}/site-packages",
+                    f"lib/{names}/dist-packages", "lib/python3/dist-packages"):  # Debian's
+        yield from sorted(root.glob(pattern))
+
+
+def _text(file: Path) -> str:
     try:
         with open_file(file) as opened:
-            return build.read(opened.read(1 << 16))
-    except OSError:  # it was taken away meanwhile, or is within a container
-        return None
+            return opened.read(_MOST).decode("utf-8", "replace").replace("\0", "")
+    except OSError:
+        return ""

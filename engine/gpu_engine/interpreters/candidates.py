@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.files import expanded
-from gpu_engine.interpreters import ask, read
+from gpu_engine.interpreters import ask
 from gpu_engine.interpreters.ask import Seen
 
 _VENVS = (".venv", "venv")
@@ -37,9 +37,11 @@ def in_order(folder: Path, environ: Mapping[str, str]) -> Iterator[Place]:
     """The interpreters that a run in `folder` is considered for, best first: the active
     environment, the nearest virtual environment upward, the PATH, gpu-panel's own. Those of
     variables are named even if there is nothing."""
-    given = _of_variables(environ)
+    active = [Place(str(Path(prefix) / "bin" / "python"), f"${name}")
+              for name in ("VIRTUAL_ENV", "CONDA_PREFIX")
+              if (prefix := environ.get(name)) and Path(prefix).is_absolute()]
     upward = (place for above in (folder, *folder.parents) for place in _venvs(above, _VENVS))
-    return _each_once([*given, *upward, *_on_path(environ.get("PATH", "")), own()])
+    return _each_once([*active, *upward, *_on_path(environ.get("PATH", "")), own()])
 
 
 def around(folder: Path, environ: Mapping[str, str]) -> list[Place]:
@@ -64,7 +66,7 @@ def inspect(place: Place) -> Seen:
     """What the interpreter has. One that merely lies near by is not started for that; another is
     asked, as by `ask.inspect`."""
     if place.lies_near and not ask.ours(place.path):
-        return read.environment(place.path)
+        return ask.environment(place.path)
     return ask.inspect(place.path)
 
 
@@ -76,13 +78,6 @@ def own() -> Place:
 def environment_of(python: str) -> Path:
     """The folder of an environment, or of an installation, by its `bin/python`."""
     return Path(python).parent.parent
-
-
-def _of_variables(environ: Mapping[str, str]) -> Iterator[Place]:
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = environ.get(name)
-        if prefix and Path(prefix).is_absolute():
-            yield Place(str(Path(prefix) / "bin" / "python"), f"${name}")
 
 
 def _venvs(folder: Path, names: Iterable[str]) -> Iterator[Place]:
@@ -118,20 +113,16 @@ def _on_path(path: str) -> Iterator[Place]:
 
 
 def _condas(home: Path, environ: Mapping[str, str]) -> Iterator[Place]:
-    """Conda's environments: those that it has listed, and those below its own folders."""
+    """Conda's environments: those that it has listed, and those beside the active one."""
     try:
         lines = (home / ".conda" / "environments.txt").read_text(errors="replace").splitlines()
     except OSError:
         lines = []
     prefixes = [Path(line.strip()) for line in lines if line.startswith("/")]
-    roots = [Path(root) for name in ("CONDA_PREFIX", "CONDA_ROOT", "MAMBA_ROOT_PREFIX")
-             if (root := environ.get(name))]
-    if environ.get("CONDA_EXE"):
-        roots.append(Path(environ["CONDA_EXE"]).parent.parent)
-    for root in roots:
+    if active := environ.get("CONDA_PREFIX"):
+        root = Path(active)
+        root = root.parent.parent if root.parent.name == "envs" else root
         prefixes += [root, *_folders(root / "envs")]
-        if root.parent.name == "envs":  # one of them is active
-            prefixes += [root.parent.parent, *_folders(root.parent)]
     for prefix in prefixes:
         if (python := prefix / "bin" / "python").exists():
             yield Place(str(python), f"conda's {prefix.name}")

@@ -1,21 +1,28 @@
-"""Which interpreter the ranks of a task run in, and why.
+"""Which interpreter the ranks of a task run in, and why; and what to type where none has torch.
 
 `run.python`, if it is set: it is never replaced. Else the first that has torch of
-`candidates.in_order`.
+`candidates.in_order`. A command to type names only what can be had: gpu-panel itself is on no
+index, the packages that it needs are.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.interpreters import ask, candidates, install
+from gpu_engine.interpreters import ask, candidates
 from gpu_engine.interpreters.ask import Seen
-from gpu_engine.interpreters.candidates import Place
+from gpu_engine.interpreters.candidates import Place, environment_of
+from gpu_engine.plan.records import Interpreter
+from gpu_engine.spec.schema import RunSpec
 
 _KEY = "run.python"
 _NAMED = 4
@@ -58,6 +65,17 @@ class Chosen:
         """Its path, or as run.python names it; None: there is none."""
         return self.seen.path if self.seen is not None else None
 
+    def record(self) -> Interpreter | None:
+        """As a plan tells of it; None: there is none."""
+        seen = self.seen
+        if seen is None:
+            return None
+        build = seen.build
+        return Interpreter(
+            seen.path, self.sentence(), ".".join(map(str, seen.version)) if seen.version else None,
+            build.version if build else None, build.cuda if build else None,
+            build.hip if build else None, str(self.folder) if self.folder is not None else None)
+
     def sentence(self) -> str:
         """For people: "the .venv of /home/me/project, as $VIRTUAL_ENV (/x) has no torch"."""
         named = [p for p in self.passed if p.place.why.startswith("$") or p.place.stranger]
@@ -82,6 +100,12 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
             return Chosen(seen, place.why, tuple(passed), folder=folder)
         passed.append(Passed(place, _why_not(seen), seen.slow))
     return Chosen(None, "", tuple(passed), Problem(_KEY, None, _nothing(passed)))
+
+
+def of_spec(spec: RunSpec, folder: Path | None = None) -> Chosen | None:
+    """What the ranks of a run in `folder` (None: this process's) run in; None for a person's own
+    command, which names its interpreter itself. May ask interpreters."""
+    return None if spec.task.use is None else of_ranks(spec.run.python, paths.folder(folder))
 
 
 def current(folder: Path | None = None) -> Chosen:
@@ -111,7 +135,7 @@ def _as_set(python: str) -> Chosen:
         wrong = f"{_why_not(seen)}; name another interpreter, or install a newer one there"
     elif wrong is None and not seen.has_torch:
         into = "name the interpreter of an environment that has it" \
-            if install.managed(seen.path) else install.torch_into(seen.path)
+            if _managed(seen.path) else torch_into(seen.path)
         wrong = f"it has no torch: {into}; or leave run.python empty to take an interpreter near " \
                 "by that has it"
     # As it was written: a relative path or a bare name is looked up where the ranks start.
@@ -135,7 +159,7 @@ def _why_not(seen: Seen) -> str:
 
 def _called(place: Place) -> str:
     if place.why.startswith("$"):
-        return f"{place.why} ({candidates.environment_of(place.path)})"
+        return f"{place.why} ({environment_of(place.path)})"
     if ask.ours(place.path):
         return candidates.own().why
     return place.path if place.why.endswith("the PATH") else place.why
@@ -149,11 +173,72 @@ def _nothing(passed: list[Passed]) -> str:
                 "need: try again, or name one that has it, as in --set "
                 "run.python=/path/to/env/bin/python")
     into = next((p.place for p in passed if not p.place.stranger and Path(p.place.path).exists()
-                 and not ask.ours(p.place.path) and install.is_environment(p.place.path)), None)
-    what = f"{install.torch_into(into.path)} installs it into {_called(into)}" if into else \
-        f"{install.torch_here()} makes an environment here that has it"
+                 and not ask.ours(p.place.path) and _is_environment(p.place.path)), None)
+    what = f"{torch_into(into.path)} installs it into {_called(into)}" if into else \
+        f"{_torch_here()} makes an environment here that has it"
     said = [p.sentence() for p in passed]
     if len(said) > _NAMED:
         said = [*said[:_NAMED], f"{len(said) - _NAMED} more have none either"]
     return (f"no interpreter near by has torch, which ranks need. {what}; or name one that has "
             f"it, as in --set run.python=/path/to/env/bin/python ({'; '.join(said)})")
+
+
+# --- what to type ---------------------------------------------------------------------------------
+
+def torch_into(python: str) -> str:
+    """What to type so that this interpreter has torch. uv chooses the build that the driver runs;
+    pip takes PyPI's."""
+    if ask.ours(python):
+        return _torch_here()
+    if _by_uv(python) or shutil.which("uv"):
+        return f"uv pip install --python {shlex.quote(python)} torch --torch-backend=auto"
+    return _install(python, "torch")
+
+
+def _torch_here() -> str:
+    """What to type so that the folder one is in has an environment with torch, which the runs of
+    this folder then take."""
+    if shutil.which("uv"):
+        return "uv venv && uv pip install torch --torch-backend=auto"
+    return "python3 -m venv .venv && .venv/bin/python -m pip install torch"
+
+
+def extra(name: str) -> str:
+    """What to type so that gpu-panel has what this extra of it needs."""
+    from importlib import metadata  # late: it is slow, and few exports need it
+
+    try:
+        needed = metadata.requires("gpu-panel") or []
+    except metadata.PackageNotFoundError:  # started out of its folder
+        needed = []
+    what = [r.partition(";")[0].strip() for r in needed
+            if re.search(rf"""extra\s*==\s*['"]{re.escape(name)}['"]""", r)] or [name]
+    if Path(sys.prefix, "pipx_metadata.json").is_file():
+        return f"pipx inject gpu-panel {shlex.join(what)}"
+    return _install(sys.executable, *what)
+
+
+def _is_environment(python: str) -> bool:
+    """Whether the interpreter is that of a virtual or conda environment."""
+    prefix = environment_of(python)
+    return (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
+
+
+def _managed(python: str) -> bool:
+    """Whether the interpreter is the system's, whose pip refuses to install into it (PEP 668)."""
+    return not _is_environment(python) and any(
+        environment_of(python).glob("lib/python3*/EXTERNALLY-MANAGED"))
+
+
+def _by_uv(python: str) -> bool:
+    """Whether uv has made the interpreter's environment."""
+    try:
+        return "\nuv =" in "\n" + (environment_of(python) / "pyvenv.cfg").read_text()
+    except (OSError, ValueError):
+        return False
+
+
+def _install(python: str, *what: str) -> str:
+    if _by_uv(python):  # it has no pip
+        return f"uv pip install --python {shlex.quote(python)} {shlex.join(what)}"
+    return f"{shlex.quote(python)} -m pip install {shlex.join(what)}"

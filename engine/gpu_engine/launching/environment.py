@@ -6,11 +6,10 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from gpu_engine.common.git import git
-from gpu_engine.common.version import version
+from gpu_engine.common.programs import git, version
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launching import interpreter, torch_build
-from gpu_engine.plan.records import Interpreter, LaunchPlan
+from gpu_engine.launching import torch_build
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.environment import Environment, write
 from gpu_engine.runs.folder import Run
 
@@ -29,7 +28,7 @@ def note(run: Run, plan: LaunchPlan, inventory: Inventory) -> None:
 
 def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
     """What `plan` is started in, in `folder`."""
-    from gpu_engine.interpreters import ask
+    from gpu_engine.interpreters import ask, choose
 
     hosts = list(dict.fromkeys(r.host for r in plan.ranks if r.host is not None))
     commit, changed = git_state(folder)
@@ -40,9 +39,11 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
     # A command that is no Python must not be asked: that would start it a second time.
     if command:
         python = torch_build.interpreter_of(command)
+    elif plan.interpreter is not None:
+        python = plan.interpreter.path
     else:
-        taken = plan.interpreter or interpreter.of(plan.spec, folder)
-        python = taken.path if isinstance(taken, Interpreter) else taken and taken.python
+        taken = choose.of_spec(plan.spec, folder)
+        python = taken and taken.python
     build = ask.inspect(python).build if python else None
     used = {d.id for r in plan.ranks for d in r.devices}
     return Environment(version(), python, build.version if build else None, inventory.driver,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import open_inside
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launching import environment, interpreter, logind, notifier, preflight
+from gpu_engine.launching import environment, logind, notifier, preflight
 from gpu_engine.launching.queue_warning import overtaken
-from gpu_engine.plan.check import check, counted, names_none
+from gpu_engine.plan.build import resolve
+from gpu_engine.plan.check import Checked, check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
@@ -26,6 +29,9 @@ from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
 from gpu_engine.spec.write import to_toml
+
+if TYPE_CHECKING:
+    from gpu_engine.interpreters.choose import Chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +80,34 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             raise
         none_free = f"it can't start now: {err}"  # the plan is of the first devices
     checked = check(spec, inventory)
-    taken = interpreter.of(spec, near or cwd) if for_here else None
+    taken = None
+    if for_here:
+        from gpu_engine.interpreters import choose  # no list of runs needs it
+
+        taken = choose.of_spec(spec, near or cwd)
     # Devices that were chosen here, or by the queue, were free a moment ago.
     problems, warnings = preflight.judge(
         spec, inventory, cwd, taken,
         free=bool(named) and alone and not in_turn and not checked.problems, only_plan=only_plan)
     if problems or checked.problems:
         raise SpecError([*checked.problems, *problems])
-    resolved = replace(interpreter.planned(checked, taken, base=base),
+    resolved = replace(planned(checked, taken, base=base),
                        chosen=_why(asked, spec, inventory))
+    # What is wrong with the list of devices that this process has inherited.
+    narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
     return Prepared(spec, inventory, _warned(
-        resolved, None if in_turn else overtaken(spec, inventory), _visible(inventory), none_free,
+        resolved, None if in_turn else overtaken(spec, inventory),
+        inventory.problem if narrowed else None, none_free,
         *warnings, logind.here().warning, notifier.doubt()))
 
 
-def _visible(inventory: Inventory) -> str | None:
-    """What is wrong with the list of devices that this process has inherited; None: nothing."""
-    narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
-    return inventory.problem if narrowed else None
+def planned(checked: Checked, taken: Chosen | None, *, base: tuple[str, RunSpec] | None = None,
+            environ: Mapping[str, str] = os.environ) -> LaunchPlan:
+    """`plan.build.resolve` with this interpreter, which the plan then tells of. None: with our own.
+    Raises SpecError."""
+    python = taken.python if taken is not None else None
+    plan = resolve(checked, python=python or sys.executable, base=base, environ=environ)
+    return plan if taken is None else replace(plan, interpreter=taken.record())
 
 
 def _why(asked: RunSpec, spec: RunSpec, inventory: Inventory) -> str | None:
@@ -174,24 +190,14 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     if parts.spans(run.path):
         trust.require_started(run.path)
         return _again_over_hosts(run, spec, start)
-    chosen = _chosen(run, spec, start)
+    if start != "newest" and spec.task.command is not None:
+        raise UserError(f"run {run.id} runs a command of your own, whose checkpoints are its own: "
+                        "it can't be told which to go on from")
+    chosen = checkpoints.choose(run.checkpoints, start, spec.train.best)
     attempts.check_length(run, spec, chosen)
     known = job.read(run.path)
-    if known is not None and known.request is not None:
-        return _submit_again(run, spec, start)
-    return _again(run, spec, chosen)
-
-
-def _make_way(run: runs.Run) -> None:
-    """See that another attempt can write into the run folder. Raises UserError."""
-    if run.state().live:
-        raise UserError(f"run {run.id} is running; stop it first")
-    disk_room.require(run.path)
-    run.end_leftovers()  # what a killed supervisor left would write where we write
-
-
-def _submit_again(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
-    """`resume` for a run that was submitted to Slurm."""
+    if known is None or known.request is None:
+        return _again(run, spec, chosen)
     from gpu_engine.slurm.submit import again
 
     if start != "newest":
@@ -200,6 +206,14 @@ def _submit_again(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
     prepared = Prepared(spec, Inventory((), "nvml"), again(run, spec))
     notifier.start(run)
     return prepared
+
+
+def _make_way(run: runs.Run) -> None:
+    """See that another attempt can write into the run folder. Raises UserError."""
+    if run.state().live:
+        raise UserError(f"run {run.id} is running; stop it first")
+    disk_room.require(run.path)
+    run.end_leftovers()  # what a killed supervisor left would write where we write
 
 
 def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
@@ -236,14 +250,6 @@ def _again(run: runs.Run, spec: RunSpec, chosen: str | None, attempt: int | None
     supervise(run, reopen_run(run, to_toml(prepared.spec), resolved, attempt=attempt))
     environment.note(run, resolved, prepared.inventory)
     return prepared
-
-
-def _chosen(run: runs.Run, spec: RunSpec, start: str) -> str | None:
-    """The name of the checkpoint that `start` means; None for the newest. Raises UserError."""
-    if start != "newest" and spec.task.command is not None:
-        raise UserError(f"run {run.id} runs a command of your own, whose checkpoints are its own: "
-                        "it can't be told which to go on from")
-    return checkpoints.choose(run.checkpoints, start, spec.train.best)
 
 
 def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:

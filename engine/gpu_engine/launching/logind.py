@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.common.ask_program import answer
-from gpu_engine.common.own_programs import own_program
+from gpu_engine.common.programs import answer, own_program
 
 _IN_SESSION = re.compile(r"/session-[^/]*\.scope")
 

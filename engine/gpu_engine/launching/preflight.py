@@ -5,11 +5,16 @@ They change nothing. `plan.check`, which is pure, checks the values themselves.
 
 from __future__ import annotations
 
+import functools
+import ipaddress
 import os
 import shlex
 import shutil
+import socket
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
     from gpu_engine.interpreters.choose import Chosen
 
 _CURE = "take another, have it wait (--queue, in the panel Q), or set devices.share = true"
+PATIENCE, _KEPT = 2.0, 30.0
+"""Seconds for a name server's answer, and for which an answer is good."""
 _PATIENCE = 1.0
 """Seconds that a process gets to leave a GPU: an earlier run may just be ending."""
 
@@ -261,22 +268,29 @@ def _reserved_port(spec: RunSpec) -> list[Problem]:
                     f"ports below 1024 need root; take {modes.MEETING_PORT}")]
 
 
+def _meeting_host(spec: RunSpec) -> str | None:
+    """The master's host name; None where nobody has to look it up."""
+    host = spec.parallel.master_addr
+    if not modes.get(spec.parallel.mode).several_nodes or host in ("", "localhost"):
+        return None
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host
+    return None
+
+
 def _meeting(spec: RunSpec) -> list[Problem]:
     """The problems of a master address that this machine can't resolve, or only to itself."""
-    from gpu_engine.launching import addresses
-
-    key, host = "parallel.master_addr", spec.parallel.master_addr
-    if not modes.get(spec.parallel.mode).several_nodes or not host \
-            or not addresses.is_name(host) or host == "localhost":
-        return []
-    found = addresses.resolve(host)
+    key, host = "parallel.master_addr", _meeting_host(spec)
+    found = resolve(host) if host is not None else None
     if found == ():
         return [Problem(key, host, "this machine knows no such host; give node 0's numeric "
                                    "address, for example 10.0.0.1")]
-    if not found or not all(map(addresses.is_loopback, found)):
+    if not found or not all(map(is_loopback, found)):
         return []
     cure = "give node 0's numeric address"
-    if spec.parallel.node_rank == 0 and (own := addresses.own()):
+    if spec.parallel.node_rank == 0 and (own := own_addresses()):
         cure = f"give the address that the others know, of {', '.join(own)}"
     return [Problem(key, host, f"is {found[0]} to this machine, which means the machine itself "
                                f"(see /etc/hosts): the others can't meet there; {cure}")]
@@ -284,14 +298,49 @@ def _meeting(spec: RunSpec) -> list[Problem]:
 
 def _meeting_at(spec: RunSpec) -> str | None:
     """The address that the master's host name has here, in words; None if it is no name."""
-    from gpu_engine.launching import addresses
-
-    host = spec.parallel.master_addr
-    if not modes.get(spec.parallel.mode).several_nodes or not addresses.is_name(host) \
-            or host == "localhost":
+    host = _meeting_host(spec)
+    if host is None:
         return None
-    found = addresses.resolve(host)
+    found = resolve(host)
     if not found:
         return f"machines meet at {host}; what that means was not answered yet"
-    at = next((a for a in found if not addresses.is_loopback(a)), found[0])
+    at = next((a for a in found if not is_loopback(a)), found[0])
     return f"machines meet at {host}, which is {at} to this one"
+
+
+def resolve(host: str) -> tuple[str, ...] | None:
+    """The numeric addresses that `host` means to this machine; () where it means none, None where
+    nobody has answered within `PATIENCE`: a name server must not block a screen."""
+    try:
+        return _asked(host, int(time.monotonic() // _KEPT)).result(PATIENCE)
+    except TimeoutError:
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _asked(host: str, _: int) -> Future[tuple[str, ...]]:
+    """The answer to come, from a thread that nobody waits for at the end."""
+    answer: Future[tuple[str, ...]] = Future()
+
+    def ask() -> None:
+        try:
+            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            answer.set_result(tuple(dict.fromkeys(str(info[4][0]) for info in infos)))
+        except (OSError, UnicodeError):  # a label of more than 63 characters is the latter
+            answer.set_result(())
+
+    threading.Thread(target=ask, name="resolve", daemon=True).start()
+    return answer
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it is a machine's own address to itself."""
+    return address.startswith("127.") or address == "::1"
+
+
+def own_addresses() -> list[str]:
+    """This machine's addresses for others, with their interfaces: "10.0.0.1 (eth0)"."""
+    import psutil  # late: only a mistake in a host name asks
+
+    return [f"{a.address} ({name})" for name, found in sorted(psutil.net_if_addrs().items())
+            for a in found if a.family == socket.AF_INET and not is_loopback(a.address)]

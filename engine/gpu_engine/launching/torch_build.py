@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import open_file
 from gpu_engine.devices.records import Inventory
-from gpu_engine.interpreters import build as builds
 from gpu_engine.plan.own_command import is_python
 from gpu_engine.spec.schema import RunSpec
 
 if TYPE_CHECKING:
-    from gpu_engine.interpreters.ask import Seen
-    from gpu_engine.interpreters.build import Build
+    from gpu_engine.interpreters.ask import Build, Seen
 
-
+_INDEX = "https://download.pytorch.org/whl/"
+_ROCM = "rocm6.4"
+"""PyTorch's wheels for AMD: they bring ROCm along, and need no more than the kernel's driver."""
+_CUDA = ((13, "cu130"), (12, "cu126"), (11, "cu118"))
+"""The driver's CUDA, major version, and PyTorch's wheels that any such driver runs: CUDA's minor
+versions are compatible within a major one."""
 _VENDORS = {"nvml": ("an NVIDIA GPU", "cuda"), "amd": ("an AMD GPU", "hip")}
 """By the name of their backend: one of its GPUs, and the field of `Build` that a build for it has.
 """
@@ -101,5 +104,7 @@ def unfit(python: str, build: Build | None, source: str, cuda: str | None
 
 def install(python: str, source: str, cuda: str | None) -> str:
     """The command that installs the build of torch that fits the driver."""
-    wanted = builds.ROCM if source == "amd" else builds.for_cuda(cuda)
-    return f"{python} -m pip install --force-reinstall torch --index-url {builds.index(wanted)}"
+    major = (cuda or "").partition(".")[0]
+    wanted = _ROCM if source == "amd" else next(
+        (wheels for m, wheels in _CUDA if major.isdecimal() and int(major) >= m), "cu126")
+    return f"{python} -m pip install --force-reinstall torch --index-url {_INDEX}{wanted}"

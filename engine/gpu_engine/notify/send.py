@@ -25,7 +25,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 
 from gpu_engine.common.files import reason
-from gpu_engine.common.version import version
+from gpu_engine.common.programs import version
 from gpu_engine.notify import bodies
 from gpu_engine.notify.bodies import Post
 from gpu_engine.notify.config import To

@@ -23,9 +23,7 @@ from gpu_engine.plan.batch import (
     replicas_of,
 )
 from gpu_engine.spec import modes
-from gpu_engine.spec.best import parse_best
-from gpu_engine.spec.schema import RunSpec
-from gpu_engine.spec.steps import parse_steps
+from gpu_engine.spec.schema import RunSpec, parse_best, parse_steps
 
 
 @dataclass(frozen=True, slots=True)

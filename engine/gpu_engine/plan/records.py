@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpu_engine.common import units
-from gpu_engine.common.masked import shown_env, shown_words
+from gpu_engine.common.clean import shown_env, shown_words
+from gpu_engine.common.floors import torch_words
 from gpu_engine.common.records import read_record
-from gpu_engine.common.torch_words import torch_words
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch, LearningRate
 from gpu_engine.spec.read import from_dict_leniently

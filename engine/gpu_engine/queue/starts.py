@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.files import json_inside, read_json
-from gpu_engine.common.own_programs import own_program
+from gpu_engine.common.programs import own_program
 from gpu_engine.queue.start import NOT_YET
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import EXIT_CODES, Run, State

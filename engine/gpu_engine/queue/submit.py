@@ -17,8 +17,9 @@ from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import Problem, SpecError, UserError, telling
 from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launching import ask_torch, environment, interpreter
-from gpu_engine.launching.launcher import discover_for
+from gpu_engine.interpreters import choose
+from gpu_engine.launching import ask_torch, environment
+from gpu_engine.launching.launcher import discover_for, planned
 from gpu_engine.launching.preflight import lasting
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
@@ -84,11 +85,11 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)
     checked = check(spec, inventory)
-    taken = interpreter.of(spec)
+    taken = choose.of_spec(spec)
     problems = [*checked.problems, *lasting(spec, inventory, cwd, taken, files=after is None)]
     if problems:
         raise SpecError(problems)
-    made = interpreter.planned(checked, taken, base=base, environ={})
+    made = planned(checked, taken, base=base, environ={})
     return made if spec.devices.ids else replace(made, ranks=(), processes=())
 
 
@@ -105,7 +106,7 @@ def ask(specs: Sequence[RunSpec], prepared: Submission) -> None:
             if catalog.describe(spec.task.use, cwd=prepared.folder).checks:
                 asking.setdefault((spec.task.use, spec.run.python), {})[key] = spec
     for (use, _), found in asking.items():
-        taken = interpreter.of(next(iter(found.values())), prepared.folder)
+        taken = choose.of_spec(next(iter(found.values())), prepared.folder)
         said = ask_torch.refused(use, [s.task.params for s in found.values()],
                                  python=taken.python if taken is not None else None,
                                  folder=prepared.folder)

@@ -18,7 +18,7 @@ from gpu_engine.runs import disk_room, folder, summary
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.query import Query
 from gpu_engine.runs.summary import Digest
-from gpu_engine.spec.best import parse_best
+from gpu_engine.spec.schema import parse_best
 from gpu_engine.sweep.figures import Figures, FiguresOf
 
 Row: TypeAlias = tuple[Digest, Figures]

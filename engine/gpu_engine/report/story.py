@@ -18,8 +18,7 @@ from gpu_engine.runs.compare import RunFacts
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 from gpu_engine.spec import presets
-from gpu_engine.spec.best import parse_best
-from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.schema import RunSpec, parse_best
 from gpu_engine.spec.write import flat, for_people
 
 _BUCKETS = 512

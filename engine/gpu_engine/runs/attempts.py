@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gpu_engine.common.clean import shown_set
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import read_inside, write_inside
-from gpu_engine.common.masked import shown_set
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule
 from gpu_engine.plan.own_command import left_out

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside, read_inside
-from gpu_engine.spec.best import parse_best
+from gpu_engine.spec.schema import parse_best
 
 STATE, MANIFEST = "state.pt", "manifest.json"
 EXPORTED = (".safetensors", ".pt", ".pth")

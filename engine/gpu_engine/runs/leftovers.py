@@ -16,7 +16,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import Checkpoint, End, Phase, Step
-from gpu_engine.plan.wrappers import is_python
+from gpu_engine.plan.own_command import is_python
 
 HOSTS = "hosts"
 """The folder, in the folder of a run on other machines, that has a file for each of them."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from gpu_engine.common.clean import shown, shown_words
 from gpu_engine.common.files import json_inside
-from gpu_engine.common.masked import shown, shown_words
 from gpu_engine.common.values import show
 from gpu_engine.runs import notes, sweep
 from gpu_engine.runs.folder import Run, State

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +12,7 @@ from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import open_file, reason, write_atomic
-from gpu_engine.common.values import convert, describe, in_toml
+from gpu_engine.common.values import convert, in_toml
 from gpu_engine.settings import own_commands
 from gpu_engine.settings.schema import SECTIONS, Setting, Settings, every
 
@@ -23,7 +21,7 @@ _KEYS, _COMMANDS = "keys", "commands"
 
 
 class SettingsError(UserError):
-    """settings.toml is wrong. Names file, line, key, value and what would do, for all that is."""
+    """settings.toml is wrong. Names file, key, value and what would do, for all that is."""
 
     title = "settings.toml is wrong"
 
@@ -56,49 +54,43 @@ def parse(text: str, where: Path) -> Settings:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as err:
         raise SettingsError(f"{where}: not valid TOML: {clean(str(err))}") from None
-    problems: list[str] = []
-
-    def wrong(name: str, value: object, message: str) -> None:
-        line = line_of(text, name)
-        shown = f'"{value}"' if isinstance(value, str) else \
-            str(value).lower() if isinstance(value, bool) else str(value)
-        problems.append(f"{where}{f', line {line}' if line else ''}: {clean(name, 80)} = "
-                        f"{clean(shown, 80)}: {message}")
-
-    given: dict[str, Any] = {}
+    commands, problems = own_commands.read(data.pop(_COMMANDS, {}))
+    keys = data.pop(_KEYS, {})
+    if not isinstance(keys, dict):
+        problems.append((_KEYS, keys, f"expected a table, [{_KEYS}]"))
+        keys = {}
+    keys = dict(_flat(keys))
+    problems += [(f"{_KEYS}.{action}", typed, 'expected a key, or several with commas, as "ctrl+t"')
+                 for action, typed in keys.items()
+                 if not isinstance(typed, str) or not typed.strip()]
+    given: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for section, table in data.items():
-        if section == _COMMANDS:
+        if section not in SECTIONS:
+            problems.append((section, table, "no such table; "
+                             + meant(section, [*SECTIONS, _KEYS, _COMMANDS])))
             continue
-        if section not in (*SECTIONS, _KEYS):
-            wrong(section, table,
-                  "no such table; " + meant(section, [*SECTIONS, _KEYS, _COMMANDS]))
-        elif not isinstance(table, dict):
-            wrong(section, table, f"expected a table, [{section}]")
-        elif section != _KEYS:
-            for key, value in table.items():
-                setting = every().get(f"{section}.{key}")
+        if not isinstance(table, dict):
+            problems.append((section, table, f"expected a table, [{section}]"))
+            continue
+        for key, value in table.items():
+            name = f"{section}.{key}"
+            setting = every().get(name)
+            try:
                 if setting is None:
                     own = [n.partition(".")[2] for n in every() if n.startswith(f"{section}.")]
-                    wrong(f"{section}.{key}", value, "no such setting; " + meant(key, own))
-                    continue
-                try:
-                    given[setting.name] = convert(value, setting.kind)
-                except ValueError:
-                    wrong(setting.name, value, f"expected {describe(setting.kind)}")
-    table = data.get(_KEYS, {})
-    keys = dict(_flat(table)) if isinstance(table, dict) else {}
-    for action, typed in keys.items():
-        if not isinstance(typed, str) or not typed.strip():
-            wrong(f"{_KEYS}.{action}", typed, 'expected a key, or several with commas, as "ctrl+t"')
-    commands, bad = own_commands.read(data.get(_COMMANDS, {}))
-    for name, value, why in bad:
-        wrong(name, value, why)
+                    problems.append((name, value, "no such setting; " + meant(key, own)))
+                else:
+                    given[section][key] = convert(value, setting.kind)
+            except ValueError as err:
+                problems.append((name, value, str(err)))
     if problems:
-        raise SettingsError("\n".join(problems))
-    parts = {section: cls(**{n.partition(".")[2]: v for n, v in given.items()
-                             if n.startswith(f"{section}.")}) for section, cls in SECTIONS.items()}
-    return Settings(**parts, keys={a: k.strip() for a, k in keys.items()},
-                    commands=tuple(commands), given=frozenset(given))
+        raise SettingsError("\n".join(
+            f"{where}: {clean(name, 80)} = {clean(in_toml(value), 80)}: {why}"
+            for name, value, why in problems))
+    parts = {section: cls(**given[section]) for section, cls in SECTIONS.items()}
+    return Settings(**parts, keys={a: k.strip() for a, k in keys.items()}, commands=tuple(commands),
+                    given=frozenset(f"{section}.{key}" for section, table in given.items()
+                                    for key in table))
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -111,30 +103,8 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def placed(problems: str) -> str:
-    """The lines of a message, which begin with "NAME = ", each with the file and the line on which
-    that stands."""
-    where, text = path(), ""
-    with contextlib.suppress(OSError), open_file(where) as file:
-        text = file.read(_LONGEST).decode("utf-8-sig", errors="replace")
-    lines = [(line_of(text, one.partition(" = ")[0]), one) for one in problems.split("\n")]
-    return "\n".join(f"{where}{f', line {line}' if line else ''}: {one}" for line, one in lines)
-
-
-def line_of(text: str, name: str) -> int | None:
-    """The number of the line on which a key stands, by its dotted name; None if it is not found
-    (in an inline table)."""
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
-        if header:
-            table = header[1].strip("\"'")
-            if table == name:
-                return number
-            continue
-        found = re.match(r"""\s*["']?([^=#"']+?)["']?\s*=""", line)
-        if found and (f"{table}.{found[1]}" if table else found[1]) == name:
-            return number
-    return None
+    """The lines of a message, which begin with "NAME = ", each with the file that this is in."""
+    return "\n".join(f"{path()}: {line}" for line in problems.split("\n"))
 
 
 def source(setting: Setting, settings: Settings, env: Mapping[str, str]) -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.batch import Layout
+from gpu_engine.plan.build import arguments
 from gpu_engine.plan.check import Checked, check
-from gpu_engine.plan.command_line import arguments
 from gpu_engine.plan.records import WORKER
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec

@@ -10,12 +10,13 @@ other and this machine. Standard library only: a rank imports this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
+from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.values import Bounds, Kind, OneOf, kind_of
 from gpu_engine.spec import modes
 
@@ -271,3 +272,34 @@ def is_key(dotted: str) -> bool:
 def known_keys() -> list[str]:
     """Every dotted key but "name", in the order of the sections."""
     return [key for key in keys() if key != "name"]
+
+
+def parse_best(text: str | None) -> tuple[str, bool] | None:
+    """Parse `train.best` into (name of the value, whether larger is better): "loss" and "min:loss"
+    give ("loss", False), "max:accuracy" gives ("accuracy", True). None if it is not set. Raises
+    SpecError."""
+    if not text:
+        return None
+    how, colon, name = text.partition(":")
+    if not colon:
+        return text, False
+    if how not in ("min", "max") or not name:
+        raise SpecError([Problem("train.best", text, "expected the name of an evaluation's value, "
+                                 "min:name or max:name")])
+    return name, how == "max"
+
+
+def parse_steps(texts: Iterable[str]) -> tuple[range, ...]:
+    """Parse `train.skip_steps`: "812" is one step, "820-830" eleven. Raises SpecError."""
+    out = []
+    for text in texts:
+        first, dash, last = text.partition("-")
+        try:
+            steps = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            steps = range(0)
+        if not steps or steps[0] < 1:
+            raise SpecError([Problem("train.skip_steps", text, "expected steps, counted from 1: "
+                                     "812, or 820-830")])
+        out.append(steps)
+    return tuple(out)

@@ -12,8 +12,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpu_engine.common import exit_status
-from gpu_engine.common.nccl import own_fault
+from gpu_engine.common import procs
+from gpu_engine.common.errors import own_fault
 from gpu_engine.events import schema
 from gpu_engine.events.reader import backwards
 from gpu_engine.runs import disk_room
@@ -120,7 +120,7 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
     if first.after_end:
-        words = f"{exit_status.describe(first.status)} after its script had reached its end, so " \
+        words = f"{describe_exit(first.status)} after its script had reached its end, so " \
             "its training was over"
         if first.status in (-signal.SIGABRT, -signal.SIGSEGV):
             words += ": native code was too late for Python's end, mostly a thread of gloo"
@@ -147,13 +147,13 @@ def describe_exit(status: int, oom_kills: int | None = None) -> str:
     if status == 0:
         return "exited with 0 before training ended"
     if status > 0:
-        return exit_status.describe(status)
-    name = exit_status.signal_name(-status)
+        return procs.describe_exit(status)
+    name = procs.signal_name(-status)
     if name != "SIGKILL":
         more = {"SIGSEGV": ": a crash in native code",
                 "SIGBUS": f": often a full {disk_room.shared_memory()}",
                 "SIGABRT": ": native code gave up"}.get(name, "")
-        return exit_status.describe(status) + more
+        return describe_exit(status) + more
     if oom_kills:
         return "killed by SIGKILL: out of host memory (the kernel counted it)"
     if oom_kills == 0:

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from gpu_engine.common import floors, procs
 from gpu_engine.events import schema
 from gpu_engine.events.writer import EventWriter, encode
-from gpu_engine.plan.processes import HOOK
-from gpu_engine.plan.wrappers import is_python
+from gpu_engine.plan.own_command import HOOK, is_python
 from gpu_engine.runs.folder import Run
 from gpu_engine.supervisor.cause import Failure
 from gpu_engine.supervisor.children import Child, descendants

@@ -6,8 +6,7 @@ import logging
 import os
 
 from gpu_engine.common import procs
-from gpu_engine.common.network_interface import address_of, interface_to
-from gpu_engine.common.ports import free_port
+from gpu_engine.common.ports import address_of, free_port, interface_to
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 from gpu_engine.runs.folder import Cause, Run

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.plan.wrappers import is_python
+from gpu_engine.plan.own_command import is_python
 from gpu_engine.supervisor.children import Child, process_table
 from gpu_engine.supervisor.rank_state import RankState
 

@@ -13,8 +13,8 @@ from gpu_engine.runs import attempts
 from gpu_engine.runs import sweep as record
 from gpu_engine.runs.folder import Run, State, each_run
 from gpu_engine.runs.sweep import Member
-from gpu_engine.spec.best import parse_best
 from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.schema import parse_best
 from gpu_engine.sweep.figures import Figures, FiguresOf
 from gpu_engine.sweep.table import By, One, names
 from gpu_engine.sweep.track import EVAL

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.spec.steps import parse_steps
+from gpu_engine.spec.schema import parse_steps
 from gpu_engine.training.precision import Precision, StepLoss
 from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.strategies import Strategy

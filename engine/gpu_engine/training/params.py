@@ -19,7 +19,7 @@ from typing import Any
 from gpu_engine.common import values as value_types
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded
-from gpu_engine.common.hints import known_hints_of, text_of
+from gpu_engine.common.records import known_hints_of, text_of
 from gpu_engine.training.task import Task
 
 

@@ -19,7 +19,7 @@ import torch
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import notices, schema
 from gpu_engine.runs import checkpoints
-from gpu_engine.spec.best import parse_best
+from gpu_engine.spec.schema import parse_best
 from gpu_engine.training import checkpoint, checkpoint_state, rng
 from gpu_engine.training.checkpoint_state import CannotCopy, Copier
 from gpu_engine.training.loop import NonFiniteLoss

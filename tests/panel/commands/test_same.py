@@ -10,7 +10,7 @@ import pytest
 
 from gpu_engine.cli import cli
 from gpu_engine.common import paths
-from gpu_engine.plan.command_line import arguments
+from gpu_engine.plan.build import arguments
 from gpu_engine.runs import notes
 from gpu_engine.runs.notes import Notes
 from gpu_engine.spec import presets

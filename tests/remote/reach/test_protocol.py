@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
-from gpu_engine.interpreters.build import Build
+from gpu_engine.interpreters.ask import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.checkup import Checkup
 from gpu_engine.remote.reach.protocol import BadMessage, Piece

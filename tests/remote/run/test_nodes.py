@@ -9,7 +9,7 @@ import pytest
 
 import gpu_engine
 from gpu_engine.common.errors import SpecError
-from gpu_engine.interpreters.build import Build
+from gpu_engine.interpreters.ask import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import nodes, survey

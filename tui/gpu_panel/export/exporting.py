@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded
-from gpu_engine.common.own_programs import own_environment, own_program
+from gpu_engine.common.programs import own_environment, own_program
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import harmless

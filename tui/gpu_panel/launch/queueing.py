@@ -20,7 +20,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.units import GIB
 from gpu_engine.devices.records import Inventory
-from gpu_engine.plan.command_line import arguments
+from gpu_engine.plan.build import arguments
 from gpu_engine.queue import submit
 from gpu_engine.queue.order import Wants
 from gpu_engine.queue.submit import When

@@ -14,7 +14,7 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.interpreters import choose
-from gpu_engine.launching import interpreter, preflight
+from gpu_engine.launching import preflight
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.remote.reach.protocol import VERSION, Welcome
@@ -46,8 +46,8 @@ def review(data: dict[str, Any], inventory: Inventory,
         spec = from_dict(data)
         if spec.devices.hosts is not None:
             return _over_hosts(spec, inventory, base, hosts)
-        taken = interpreter.of(spec)
-        there = interpreter.record(taken) if taken is not None else None
+        taken = choose.of_spec(spec)
+        there = taken.record() if taken is not None else None
         unusable = preflight.unusable(spec, inventory, shot) if shot is not None else []
         prepared = prepare(spec, inventory=inventory, base=base)
         return Review(tuple(unusable), None if unusable else prepared, bool(unusable),

@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TypeVar
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.own_programs import own_program
-from gpu_engine.common.readable import readable
+from gpu_engine.common.procs import readable
+from gpu_engine.common.programs import own_program
 from gpu_engine.remote.reach import protocol, reasons, ssh
 from gpu_engine.remote.reach.records import BadName, Host
 

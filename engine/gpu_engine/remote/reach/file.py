@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common import paths
-from gpu_engine.common.ask_program import answer
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import write_atomic
+from gpu_engine.common.programs import answer
 from gpu_engine.remote.reach.records import LOCAL, BadName, Host, check_name, is_name
 from gpu_engine.spec.read import read_toml
 

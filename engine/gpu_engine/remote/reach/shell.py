@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_engine.common.readable import readable
+from gpu_engine.common.procs import readable
 from gpu_engine.remote.reach import reasons, ssh
 from gpu_engine.remote.reach.channel import Unreachable
 from gpu_engine.remote.reach.records import BadName, Host

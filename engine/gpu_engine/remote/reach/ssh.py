@@ -14,8 +14,7 @@ import shlex
 from pathlib import Path
 
 from gpu_engine.common import paths
-from gpu_engine.common.ask_program import answer
-from gpu_engine.common.own_programs import own_environment
+from gpu_engine.common.programs import answer, own_environment
 from gpu_engine.remote.reach.protocol import MARK
 from gpu_engine.remote.reach.records import Host, check_name
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Inventory
+from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.build import plan as plan_of
-from gpu_engine.plan.command_line import engine_line
 from gpu_engine.plan.records import LaunchPlan, Process
 from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.records import Host

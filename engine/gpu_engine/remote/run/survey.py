@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
-from gpu_engine.common.version import version
-from gpu_engine.interpreters.build import Build
+from gpu_engine.common.programs import version
+from gpu_engine.interpreters.ask import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.channel import (
     Channel,

@@ -20,7 +20,7 @@ from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Snapshot
 from gpu_engine.devices.sampler import Sampler, take_several
 from gpu_engine.interpreters import choose
-from gpu_engine.launching.addresses import is_loopback
+from gpu_engine.launching.preflight import is_loopback
 from gpu_engine.remote.reach.protocol import VERSION, Devices, Hello, Looked, Watch, Welcome
 from gpu_engine.remote.there import place
 from gpu_engine.remote.there.wire import Asked

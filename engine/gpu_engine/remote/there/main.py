@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.readable import readable
+from gpu_engine.common.procs import readable
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import BadMessage, Request
 from gpu_engine.remote.there.wire import Asked, Over, Wire

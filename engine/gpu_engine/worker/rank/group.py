@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.floors import torch_since
-from gpu_engine.common.network_interface import address_of, interface_to
+from gpu_engine.common.ports import address_of, interface_to
 from gpu_engine.worker.rank.job import Identity
 from gpu_engine.worker.rank.peers import (
     Beside,

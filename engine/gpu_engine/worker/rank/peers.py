@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch.distributed as dist
 
 from gpu_engine.common import units
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.nccl import own_fault
+from gpu_engine.common.errors import UserError, own_fault
 from gpu_engine.events import schema
 from gpu_engine.worker.rank.process import exit_at_once
 from gpu_engine.worker.rank.recorder import Recorder

@@ -42,9 +42,9 @@ class Field:
     @property
     def help(self) -> str:
         """A few words about it: those of the schema, unless it has its own."""
-        from gpu_engine.spec.key_docs import docs  # when a field is first entered
+        from gpu_engine.spec.catalog import key_docs  # when a field is first entered
 
-        told = self.own_help or docs()[self.key].replace("`", "")
+        told = self.own_help or key_docs()[self.key].replace("`", "")
         return told.replace(" 0: ", f" {self.zero}: ") if self.zero else told
 
     def shown(self, text: str) -> str:

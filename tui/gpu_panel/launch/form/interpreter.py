@@ -20,7 +20,7 @@ from textual.widgets.option_list import Option
 
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
-from gpu_engine.common.torch_words import torch_words
+from gpu_engine.common.floors import torch_words
 from gpu_engine.interpreters import candidates
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.candidates import Place

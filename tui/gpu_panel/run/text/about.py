@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 
-from gpu_engine.common import exit_status
 from gpu_engine.common.clean import clean
+from gpu_engine.common.procs import describe_exit
 from gpu_engine.runs.state import AttemptRecord, State
 from gpu_panel.common import units
 from gpu_panel.run.store import RunStore
@@ -78,7 +78,7 @@ def processes(state: State) -> list[str]:
     if all(not p.exit for p in state.processes):
         return []
     return [f"rank {p.rank}  pid {p.pid}  "
-            f"{'end not recorded' if p.exit is None else exit_status.describe(p.exit)}"
+            f"{'end not recorded' if p.exit is None else describe_exit(p.exit)}"
             for p in state.processes]
 
 

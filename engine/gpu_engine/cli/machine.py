@@ -1,15 +1,15 @@
-"""gpu-engine devices: the devices of this machine, how busy they are, and which are free; or
-waiting until some are."""
+"""This machine: gpu-engine devices, doctor and completion."""
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo, in_json
+from gpu_engine.cli.output import echo, for_scripts, in_json
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
@@ -30,7 +30,7 @@ _MACHINE = ("source", "driver", "cuda", "problem", "inherited_visible")
                    "It takes none of them; run --queue does.")
 @click.option("--free-gib", type=click.FloatRange(min=0, min_open=True), metavar="G",
               help="With --wait-free: only devices with G GiB of free memory.")
-def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
+def devices(as_json: bool, count: int | None, free_gib: float | None) -> None:
     """List the devices: the GPUs, or CPU slots if no GPU can be used."""
     if count is not None:
         _wait_free(count, None if free_gib is None else int(free_gib * (1 << 30)), as_json)
@@ -122,3 +122,57 @@ def _require_enough(inventory: Inventory, count: int, free: int | None) -> None:
 def _numbered(device: Device) -> str:
     """A device's id, with its position in the inherited CUDA_VISIBLE_DEVICES: "3→0"."""
     return device.id + ("" if device.visible_index is None else f"→{device.visible_index}")
+
+
+_LOOKS = {"ok": ("ok     ", "green"), "note": ("note   ", "yellow"), "problem": ("PROBLEM", "red")}
+
+
+@click.command()
+@for_scripts
+def doctor(as_json: bool) -> None:
+    """Say what is installed, found, missing and broken on this machine, and what to type about it.
+
+    Each line is ok, a note or a problem; what to type stands below it. Ends with 1 where there is a
+    problem. Changes nothing. Each check has a time limit, so that a driver or a file system that
+    hangs is a finding.
+    """
+    from gpu_engine.doctor import checks
+
+    told: list[dict[str, str | None]] = []
+    for name, findings in checks.examine(checks.every()):
+        for number, f in enumerate(findings):
+            told.append({"check": name, "level": f.level, "text": f.text, "cure": f.cure})
+            if not as_json:
+                word, colour = _LOOKS[f.level]
+                echo(f"{'' if number else name:<10} ", (word, colour), f" {clean(f.text)}")
+                if f.cure:
+                    echo(f"{'':<18} → {clean(f.cure)}")
+    count = sum(one["level"] == "problem" for one in told)
+    if as_json:
+        echo(in_json({"ok": not count, "findings": told}))
+    else:
+        echo("" if count else "\nnothing is wrong")
+        if count:
+            echo(f"{count} problem{'s' if count > 1 else ''}", err=True)
+    sys.stdout.flush()
+    sys.exit(1 if count else 0)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script by which SHELL completes gpu-engine and gpu-panel.
+
+    \b
+    ~/.bashrc: eval "$(gpu-engine completion bash)"
+    ~/.zshrc, behind compinit: eval "$(gpu-engine completion zsh)"
+    ~/.config/fish/config.fish: gpu-engine completion fish | source
+    """
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None
+    for name in "gpu-engine", "gpu-panel":
+        variable = f"_{name.replace('-', '_')}_COMPLETE".upper()
+        echo(script(ctx.command, {}, name, variable).source())

@@ -1,0 +1,258 @@
+"""What the ranks of a run print, and what they are asked while they run: gpu-engine logs, stacks,
+trace and stop."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpu_engine.cli import tab
+from gpu_engine.cli.output import echo, for_scripts, in_json, unchanged
+from gpu_engine.common.clean import clean, clean_bytes
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import MOST, file_inside
+from gpu_engine.events.paths import inside
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+
+
+@click.command()
+@click.argument("run", default="last", shell_complete=tab.runs)
+@click.option("--rank", type=click.IntRange(0), help="Only this rank.")
+@click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the run has ended.")
+@click.option("--raw", is_flag=True, help="Print the output unchanged, control "
+              "characters too, into a file or a pipe.")
+@click.option("--supervisor", is_flag=True,
+              help="Print the supervisor's own log instead; of a Slurm job, its script's.")
+def logs(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
+         supervisor: bool) -> None:
+    """Print the logs of RUN's ranks (an id, the beginning of one, or "last").
+
+    Colours and all else that a terminal obeys are left out; of a progress bar the last state is
+    kept. gpu-engine logs --raw | less -R shows the colours.
+    """
+    from gpu_engine.launching.lookup import ask_slurm, find
+    from gpu_engine.launching.reattach import StillOn
+
+    found = find(run)
+    if (state := found.state()).state == "unreadable":
+        raise UserError(f"run {found.id}: {state.reason}")
+    goes_on = StillOn(found)
+    files = _files(found, rank) if not supervisor else \
+        {"supervisor": found.path / "supervisor.log"}
+    output = Output(lambda: files, raw=raw, count=count)
+    while True:
+        if follow:
+            ask_slurm(found)
+        # Before reading, so that the last lines are printed.
+        live = follow and goes_on(found.state())
+        output.show(last=not live)
+        if not live:
+            return
+        sys.stdout.flush()
+        time.sleep(0.1)
+
+
+def _files(run: Run, rank: int | None) -> dict[str, Path]:
+    """The logs to print, by the prefix of their lines. Raises UserError."""
+    known = run.ranks()
+    if rank is not None:
+        path = run.output(rank)
+        if rank not in known or not path.exists():
+            have = ", ".join(map(str, known))
+            raise UserError(f"run {run.id} has no log of rank {rank}; it has ranks "
+                            f"{have or 'none'}")
+        if path != run.log(rank):
+            echo(f"rank {rank} was started by the command itself: its output is mixed with "
+                 "that of the command and its other ranks", err=True)
+        return {f"rank {rank}": path}
+    shared: dict[Path, list[str]] = {}
+    for one in known:
+        shared.setdefault(run.output(one), []).append(str(one))
+    files = {("rank " if len(ranks) == 1 else "ranks ") + ",".join(ranks): path
+             for path, ranks in shared.items()}
+    return files | {p.stem: p for p in sorted(run.path.glob("node*.log"))}
+
+
+def of_ranks(run: Run) -> Output:
+    """All that the ranks of a run print, in whole lines."""
+    return Output(lambda: _files(run, None))
+
+
+class Output:
+    """Prints logs as they grow. `files`: which, by the prefix of their lines; `count`: only the
+    last lines of what is in each at the beginning."""
+
+    def __init__(self, files: Callable[[], dict[str, Path]], *, raw: bool = False,
+                 count: int | None = None) -> None:
+        self._files, self._raw, self._count = files, raw, count
+        self._logs: dict[Path, _Log] = {}
+
+    def show(self, last: bool) -> None:
+        """Print what is new; `last`: also a line that has no end."""
+        files = self._files()
+        for name, path in files.items():
+            count = self._count if path not in self._logs else None
+            lines = self._logs.setdefault(path, _Log(path)).new(last)
+            for line in lines if count is None else deque(lines, count):
+                if self._raw:
+                    unchanged(line)
+                else:
+                    echo((f"{name}| " if len(files) > 1 else "") + clean_bytes(line, None))
+
+
+class _Log:
+    """One log as it grows, read a MiB at a time."""
+
+    def __init__(self, path: Path) -> None:
+        # When a log grows too large, its older part is moved to a file of its own.
+        self._parts = [path.with_name(f"{path.name}.1"), path]
+        self._offset, self._rest = 0, b""
+
+    def new(self, last: bool) -> Iterator[bytes]:
+        """The lines that have come since the last call; `last`: also one that has no end."""
+        while True:
+            with suppress(OSError), file_inside(*inside(self._parts[0])) as file:
+                if file.seek(0, 2) < self._offset:  # it was cut
+                    self._offset, self._rest = 0, b""
+                file.seek(self._offset)
+                while data := file.read(1 << 20):
+                    self._offset += len(data)
+                    *lines, self._rest = (self._rest + data).split(b"\n")
+                    yield from lines
+                    if len(self._rest) > MOST:  # no line is longer than any file of ours
+                        yield self._rest
+                        self._rest = b""
+            older = len(self._parts) > 1
+            if self._rest and (last or older):
+                yield self._rest
+                self._rest = b""
+            if not older:
+                return
+            del self._parts[0]
+            self._offset = 0
+
+
+@click.command()
+@click.argument("run", default="last", shell_complete=tab.live_runs)
+@click.option("--rank", type=click.IntRange(0), help="Only this rank.")
+@click.option("--wait", type=click.FloatRange(0, 60), default=3.0, show_default=True,
+              help="Seconds to wait for a stack to arrive.")
+def stacks(run: str, rank: int | None, wait: float) -> None:
+    """Print the current stacks of RUN's ranks and their loaders' workers, while training goes on.
+
+    These are the stacks of all threads. The ranks write them into their logs. The exit code is 1
+    if a rank gave none: it has ended, is still starting, or was suspended (SIGSTOP).
+    """
+    from gpu_engine.common.files import size_of
+    from gpu_engine.launching.lookup import find
+    from gpu_engine.remote.run import parts, queries
+    from gpu_engine.runs import stacks as requests
+
+    found = find(run)
+    if not found.state().live:
+        raise UserError(f"run {found.id} is not running: it is {found.state().state}")
+    ranks = found.ranks() if rank is None else [rank]
+    before = {r: size_of(found.log(r)) for r in ranks}
+    local = not parts.spans(found.path)
+    if not local:
+        refused = queries.stacks(found, ranks)
+        requested = [r for r in ranks if r not in refused]
+    else:
+        refused = {}
+        requested = [r for r in ranks if requests.request(found, r)]
+    texts: dict[int, str] = {}
+    changed = time.monotonic()
+    end = changed + wait
+    while time.monotonic() < end and (len(texts) < len(requested)
+                                      or time.monotonic() < changed + requests.WHOLE):
+        time.sleep(0.05)
+        now = {r: t for r in requested if (t := requests.printed(found.log(r), before[r]))}
+        if now != texts:
+            texts, changed = now, time.monotonic()
+    for r in ranks:
+        echo(f"--- rank {r} ---")
+        if r in texts:
+            echo(texts[r])
+            for pid, text in requests.below(found, r, wait) if r in requested and local else ():
+                echo(f"--- rank {r}, process {pid} below it ---")
+                echo(text)
+        elif r in requested:
+            echo(f"requested, but nothing came within {wait:g} s: is the process suspended?")
+        elif r in refused:
+            echo(clean(f"can't be requested: {refused[r]}"))
+        else:
+            echo("can't be requested: the rank has ended, is still starting, or runs on "
+                 "another machine")
+    if len(texts) < len(ranks):
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("run", default="last", shell_complete=tab.runs)
+@click.option("--steps", type=click.IntRange(1, 100), default=3, show_default=True,
+              help="How many steps.")
+@click.option("--rank", "ranks", type=click.IntRange(0), multiple=True,
+              help="Only this rank; several times for several.")
+@click.option("--wait", type=click.FloatRange(1, 3600), default=120.0, show_default=True,
+              help="Seconds to wait for the steps.")
+@for_scripts
+def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bool) -> None:
+    """Trace the next steps of RUN's ranks with torch's profiler, while training goes on.
+
+    A file for each rank, traces/… in the run folder, is for https://ui.perfetto.dev or
+    chrome://tracing. Printed is what it says at a glance. The exit code is 1 if a rank gave none.
+    """
+    from dataclasses import asdict
+
+    from gpu_engine.diagnose import traces
+    from gpu_engine.launching.lookup import find
+    from gpu_engine.runs.traces import trace as traced
+
+    found = find(run)
+    answers = traced(found, steps=steps, ranks=ranks, wait=wait)
+    out = [(rank, *traces.describe(found, rank, answer))
+           for rank, answer in answers.items()]
+    for rank, path, _, text in () if as_json else out:
+        echo(f"--- rank {rank} ---")
+        for line in [*([str(path)] if path is not None else []), *text]:
+            echo(clean(line))
+    if as_json:
+        echo(in_json([{"rank": rank, "path": None if path is None else str(path),
+                       "summary": whole and asdict(whole), "problem": None if whole else text[0]}
+                      for rank, path, whole, text in out]))
+    if any(whole is None for _, _, whole, _ in out):
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("run", shell_complete=tab.live_runs)
+@click.option("--now", is_flag=True, help="Kill the ranks at once, without a checkpoint.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it has ended (the default).")
+def stop(run: str, now: bool, wait: bool) -> None:
+    """Stop RUN (an id, the beginning of one, or "last"). A task's ranks finish their step and save;
+    your own command gets SIGINT, as from Ctrl-C, or its run.stop_signal, and if it is stopped again
+    SIGTERM. A job that waits in Slurm's queue is cancelled."""
+    from gpu_engine.launching import lookup
+
+    found = lookup.find(run)
+    lookup.stop(found, now=now)
+    if not wait:
+        return
+    said = None
+    while (state := found.state()).live:
+        if state.state == "stopping" and state.reason and state.reason != said:
+            said = state.reason
+            echo(said, err=True)
+        time.sleep(0.1)
+        lookup.ask_slurm(found)
+    echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))
