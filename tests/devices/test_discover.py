@@ -12,9 +12,9 @@ import pytest
 
 from gpu_engine.devices import probe, sampler
 from gpu_engine.devices.backends import nvidia
-from gpu_engine.devices.discover import discover
+from gpu_engine.devices.discover import discover, discover_of
 from gpu_engine.devices.records import Device
-from gpu_engine.doctor import devices as doctor
+from gpu_engine.doctor import machine as doctor
 
 from ..conftest import wait_for
 from .machines import take_once
@@ -83,7 +83,7 @@ def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
 
 def test_the_doctor_says_that_a_driver_hangs(as_this_machine):
     as_this_machine("init_hang 1")
-    found = doctor.drivers(doctor.inventories(0.5))
+    found = doctor.drivers([discover_of("nvidia", 0.5)])
     assert [(f.level, f.cure) for f in found] == [("problem", "sudo dmesg | tail")]
     assert "did not answer in 0.5 s" in found[0].text
 
