@@ -20,6 +20,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gpu_panel import keys
+from gpu_panel.common.painting import refresh_changed
+from gpu_panel.common.textual_private import entitle
 from gpu_panel.run.log import times
 from gpu_panel.run.log.file import Lines, TextLines
 from gpu_panel.run.log.matches import Matches, last_before
@@ -81,6 +83,7 @@ class LogView(ScrollView, can_focus=True):
         self._generation = self._gone = 0
         self._longest = 0
         self._busy = False
+        self._drawn: dict[int, Strip] = {}
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class LogView(ScrollView, can_focus=True):
         if self.following:
             self.cursor = max(self.count - 1, 0)
             self.call_after_refresh(self._to_end)
-        self.refresh()
+        refresh_changed(self, self._drawn, self._strip)
 
     def _stay(self, lines: Lines) -> None:
         """Keep showing the same lines after some were dropped at the front."""
@@ -270,7 +273,7 @@ class LogView(ScrollView, can_focus=True):
         parts += ["wrap"] if self.wrapped else []
         parts.append("following" if self.following else f"line {max(line, 0) + 1:,}")
         parts.append(f"{len(self.lines or ()):,} lines")
-        self.border_subtitle = " · ".join(parts)
+        entitle(self, subtitle=" · ".join(parts))
 
     # --- moving ---------------------------------------------------------------------------------
 
@@ -506,6 +509,10 @@ class LogView(ScrollView, can_focus=True):
         return self.lines.line(self.line_of(entry)) if self.lines is not None else ""
 
     def render_line(self, y: int) -> Strip:
+        self._drawn[y] = strip = self._strip(y)
+        return strip
+
+    def _strip(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         ground = self.rich_style
         if self.lines is None or not self.count:
