@@ -61,8 +61,7 @@ WRITING = {
         remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send
         worker/rank/loader_sockets.py: mkdtemp in _made
-        doctor/folders.py: NamedTemporaryFile in _tried
-        gpu_panel/run/log/elsewhere.py: TemporaryDirectory in as_file, open in save""",
+        doctor/folders.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
         remote/reach/file.py: write_atomic in _write
