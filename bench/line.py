@@ -2,8 +2,7 @@
 
 Eight ranks on stand-in GPUs record noisy losses, 20 a second each; the panel shows their run at
 120×36. The terminal at the other end is pyte's. It reads no more bytes a second than the line
-carries, and answers as a terminal does; its answers and the keys take no time. `TEXTUAL_DRIVER` is
-Textual's own way to choose another driver, here its own one for comparison.
+carries, and answers as a terminal does; its answers and the keys take no time.
 """
 
 from __future__ import annotations
@@ -152,13 +151,8 @@ def main() -> None:
         run = Path(json.loads(begun.stdout)["path"])
         try:
             time.sleep(10.0)
-            plain = {"TEXTUAL_DRIVER": "textual.drivers.linux_driver:LinuxDriver"}
-            for what, speed, more in (("any line", None, {}), ("Textual's driver", None, plain),
-                                      ("15 kB/s", 15e3, {}), ("4 kB/s", 4e3, {}),
-                                      ("4 kB/s, Textual's driver", 4e3, plain)):
-                if more and os.environ.get("BENCH_PEER", "1") == "0":
-                    continue
-                found = measure(env | more, speed)
+            for what, speed in (("any line", None), ("15 kB/s", 15e3)):
+                found = measure(env, speed)
                 sys.stdout.write(
                     f"{what:<26} opens with {found['open'] / 1e3:6.1f} kB, the run with "
                     f"{found['run'] / 1e3:6.1f} kB; then {found['steady'] / 1e3:5.2f} kB/s, "

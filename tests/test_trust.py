@@ -58,8 +58,7 @@ WRITING = {
         remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send
         worker/rank/process.py: mkdtemp in _made_folder
-        doctor/user_files.py: NamedTemporaryFile in _tried
-        gpu_panel/run/log/elsewhere.py: TemporaryDirectory in as_file, open in save""",
+        doctor/user_files.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
         remote/reach/file.py: write_atomic in _write

@@ -83,7 +83,7 @@ def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
 
 def test_the_doctor_says_that_a_driver_hangs(as_this_machine):
     as_this_machine("init_hang 1")
-    found = doctor.drivers([discover_of("nvidia", 0.5)])
+    found = doctor.drivers([discover_of("nvml", 0.5)])
     assert [(f.level, f.cure) for f in found] == [("problem", "sudo dmesg | tail")]
     assert "did not answer in 0.5 s" in found[0].text
 

@@ -45,7 +45,7 @@ SHOWS = """
     InterpretersScreen: select
     LaunchScreen: details gpu_processes jump leave other_device pane
     LaunchTaken: wait
-    LogPane: copy filter find find_next go next_rank source wrap
+    LogPane: copy filter find find_next next_rank source wrap
     LogView: aside first follow last move page wrap
     OutputScreen: close copy
     PaneScreen: back on_pane pane

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import threading
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import dist
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from textual.color import Color
-from textual.events import Key
 
 from gpu_engine.settings.schema import PanelSettings, Settings
 from gpu_panel import __main__ as opening
@@ -23,8 +20,8 @@ from gpu_panel.app import PanelApp
 from gpu_panel.charts.palette import dash_of
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.keys import KEYS, KeysError, remapped
-from gpu_panel.terminal import background, driver
-from gpu_panel.terminal.background import Answers, by_answer, by_environment
+from gpu_panel.terminal import background
+from gpu_panel.terminal.background import by_answer, by_environment
 
 from ..conftest import slots
 from .colours import contrast
@@ -159,70 +156,18 @@ def test_a_real_terminal_is_asked(monkeypatch: pytest.MonkeyPatch):
             heard += os.read(there, 100)
         os.write(there, b"4\x1b]11;rgb:ffff/ffff/eeee\x1b\\\r\x1b[?62;22c\xc3\xa9")
 
-    monkeypatch.setattr(background, "heard", background._Heard())
+    background.typed()
     os.write(there, b"\x0c")  # before the program has begun, in a terminal that waits for a line
     thread = threading.Thread(target=answer)
     thread.start()
     assert background.ask(here, 60.0) is True
     thread.join()
-    assert background.heard == background._Heard(owed=False, typed="\x0c4\ré")
+    assert background.typed() == "\x0c4\ré"
     assert background.ask(here, 0.05) is None
-    assert background.heard == background._Heard(owed=True, typed="")
+    assert background.typed() == ""
     os.close(there)
     os.close(here)
     assert background.ask(here, 0.05) is None
-
-
-LATE = "\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c"
-
-
-@given(st.lists(st.integers(1, len(LATE) - 1), max_size=3),
-       st.sampled_from(["", "q", "\x1b[A", "ab\x1b[6~"]), st.sampled_from(["", "x", "\x1b[B"]))
-def test_a_late_answer_is_never_a_key_however_it_is_cut(cuts, before, after):
-    whole = before + LATE + after
-    at = [0, *sorted({c + len(before) for c in cuts}), len(whole)]
-    found = Answers(True)
-    got = "".join(found.without(whole[a:b]) for a, b in pairwise(at) if a < b)
-    # A lone ESC at the end of a piece may be the key, and is passed on at once.
-    if not any(whole[:c].endswith("\x1b") for c in at):
-        assert got + found.without("") == before + after
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-def test_what_was_typed_before_the_panel_began_comes_first(monkeypatch, at_once):
-    """With half of the terminal's late answer, and the other half with the next key."""
-    monkeypatch.setattr(driver, "heard", background._Heard(owed=True, typed="4\r" + LATE[:9]))
-    parser = driver._Parser()
-    seen = [] if at_once else [*parser.tick()]
-    assert len(seen) == (0 if at_once else 2)
-    seen += [*parser.feed(LATE[9:] + "q"), *parser.tick()]
-    assert [event.key for event in seen if isinstance(event, Key)] == ["4", "enter", "q"]
-    assert driver.heard.typed == ""
-
-
-@pytest.mark.parametrize(("pieces", "keys"), [
-    (["\x1b1"], ["escape", "1"]), (["\x1b", "1"], ["escape", "1"]),
-    (["a\x1b2b"], ["a", "escape", "2", "b"]), (["\x1b\x1b", "3"], ["escape", "escape", "3"]),
-    (["\x1b", "[A"], ["up"]), (["\x1b[1;5C"], ["ctrl+right"]), (["\x1bf"], ["ctrl+right"])])
-def test_an_escape_and_a_digit_right_behind_it_are_two_keys(pieces, keys):
-    parser = driver._Parser()
-    seen = [event for piece in pieces for event in parser.feed(piece)]
-    assert [event.key for event in seen if isinstance(event, Key)] == keys
-
-
-def test_an_escape_that_was_a_key_is_not_one_again(monkeypatch):
-    parser, now = driver._Parser(), [0.0]
-    monkeypatch.setattr("textual._parser.get_time", lambda: now[0])
-    seen = [*parser.feed("\x1b")]
-    now[0] = 1.0
-    seen += [*parser.tick(), *parser.feed("1")]
-    assert [event.key for event in seen if isinstance(event, Key)] == ["escape", "1"]
-
-
-def test_keys_are_passed_on():
-    found = Answers(False)
-    for typed in ("a", "\x1b", "\x1b[A", "\x1b[1;5C", "\x1b[?", "é"):
-        assert found.without(typed) + found.without("") == typed
 
 
 # --- the themes for colour-blind people -----------------------------------------------------------

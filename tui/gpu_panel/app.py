@@ -85,9 +85,9 @@ class PanelApp(ThemedApp):
         given = super().get_driver_class()
         if os.environ.get("TEXTUAL_DRIVER") or given.__name__ != "LinuxDriver":
             return given
-        from gpu_panel.terminal.driver import QuietDriver
+        from gpu_panel.terminal.driver import PanelDriver
 
-        return QuietDriver
+        return PanelDriver
 
     def get_default_screen(self) -> Screen:
         return LaunchScreen(self.devices, self.preset, self.sets, self.command,
@@ -192,8 +192,7 @@ class PanelApp(ThemedApp):
             await run(self, next(c for c in self.settings.commands if c.name == name))
 
     def action_redraw(self) -> None:
-        if self.terminal is not None:
-            self.terminal.redraw()
+        self.refresh(layout=True)
 
     async def action_quit(self) -> None:
         """Close the panel, after a question about unsaved changes that is asked once. Runs go on,

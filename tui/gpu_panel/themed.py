@@ -16,7 +16,7 @@ from gpu_panel.common.textual_private import FailingApp
 from gpu_panel.theme import legible
 
 if TYPE_CHECKING:
-    from gpu_panel.terminal.driver import QuietDriver
+    from gpu_panel.terminal.driver import PanelDriver
 
 SHEET = Path(__file__).with_name("panel.tcss")
 """The styles that all screens share."""
@@ -27,7 +27,7 @@ class ThemedApp(FailingApp):
 
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [SHEET]
 
-    terminal: QuietDriver | None = None
+    terminal: PanelDriver | None = None
     """The way to the terminal; None where another driver is in use."""
 
     def __init__(self) -> None:

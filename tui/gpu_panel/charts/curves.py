@@ -24,6 +24,7 @@ from gpu_panel import keys
 from gpu_panel.charts import marks as marking
 from gpu_panel.charts.drawing import Curve, CurveDrawing, Level
 from gpu_panel.charts.marks import Mark
+from gpu_panel.common.textual_private import entitle
 
 __all__ = ["Curve", "CurveView", "Level"]
 
@@ -57,9 +58,8 @@ class CurveView(CurveDrawing, can_focus=True):
         self.redraw()
 
     def redraw(self) -> None:
-        self._frame = None
-        self.border_subtitle = self.modes()
-        self.refresh()
+        super().redraw()
+        self._say_modes()
 
     def frame(self, width: int, height: int) -> list[Strip]:
         before = self.is_cut
@@ -69,7 +69,7 @@ class CurveView(CurveDrawing, can_focus=True):
         return strips
 
     def _say_modes(self) -> None:
-        self.border_subtitle = self.modes()
+        entitle(self, subtitle=self.modes())
 
     def modes(self) -> str:
         """How the chart is drawn, for the border: "log · smooth 0.6"."""

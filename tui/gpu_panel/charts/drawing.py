@@ -31,6 +31,7 @@ from gpu_panel.charts.axes import (
 )
 from gpu_panel.charts.braille import Canvas, Point, band, stroke, thick
 from gpu_panel.charts.marks import Mark
+from gpu_panel.common.painting import refresh_changed
 
 OVERLAID = 16
 """With more ranks than this, their range and mean are drawn instead of a line for each."""
@@ -107,6 +108,7 @@ class CurveDrawing(Widget):
         self._all: Series | None = None
         self._chosen: int | None = None
         self._frame: list[Strip] | None = None
+        self._sent: dict[int, Strip] = {}
         self._drawn: object = None
         self._styles: list[Style] = []
         self._window: tuple[float, float] | None = None
@@ -140,7 +142,17 @@ class CurveDrawing(Widget):
         self._styles = []
         super().notify_style_update()
 
+    def redraw(self) -> None:
+        """Draw it again, once all that is known now has been taken in."""
+        if self._frame is not None:
+            self._frame = None
+            self.call_later(refresh_changed, self, self._sent, self._line)
+
     def render_line(self, y: int) -> Strip:
+        self._sent[y] = strip = self._line(y)
+        return strip
+
+    def _line(self, y: int) -> Strip:
         width, height = self.size
         if self._frame is None or len(self._frame) != height \
                 or (self._frame and self._frame[0].cell_length != width):
@@ -360,7 +372,9 @@ class CurveDrawing(Widget):
         for chars, numbers in zip(canvas.chars, canvas.styles, strict=True):
             segments, begin = [], 0
             for x in range(1, canvas.width + 1):
-                if x == canvas.width or numbers[x] != numbers[begin]:
+                # A blank looks alike in any style but the box's, and each change of style is sent.
+                if x == canvas.width or (numbers[x] != numbers[begin] and (
+                        chars[x] != " " or _BOX in (numbers[x], numbers[begin]))):
                     segments.append(Segment("".join(chars[begin:x]), styles[numbers[begin]]))
                     begin = x
             strips.append(Strip(segments, canvas.width))

@@ -15,7 +15,7 @@ from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.widget import Widget
 from textual.widgets import Static
 
-from gpu_panel.common.static_text import put_lines
+from gpu_panel.common.painting import put_lines
 
 HEAD = 7
 """Cells on the left of every line; the heading is on the first."""

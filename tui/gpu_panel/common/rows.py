@@ -1,5 +1,5 @@
 """A list of rows of styled text. It costs a fraction of Textual's DataTable: nothing is laid out,
-and only what is on the screen is put together. `terminal/` sends the cells that have changed."""
+only what is on the screen is put together, and only cells that have changed are drawn again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from gpu_panel.common.painting import refresh_changed
+from gpu_panel.common.textual_private import entitle
 
 Part = tuple[str, str]
 """Text and its style: "", "dim", "strong", "good", "warn", "bad", "accent" or "track"."""
@@ -76,6 +78,7 @@ class Rows(ScrollView, can_focus=True):
         self._rows: tuple[Row, ...] = ()
         self._flat: list[tuple[Iterable[Part], int]] = []
         self._styles: dict[str, Style] = {}
+        self._drawn: dict[int, Strip] = {}
 
     # --- for subclasses ------------------------------------------------------------------------
 
@@ -101,7 +104,7 @@ class Rows(ScrollView, can_focus=True):
             self.cursor = max(0, len(keys) - 1)
         height = len(self._flat) + (header is not None)
         self.virtual_size = Size(self.size.width, height)
-        self.refresh()
+        refresh_changed(self, self._drawn, self._strip_at)
 
     @property
     def rows_wanted(self) -> int:
@@ -120,7 +123,7 @@ class Rows(ScrollView, can_focus=True):
         return header, rows
 
     def entitle(self, title: str, subtitle: str = "") -> None:
-        self.border_title, self.border_subtitle = Content(title), Content(subtitle)
+        entitle(self, title, subtitle)
 
     # --- the cursor ----------------------------------------------------------------------------
 
@@ -138,7 +141,7 @@ class Rows(ScrollView, can_focus=True):
         return max(0, min(value, len(self.keys) - 1))
 
     def watch_cursor(self, old: int, new: int) -> None:
-        self.refresh()
+        refresh_changed(self, self._drawn, self._strip_at)
         mine = [i for i, (_, owner) in enumerate(self._flat) if owner == new]
         if mine:
             room = self.scrollable_content_region.height - (self._header is not None)
@@ -233,6 +236,10 @@ class Rows(ScrollView, can_focus=True):
         return self._styles[name]
 
     def render_line(self, y: int) -> Strip:
+        self._drawn[y] = strip = self._strip_at(y)
+        return strip
+
+    def _strip_at(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         base = self.rich_style
         if self._header is not None and y == 0:

@@ -3,23 +3,45 @@ without it. No other file does (tests/panel/test_private_names.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from textual._xterm_parser import XTermParser
 from textual.app import App
-from textual.drivers import linux_driver
+from textual.content import Content
+from textual.drivers.linux_driver import LinuxDriver
+from textual.geometry import Region
+from textual.message import Message
 from textual.timer import Timer
-
-Parser = XTermParser
-"""What makes events of the terminal's bytes; `parse_with` puts another in its place.
-
-Buys: keys that are typed while the panel starts count (0.3 s of typing at a start of 0.4 s), and a
-late answer about the terminal's background is not taken for keys. Without it they would be lost,
-and the answer's letters would be keys of the launch screen. The driver makes its parser itself, by
-this name."""
+from textual.widget import Widget
 
 
-def parse_with(parser: type[XTermParser]) -> None:
-    """Have the drivers that are made from now on use `parser`."""
-    setattr(linux_driver, "XTermParser", parser)  # noqa: B010
+def parsed(text: str) -> Iterable[Message]:
+    """The events that a terminal's bytes make.
+
+    Buys: keys that are typed while the panel starts count (0.3 s of typing at a start of 0.4 s)."""
+    return XTermParser().feed(text) if text else ()
+
+
+def writes(driver: LinuxDriver) -> bool:
+    """Whether the thread still runs that writes to the terminal; it ends where that has vanished.
+
+    Buys: a panel that ends with a terminal that sends no SIGHUP. Without it, it would use a core
+    for ever."""
+    thread = driver._writer_thread
+    return thread is not None and thread.is_alive()
+
+
+def entitle(widget: Widget, title: str | None = None, subtitle: str | None = None) -> None:
+    """Set the title or the subtitle in a widget's frame, those that are not None.
+
+    Buys: 10 kB a second to the terminal. By its public name a title that changes, as that of a
+    chart with the latest loss, has all of the widget drawn again."""
+    for name, row, text in (("_border_title", -1, title),
+                            ("_border_subtitle", widget.size.height, subtitle)):
+        content = None if text is None else Content(text)
+        if text is not None and getattr(widget, name) != content:
+            setattr(widget, name, content)
+            widget.refresh(Region(-1, row, max(widget.outer_size.width, 1), 1))
 
 
 def surely_rings(timer: Timer) -> Timer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from textual import work
-from textual.content import Content
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.ticks import time_ticks
@@ -11,6 +10,7 @@ from gpu_panel import keys
 from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.common import units
+from gpu_panel.common.textual_private import entitle
 from gpu_panel.compare.curve import LOSS
 from gpu_panel.compare.pane import ComparePane
 from gpu_panel.compare.store import Compared, CompareStore
@@ -63,7 +63,7 @@ a shows them."""
         self.show([Curve(i, self.label(one), one.curve.over(self.axis))
                    for i, one in enumerate(store.runs)], None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
-        self.border_title = Content(f"{store.name} over {over}{reading}")
+        entitle(self, f"{store.name} over {over}{reading}")
 
     def label(self, one: Compared) -> str:
         return clean(f"{one.id} {one.facts.name}")

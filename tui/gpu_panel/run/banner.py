@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
-from gpu_panel.common.static_text import put
+from gpu_panel.common.painting import put
 
 
 class Banner(Static):

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 from textual import work
-from textual.content import Content
 from textual.strip import Strip
 
 from gpu_panel import keys, themed
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.charts.drawing import ZoomSeries
 from gpu_panel.common.background import in_thread
+from gpu_panel.common.textual_private import entitle
 from gpu_panel.run import subjects
 from gpu_panel.run.marks import marks
 from gpu_panel.run.pane import Moment, RunPane
@@ -124,7 +124,7 @@ class ChartPane(CurveView, RunPane):
             marks=marks(store.moments, store.view.begins, store.view.trainings, store.clock,
                         by_time=found.by_time),
             levels=found.levels(store))
-        self.border_title = Content(found.title(store))
+        entitle(self, found.title(store))
 
 
 class LossPane(ChartPane):

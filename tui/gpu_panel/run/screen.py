@@ -23,10 +23,10 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
 from gpu_panel.common.key_bar import KeyBar
+from gpu_panel.common.painting import put
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import Pane, StoreScreen
 from gpu_panel.common.rows import fit
-from gpu_panel.common.static_text import put
 from gpu_panel.run import questions, subjects
 from gpu_panel.run.banner import Banner
 from gpu_panel.run.chart import ChartPane, LossPane, MemoryPane, keep_choice, kept_choices
@@ -40,8 +40,9 @@ from gpu_panel.run.text.headline import figures, headline
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
 
-PAINT_APART, PAINT_AGAIN = 0.5, 1.0
-"""Seconds: at least so long between two paints, and at most. Of a live run there is always news."""
+PAINT_APART, PAINT_AGAIN = 0.9, 1.0
+"""Seconds: at least so long between two paints, and at most. Of a live run there is always news,
+and a chart of eight ranks takes 15 kB."""
 FIRST_LOOK = 0.05
 """Seconds for which the first frame waits for the state and the plan of the run, which decide how
 high its panes are: a frame with the wrong heights has to be laid out again."""

@@ -16,7 +16,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.traces import trace
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Sheet
-from gpu_panel.common.static_text import put
+from gpu_panel.common.painting import put
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.about import about
 

@@ -1,1 +1,1 @@
-"""What goes to the terminal: a picture of its cells, and only what changed in it."""
+"""What the panel asks of a terminal beyond what Textual does: is it light, a bell, plain ASCII."""

@@ -1,137 +1,92 @@
-"""Textual's driver for terminals, which sends only what changed and no more than the line takes."""
+"""Textual's driver, for terminals that have only ASCII, and for those that vanish."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
-import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
-from textual import events
+from rich.cells import get_character_cell_size
 from textual.drivers.linux_driver import LinuxDriver
-from textual.message import Message
 
 from gpu_panel.common import textual_private
-from gpu_panel.terminal import plain
-from gpu_panel.terminal.background import Answers, heard
-from gpu_panel.terminal.line import Line
-from gpu_panel.terminal.pace import Pace
+from gpu_panel.terminal import background
 
-SETTLE = 1.0
-"""Seconds to wait at the end for an answer of the terminal."""
-_DONE = (events.InputEvent, events.Paste)
-"""What a person does."""
-_ESCAPE = "[27u"
-"""What makes of a lone ESC, which may begin anything, the escape key at once (kitty's protocol)."""
-_ESC_DIGIT = re.compile("\x1b(?=[0-9])")
-
-
-class _Parser(textual_private.Parser):
-    """Textual's, which gets what was typed before it began, and does not see the terminal's late
-    answer about its background. An escape and a digit right behind it stay two keys: leaving a
-    field and going to a pane; Textual would make "¡" of escape and 1, as of alt and 1 on a Mac."""
-
-    def __init__(self, debug: bool = False) -> None:
-        super().__init__(debug)
-        self._answers = Answers(heard.owed)
-        self._typed, heard.typed = heard.typed, ""
-        self._escaped = False
-        """Whether an ESC came last, and no time has passed since."""
-
-    def feed(self, data: str) -> Iterable[Message]:
-        if data:
-            data, self._typed = self._typed + data, ""
-        left = self._answers.without(data)
-        if self._escaped and left[:1].isdecimal():
-            left = _ESCAPE + left
-        self._escaped = left.endswith("\x1b")
-        return super().feed(_ESC_DIGIT.sub("\x1b" + _ESCAPE, left)) if left or not data else ()
-
-    def tick(self) -> Iterable[Message]:
-        """Called ten times a second, also where nothing is typed."""
-        if self._typed:
-            typed, self._typed = self._typed, ""
-            yield from self.feed(typed)
-        for message in super().tick():
-            self._escaped = False
-            yield message
+_ALIKE = {
+    "─━┄┅┈┉╍═╌╴╶": "-", "│┃┊┆║╎": "|", "╭╮╰╯┌┐└┘├┤┬┴┼╞╡╪┣┫┳┻╋┏┓┗┛╔╗╚╝⎿": "+",
+    "●◉◆▣⏺": "*", "■▪▇█▉▊": "#", "○◌◔◐◇□µμ°": "o",
+    "✓✔▾▼↓⏷": "v", "✗✘×⨯": "x", "▸▶►→⏵≥": ">", "◂◀◄←⏴≤⏎↵": "<", "▴▲↑⏶": "^", "…≈": "~",
+    "·•∙░☐": ".", "–—−▀▔": "-", "↻⟳": "@", "“”„": '"', "‘’‚": "'", "▁▂": "_", "▃▄": "=",
+    "▅▆±": "+", "▋▌▍▎▏▐▕": "|", "▒": ":", "▓": "#", "⚠♪": "!", "␀ ": " ", "²": "2", "³": "3",
+    "☑☒": "X"}
+_TABLE = {ord(c): plain for alike, plain in _ALIKE.items() for c in alike}
+_UPPER, _LOWER = 0b00011011, 0b11100100
+"""The dots of a braille character in its upper and its lower half (Unicode 2800 to 28FF)."""
+for _dots in range(256):
+    _high, _low = (_dots & _UPPER).bit_count(), (_dots & _LOWER).bit_count()
+    _TABLE[0x2800 + _dots] = "#" if _high + _low > 5 else ":" if _high and _low \
+        else "'" if _high else "." if _low else " "
 
 
-textual_private.parse_with(_Parser)
+def ascii_only(text: str) -> str:
+    """`text` with an ASCII character of the same width in place of each other one."""
+    return re.sub(r"[^\x00-\x7f]", lambda other: "?" * get_character_cell_size(other[0]),
+                  text.translate(_TABLE))
 
 
-class QuietDriver(LinuxDriver):
-    """Textual sends a whole pane if a cell of it changes; this sends the cell."""
+def wants_ascii(env: Mapping[str, str]) -> bool:
+    """Whether the environment asks for plain characters: by GPU_PANEL_ASCII (1 or 0), by a locale
+    that is C, POSIX or of another encoding than UTF-8, or by a terminal whose font has no more."""
+    asked = env.get("GPU_PANEL_ASCII", "")
+    if asked in ("0", "1"):
+        return asked == "1"
+    if env.get("TERM", "") in ("linux", "vt100", "vt102", "vt220", "dumb"):
+        return True
+    name = next((env[k] for k in ("LC_ALL", "LC_CTYPE", "LANG") if env.get(k)), "")
+    # Python itself changes C into C.UTF-8 when it starts, in LC_CTYPE.
+    if name == "C.UTF-8" and not env.get("LC_ALL"):
+        name = env.get("LANG") or name
+    encoding = name.partition(".")[2].partition("@")[0].lower().replace("-", "")
+    return bool(name) and (name in ("C", "POSIX") or (bool(encoding) and encoding != "utf8"))
 
+
+class PanelDriver(LinuxDriver):
     def __init__(self, app: Any, **options: Any) -> None:
         """`app`: the panel, which gets it as `terminal`."""
         super().__init__(app, **options)
         self.app = app
         app.terminal = self
-        self._line: Line | None = None
-        self._suspended = False
-        self._event_loop = asyncio.get_running_loop()
+        self._ascii = wants_ascii(os.environ)
+        self._asleep = False
 
     def start_application_mode(self) -> None:
-        env = os.environ
-        relayed = "TMUX" in env or env.get("TERM", "").startswith(("screen", "tmux"))
-        if sys.__stderr__ is not None:
-            self._line = Line(sys.__stderr__.fileno(), self.app.size, Pace(answering=not relayed),
-                              translate=plain.translation(env), gone=self._gone)
-            self._line.start()
         super().start_application_mode()
-
-    def _gone(self) -> None:
-        """End the panel: without a terminal, and where no SIGHUP tells so, it would go on for ever,
-        and read the end of its input again and again."""
-        self._event_loop.call_soon_threadsafe(self.app.exit, None, 128 + signal.SIGHUP)
+        for message in textual_private.parsed(background.typed()):
+            self.process_message(message)
 
     def suspend_application_mode(self) -> None:
-        self._suspended = True
+        self._asleep = True
         super().suspend_application_mode()
 
     def resume_application_mode(self) -> None:
         """Resume only what was suspended. The kernel sends SIGCONT right behind the SIGHUP of a
         terminal that closes: resumed then, a second thread would read the end of the input again
         and again, and the panel that has ended would never be gone."""
-        if self._suspended:
-            self._suspended = False
+        if self._asleep:
+            self._asleep = False
             super().resume_application_mode()
 
     def write(self, data: str) -> None:
-        if self._line is not None:
-            self._line.resize(self.app.size)
-            self._line.write(data)
-
-    def process_message(self, message: Message) -> None:
-        line = self._line
-        if line is not None:
-            if isinstance(message, events.CursorPosition):
-                if line.answered():
-                    return
-            elif isinstance(message, (*_DONE, events.Resize, events.AppFocus)):
-                line.touched()
-        super().process_message(message)
+        """Send this. Without a terminal that takes it the panel ends: where no SIGHUP tells so, it
+        would go on for ever, and wait for room that nobody makes."""
+        if textual_private.writes(self):
+            super().write(ascii_only(data) if self._ascii else data)
+        else:
+            self.app.exit(None, 128 + signal.SIGHUP)
 
     def send(self, sequence: str) -> None:
-        """Send a sequence that draws nothing, such as the bell; it may be dropped."""
-        if self._line is not None:
-            self._line.send(sequence)
-
-    def redraw(self) -> None:
-        if self._line is not None:
-            self._line.redraw()
-
-    def stop_application_mode(self) -> None:
-        if self._line is not None:
-            self._line.settle(SETTLE)
-        super().stop_application_mode()
-
-    def close(self) -> None:
-        if self._line is not None:
-            self._line.finish()
-            self._line = None
-        super().close()
+        """Send a sequence that draws nothing, such as the bell, unless the shell is shown."""
+        if not self._asleep:
+            self.write(sequence)

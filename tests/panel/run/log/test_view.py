@@ -1,23 +1,28 @@
-"""The log pane: following, staying, searching, and hostile logs."""
+"""The log pane: following, staying, searching, hostile logs, and the pager."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
+import random
 import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from gpu_panel.run.log.file import Lines, LogFile, TextLines
-from gpu_panel.run.log.matches import Matches
-from gpu_panel.run.log.view import LogView
+from gpu_engine.supervisor import logs
+from gpu_panel.commands import terminal as lent
+from gpu_panel.run.log import lines as log_lines
+from gpu_panel.run.log.lines import Log
+from gpu_panel.run.log.view import LogView, pieces
 from gpu_panel.themed import ThemedApp
 
-from ...run_kit import terminal
+from ...panel_kit import screen_text
+from ...run_kit import SMALL, Mini, settled, shown, terminal, trained, until
 
 HOSTILE = b"".join([
     b"\x1b]52;c;aGFja2Vk\x07clipboard\n", b"\x1b]0;owned\x1b\\title\n", b"\x1b[2J\x1b[Hcleared\n",
@@ -35,9 +40,9 @@ class Pane(ThemedApp):
         yield LogView()
 
 
-async def read(pilot, lines: object) -> LogView:
+async def read(pilot, log: Log) -> LogView:
     view = pilot.app.query_one(LogView)
-    view.show(lines)
+    view.show(log)
     await idle(pilot)
     return view
 
@@ -57,16 +62,72 @@ def harmful(text: str) -> list[str]:
             if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
 
 
+def taken(log: Log) -> list[str]:
+    new = log.read()
+    if new is not None:
+        log.take(*new)
+    return log.lines
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> LogFile:
+def log(tmp_path: Path) -> Log:
     (tmp_path / "a.log").write_bytes(b"".join(b"line %d\n" % i for i in range(5000)))
-    return LogFile(tmp_path / "a.log", "rank 0")
+    return Log("rank 0", tmp_path / "a.log")
+
+
+# --- the lines ----------------------------------------------------------------------------------
+
+
+def test_only_the_last_lines_are_kept_and_the_pager_has_all(log: Log, monkeypatch) -> None:
+    monkeypatch.setattr(log_lines, "MOST", 100)
+    monkeypatch.setattr(log_lines, "_BYTES", 4000)
+    assert taken(log) == [f"line {i}" for i in range(4900, 5000)]
+    assert log.cut
+    with log.path.open("ab") as file:
+        file.write(b"more\nhalf")
+    assert taken(log)[-3:] == ["line 4999", "more", "half"]
+    with log.path.open("ab") as file:
+        file.write(b" a line\n")
+    assert (taken(log)[-2:], len(log.lines)) == (["more", "half a line"], 100)
+    assert log.gone
+    assert [*log.whole()] == [*(f"line {i}\n" for i in range(5000)), "more\n", "half a line\n"]
+
+
+def test_both_parts_are_one_however_it_grows_and_is_cut(tmp_path: Path) -> None:
+    path, random_ = tmp_path / "00000.log", random.Random(3)
+    path.touch()
+    log, count = Log("rank 0", path), 0
+    for _ in range(60):
+        more = random_.randrange(1, 200)
+        with path.open("ab") as file:
+            file.write(b"".join(b"line %d\n" % i for i in range(count, count + more)))
+        count += more
+        taken(log)
+        if path.stat().st_size > 1 << 10 and random_.random() < 0.5:
+            assert logs.bound(path, 1 << 10)
+            taken(log)
+    seen = [line for line in taken(log) if not line.startswith("---")]
+    assert seen == [f"line {i}" for i in range(count)]
+    anew = taken(Log("opened now", path))
+    assert len(anew) > 100
+    assert anew[1:] == log.lines[1 - len(anew):]
+
+
+@given(st.text("ab 漢\u00e9", max_size=60), st.integers(2, 9))
+def test_the_rows_of_a_line_are_the_line(text: str, width: int) -> None:
+    begins = pieces(text, width)
+    parts = [text[a:b] for a, b in zip(begins, [*begins[1:], len(text)], strict=True)]
+    assert "".join(parts) == text
+    assert all(cell_len(part) <= width for part in parts)
+
+
+# --- the view -----------------------------------------------------------------------------------
 
 
 async def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(HOSTILE)
     async with Pane().run_test(size=(80, 24)) as pilot:
-        view = await read(pilot, LogFile(tmp_path / "a.log", "rank 0"))
+        view = await read(pilot, Log("rank 0", tmp_path / "a.log"))
         shown = terminal(pilot.app)
         assert not harmful(shown)
         assert "[bold]markup[/bold] [/] [link=x]" in shown
@@ -74,13 +135,13 @@ async def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
         assert "last without an end" in shown
         assert "owned" not in shown
         assert "aGFja2Vk" not in shown
-        for text in (view._text(i) for i in range(len(view.lines))):
+        for text in (view.lines):
             assert not harmful(text)
         for strip in pilot.app.screen._compositor.render_strips():
             assert strip.cell_length == 80
 
 
-async def test_it_follows_the_end(log: LogFile) -> None:
+async def test_it_follows_the_end(log: Log) -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
         view = await read(pilot, log)
         assert seen(pilot)[-1].startswith("line 4999")
@@ -92,7 +153,7 @@ async def test_it_follows_the_end(log: LogFile) -> None:
         assert view.border_subtitle == "following · 5,001 lines"
 
 
-async def test_it_stays_where_one_reads(log: LogFile) -> None:
+async def test_it_stays_where_one_reads(log: Log) -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
         view = await read(pilot, log)
         view.focus()
@@ -113,7 +174,7 @@ async def test_it_stays_where_one_reads(log: LogFile) -> None:
 async def test_search_is_smart_about_case_and_goes_round(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("Warning one\nnothing\nWARNING two\nnothing\nwarning 3\n\n")
     async with Pane().run_test(size=(40, 10)) as pilot:
-        view = await read(pilot, LogFile(tmp_path / "a.log", "rank 0"))
+        view = await read(pilot, Log("rank 0", tmp_path / "a.log"))
         view.search("warning", -1)
         await idle(pilot)
         assert view.current() == "warning 3"
@@ -132,74 +193,29 @@ async def test_search_is_smart_about_case_and_goes_round(tmp_path: Path) -> None
         assert marked == ["WARNING"]
 
 
-async def test_a_search_upward_does_not_wait_until_all_is_counted(
-        log: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts, extend = threading.Event(), Matches.extend
-
-    def waits(self: Matches, lines: Lines, stop: threading.Event) -> bool:
-        return counts.wait(60) and extend(self, lines, stop)
-
-    monkeypatch.setattr(Matches, "extend", waits)
-    async with Pane().run_test(size=(40, 10)) as pilot:
-        view = await read(pilot, log)
-        last = view.line
-        view.search("line 4", -1)
-        try:
-            async with asyncio.timeout(50):
-                while not view.current().startswith("line 4"):
-                    await asyncio.sleep(0.01)
-            found = view.line
-            assert not counts.is_set()
-        finally:
-            counts.set()
-        await idle(pilot)
-        assert found == max(n for n in range(last + 1) if f"line {n}".startswith("line 4"))
-        assert view.line == found, "nor is it gone to again as the count ends"
-
-
-async def test_a_search_in_one_log_does_not_move_in_the_next(
-        log: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts, extend = threading.Event(), Matches.extend
-
-    def waits(self: Matches, lines: Lines, stop: threading.Event) -> bool:
-        return counts.wait(60) and extend(self, lines, stop)
-
-    monkeypatch.setattr(Matches, "extend", waits)
-    async with Pane().run_test(size=(40, 10)) as pilot:
-        view = await read(pilot, log)
-        view.search("other", -1)
-        try:
-            view.show(TextLines("", "other\n" + "last\n" * 50))
-        finally:
-            counts.set()
-        await idle(pilot)
-        assert view.following
-        assert view.current() == "last"
-
-
-async def test_a_file_that_shrinks_or_goes_hurts_nobody(log: LogFile) -> None:
+async def test_a_file_that_shrinks_or_goes_hurts_nobody(log: Log) -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
         view = await read(pilot, log)
         log.path.write_text("short\n")
         view.read_on()
         await idle(pilot)
-        assert seen(pilot)[0].startswith("short")
+        assert seen(pilot)[-1].startswith("short")
         log.path.unlink()
         view.read_on()
         await idle(pilot)
-        assert seen(pilot)[0].startswith("short")  # the open file still has it
+        assert seen(pilot)[-1].startswith("short")
 
 
 async def test_no_file_says_so(tmp_path: Path) -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
-        await read(pilot, LogFile(tmp_path / "none.log", "rank 0"))
+        await read(pilot, Log("rank 0", tmp_path / "none.log"))
         assert seen(pilot)[0] == "no output yet"
 
 
 async def test_long_lines_are_reached_sideways(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("0123456789" * 20 + "\n")
     async with Pane().run_test(size=(40, 10)) as pilot:
-        view = await read(pilot, LogFile(tmp_path / "a.log", "rank 0"))
+        view = await read(pilot, Log("rank 0", tmp_path / "a.log"))
         view.focus()
         await pilot.press("right")
         await pilot.pause()
@@ -208,11 +224,11 @@ async def test_long_lines_are_reached_sideways(tmp_path: Path) -> None:
 
 async def test_text_is_shown_too() -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
-        await read(pilot, TextLines("traceback", "Traceback\nValueError: [x]\n"))
+        await read(pilot, Log("traceback", text="Traceback\nValueError: [x]\n"))
         assert seen(pilot)[:2] == ["Traceback", "ValueError: [x]"]
 
 
-async def test_asking_again_while_it_reads_is_nothing(log: LogFile) -> None:
+async def test_asking_again_while_it_reads_is_nothing(log: Log) -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
         view = pilot.app.query_one(LogView)
         view.show(log)
@@ -226,7 +242,7 @@ async def test_what_is_found_far_to_the_right_is_brought_into_view(tmp_path: Pat
     path = tmp_path / "a.log"
     path.write_bytes(b"first\n" + b"x" * 200_000 + b" the loss is NaN here\n" + b"last\n" * 50)
     async with Pane().run_test(size=(80, 24)) as pilot:
-        view = await read(pilot, LogFile(path, "rank 0"))
+        view = await read(pilot, Log("rank 0", path))
         view.search("loss is nan")
         await idle(pilot)
         assert view.cursor == 1
@@ -248,7 +264,7 @@ async def test_a_log_that_grows_lays_out_the_screen_only_when_a_scrollbar_comes(
     monkeypatch.setattr(Screen, "_refresh_layout", counted)
     path.write_bytes(b"line 0\n")
     async with Pane().run_test(size=(40, 10)) as pilot:
-        view = await read(pilot, LogFile(path, "rank 0"))
+        view = await read(pilot, Log("rank 0", path))
         layouts = []
         for lines in (3, 50, 51, 500):
             laid_out.clear()
@@ -266,22 +282,142 @@ async def test_a_log_that_grows_lays_out_the_screen_only_when_a_scrollbar_comes(
         assert layouts == [False, True, False, False]
 
 
-async def test_what_is_found_above_does_not_move_who_has_gone_elsewhere(log) -> None:
+async def test_it_stays_at_its_lines_while_old_ones_are_dropped(log: Log, monkeypatch) -> None:
+    monkeypatch.setattr(log_lines, "MOST", 100)
     async with Pane().run_test(size=(40, 10)) as pilot:
         view = await read(pilot, log)
-        view.search("line 4", 1)
+        view.focus()
+        await pilot.press(*["up"] * 20)
+        before = seen(pilot)
+        with log.path.open("ab") as file:
+            file.write(b"more\n" * 30)
+        view.read_on()
         await idle(pilot)
-        view.to_line(7)
-        view._found_back(view._matches, 100, 49)
-        assert view.line == 7
+        assert [row[:9] for row in seen(pilot)] == [row[:9] for row in before]
+        assert view.current() == "line 4979"
+        assert view.border_subtitle == "last 20,000 lines (v: all)"
 
 
-async def test_going_to_a_time_ends_the_search_under_way(log) -> None:
+async def test_matches_are_counted_and_shown_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"".join(b"line %d\n" % i for i in range(500)))
+    async with Pane().run_test(size=(60, 10)) as pilot:
+        view = await read(pilot, Log("rank 0", path))
+        view.search("line 4", -1)
+        await idle(pilot)
+        assert view.border_subtitle == "111 of 111 · 500 lines"
+        view.find_next(-1)
+        await idle(pilot)
+        assert view.border_subtitle == "110 of 111 · 500 lines"
+        view.only_matches(filtered=True)
+        await idle(pilot)
+        assert view.current() == "line 498"
+        assert view.count == 111
+        view.find_next(1)
+        view.find_next(1)
+        assert view.current() == "line 4"  # round from the last to the first
+        with path.open("ab") as file:
+            file.write(b"line 4 again\nnothing\n")
+        view.read_on()
+        await idle(pilot)
+        assert view.count == 112
+        view.action_last()
+        await idle(pilot)
+        assert seen(pilot)[-1].startswith("line 4 again")
+        view.only_matches(filtered=False)
+        await idle(pilot)
+        assert seen(pilot)[-1].startswith("nothing")
+        view.search("no such thing")
+        view.only_matches(filtered=True)
+        await idle(pilot)
+        assert seen(pilot)[0] == "no line with no such thing"
+        view.search("")
+        await idle(pilot)
+        assert view.count == 502
+
+
+async def test_long_lines_are_wrapped(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"{i:02d}" + "-" * 46 + f"{i:02d}\n" for i in range(40)))
     async with Pane().run_test(size=(40, 10)) as pilot:
-        view = await read(pilot, log)
-        view.to_line(7)
-        view._matches, view._sought = Matches("line 4"), (100, -1)  # still counting
-        view.go_to("15:10")
-        view._found_back(view._matches, 100, 49)
+        view = await read(pilot, Log("rank 0", path))
+        view.focus()
+        view.action_wrap()
         await idle(pilot)
-        assert view.line == 7, "no time is in this log, and no match is gone to either"
+        rows = [row.rstrip("▁▂▃▄▅▆▇█ ") for row in seen(pilot)]
+        assert rows[-2:] == ["39" + "-" * 37, "-" * 9 + "39"]
+        assert "wrap" in str(view.border_subtitle)
+        for pressed, top in ((["home"], "00"), (["down"] * 6, "06"), (["end", "up", "up"], "37")):
+            await pilot.press(*pressed)
+            await idle(pilot)
+            assert view.current().startswith(top)
+            await until(pilot, lambda top=top: any(
+                row.startswith(f"{top}-") for row in seen(pilot)))
+        await pilot.resize_terminal(30, 22)
+        await idle(pilot)
+        view.search("39-", 1)
+        await idle(pilot)
+        await until(pilot, lambda: any(row.startswith("39-") for row in seen(pilot)))
+        for strip in pilot.app.screen._compositor.render_strips():
+            assert strip.cell_length == 30
+
+
+async def test_only_matches_by_its_keys(tmp_path: Path, home: Path) -> None:
+    run = trained(tmp_path)
+    run.log(0, b"".join(b"14:%02d:00 tick %d\n" % (i, i) for i in range(60)))
+    app = Mini(run.run)
+    async with app.run_test(size=SMALL, notifications=True) as pilot:
+        await settled(pilot)
+        view = app.run_screen.query_one(LogView)
+        await pilot.press("F", *"tick 4", "enter")
+        await shown(pilot)
+        assert str(view.border_subtitle).startswith("11 of 11 · only matches")
+        assert "says" not in terminal(app)
+        await pilot.press("F")
+        await shown(pilot)
+        assert view.count == 110
+        await pilot.press("F", "slash", *"tick 5", "enter")
+        await shown(pilot)
+        assert str(view.border_subtitle).startswith("2 of 11 · only matches")
+        await pilot.press("slash", "escape", "w")
+        await shown(pilot)
+        assert str(view.border_subtitle).startswith("wrap · ")
+        assert view.needle == ""
+
+
+# --- the pager ----------------------------------------------------------------------------------
+
+
+async def test_the_pager_gets_the_whole_log_without_what_a_terminal_obeys(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(tmp_path)
+    run.log(0, HOSTILE)
+    opened: list[tuple[list[str], str]] = []
+    monkeypatch.setattr(lent, "in_terminal",
+                        lambda app, argv, given: opened.append((argv, "".join(given))))
+    app = Mini(run.run)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settled(pilot)
+        view = app.screen.query_one(LogView)
+        await until(pilot, lambda: len(view.lines) > 50)
+        for wanted, argv in (("less -S", ["less", "-S", "+G"]), ("bat --plain", ["bat", "--plain"]),
+                             (" ", ["less", "+G"])):
+            monkeypatch.setenv("PAGER", wanted)
+            await pilot.press("v")
+            await until(pilot, lambda: opened)
+            got, text = opened.pop()
+            assert got == argv
+            assert not harmful(text)
+            assert text.startswith("rank 0 says 0\n")
+        monkeypatch.setenv("PAGER", "x 'y")
+        await pilot.press("v")
+        await until(pilot, lambda: "No closing quotation" in screen_text(app))
+
+
+async def test_a_terminal_that_can_not_be_lent_is_said(tmp_path: Path) -> None:
+    app = Mini(trained(tmp_path).run)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: app.screen.query_one(LogView).lines)
+        await pilot.press("v")
+        await until(pilot, lambda: "can't give this terminal" in screen_text(app))

@@ -29,7 +29,7 @@ from gpu_panel.common.choice import Choice
 from gpu_panel.common.errors import guarded
 from gpu_panel.common.flow import FlowRow, Labelled
 from gpu_panel.common.in_view import FocusInView
-from gpu_panel.common.static_text import put_lines
+from gpu_panel.common.painting import put_lines
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fields import (
     FIELDS,

@@ -19,8 +19,8 @@ from gpu_engine.common.errors import Problem, UserError
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guarded
+from gpu_panel.common.painting import put
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.static_text import put
 
 if TYPE_CHECKING:
     from gpu_engine.spec.catalog import TaskInfo

@@ -17,8 +17,8 @@ from textual.widgets import Button, Static
 from gpu_engine.common.clean import clean
 from gpu_panel import keys
 from gpu_panel.common.clipboard import copy
+from gpu_panel.common.painting import put
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.static_text import put
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem

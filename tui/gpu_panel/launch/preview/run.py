@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from gpu_engine.runs.folder import Run
-from gpu_panel.common.static_text import put
+from gpu_panel.common.painting import put
 from gpu_panel.launch import room
 from gpu_panel.launch.preview.page import SOON, Page
 from gpu_panel.launch.runs.line import Pointed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
-from pathlib import Path
+import os
+import shlex
+from pathlib import PurePath
 from typing import ClassVar
 
 from textual import work
@@ -15,14 +16,13 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.runs import stacks
 from gpu_panel import keys
 from gpu_panel.commands import same
-from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
-from gpu_panel.run.log.file import TextLines
-from gpu_panel.run.log.sources import LogSources
+from gpu_panel.run.log.lines import LogSources
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
@@ -32,7 +32,7 @@ STEP = 6
 
 
 class FindInput(Input):
-    """The text to search the log for, or where to go in it; escape closes the field."""
+    """The text to search the log for; escape closes the field."""
 
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("find"))
 
@@ -50,7 +50,7 @@ class LogPane(Vertical, RunPane):
 
     NAME = TITLE = "log"
     KEYS = keys.of("log", "find")
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"stacks", "open_in", "save"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"stacks", "pager"})
     HELP = """The output of the ranks, the traceback of the rank that failed first, the output of
 launchers, and the supervisor's log."""
     DEFAULT_CLASSES = ""  # the LogView inside has the frame
@@ -111,7 +111,7 @@ launchers, and the supervisor's log."""
         if sources.failed is not None and not self._failure_shown:
             self._failure_shown = True  # bring the cause to the front, once
             sources.show_failure()
-        if self._view.lines is not sources.current:
+        if self._view.log_shown is not sources.current:
             self._show(sources)
         else:
             self._view.read_on()
@@ -151,50 +151,28 @@ launchers, and the supervisor's log."""
             self._show(self._sources)
 
     def action_copy(self) -> None:
-        lines = self._view.lines
-        line = "\n".join(map(lines.line, range(len(lines)))) if isinstance(lines, TextLines) \
+        log = self._view.log_shown
+        line = "\n".join(log.lines) if log is not None and log.path is None \
             else self._view.current()
         if not line:
             self.notify("No line to copy", severity="warning")
             return
         copy(self.app, line)
 
-    # --- outside of the panel ------------------------------------------------------------------
-
-    @work(group="elsewhere", exclusive=True, exit_on_error=False)
-    async def action_open_in(self, kind: str) -> None:
-        """Open the log in the person's "pager" or "editor", at the line under the cursor."""
+    @work(group="pager", exclusive=True, exit_on_error=False)
+    async def action_pager(self) -> None:
+        """Read the whole log in the person's pager."""
         from gpu_panel.commands.terminal import in_terminal
-        from gpu_panel.run.log import elsewhere
 
         with guard(self.app):
-            if (lines := self._view.lines) is None:
-                return
-            line = self._view.line + 1
-            if kind == "pager":  # which shows nothing above the line
-                line = max(1, min(line, len(lines) + 2 - self.app.size.height))
-            argv = elsewhere.program(kind, line)
-            with ExitStack() as stack:
-                path = await in_thread(lambda: stack.enter_context(elsewhere.as_file(lines)))
-                in_terminal(self.app, [*argv, str(path)])
-
-    @work(group="elsewhere", exclusive=True, exit_on_error=False)
-    async def action_save(self) -> None:
-        from gpu_panel.common.dialogs import AskLine
-        from gpu_panel.run.log import elsewhere
-
-        with guard(self.app):
-            lines, store = self._view.lines, self._store
-            if lines is None or store is None:
-                return
-            name = f"{store.run.id}-{elsewhere.file_name(lines)}"
-            found = await self.app.push_screen_wait(AskLine(
-                "Save the log", name, f"A new file; a name alone is put into {Path.cwd()}",
-                longest=1000))
-            if found:
-                path = Path(found).expanduser().absolute()
-                await in_thread(lambda: elsewhere.save(lines, path))
-                self.notify(f"Saved as {path}", markup=False)
+            if (log := self._view.log_shown) is not None:
+                given = os.environ.get("PAGER", "").strip() or "less"
+                try:
+                    argv = shlex.split(given)
+                except ValueError as err:
+                    raise UserError(f"$PAGER is {given!r}: {err}") from None
+                end = ["+G"] * (PurePath(argv[0]).name == "less")
+                in_terminal(self.app, [*argv, *end], log.whole())
 
     # --- where a rank is now -------------------------------------------------------------------
 
@@ -230,7 +208,7 @@ launchers, and the supervisor's log."""
         same.done(self.app, f"Asked rank {rank} for its stacks{also}; they appear in its log",
                   [["stacks", store.run.id, "--rank", str(r)] for r in (rank, *others)])
 
-    # --- find, filter, go to ------------------------------------------------------------------
+    # --- find and filter ------------------------------------------------------------------
 
     def action_find(self) -> None:
         self._ask("find")
@@ -242,9 +220,6 @@ launchers, and the supervisor's log."""
             self.come_forward()
         else:
             self._ask("show only lines with")
-
-    def action_go(self) -> None:
-        self._ask("line number, or time as 14:05 or 2026-11-22 14:05:10")
 
     def action_wrap(self) -> None:
         self._view.action_wrap()
@@ -263,33 +238,23 @@ launchers, and the supervisor's log."""
         field.display = True
         field.focus()
 
-    @property
-    def _goes(self) -> bool:
-        return self.query_one(FindInput).placeholder.startswith("line number")
-
     def _close_find(self) -> None:
         self.query_one(FindInput).display = False
         self._view.focus()
 
     def on_find_input_left(self) -> None:
         self._close_find()
-        if not self._goes:
-            self._view.search("")
+        self._view.search("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        if not self._goes:
-            self._view.needle = event.value
-            self._view.refresh()
+        self._view.needle = event.value
+        self._view.refresh()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         only = event.input.placeholder.startswith("show only")
-        goes = self._goes
         self._close_find()
-        if goes:
-            self._view.go_to(event.value)
-            return
         self._view.search(event.value, -1 if self._view.following else 1)
         if only and event.value:
             self._view.only_matches(filtered=True)

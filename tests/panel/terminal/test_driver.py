@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from gpu_panel.terminal.plain import ascii_only, wanted
+from gpu_panel.terminal.driver import ascii_only, wants_ascii
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,4 +57,4 @@ def test_dots_are_where_they_were():
     ({"LANG": "de_DE.utf8@euro"}, False), ({"TERM": "linux", "LANG": "en_US.UTF-8"}, True),
     ({"LANG": "C", "GPU_PANEL_ASCII": "0"}, False), ({"GPU_PANEL_ASCII": "1"}, True)])
 def test_when_it_is_wanted(env, plain):
-    assert wanted(env) is plain
+    assert wants_ascii(env) is plain
