@@ -16,7 +16,7 @@ from gpu_engine.runs import disk_room
 from gpu_panel import readonly
 from gpu_panel.common import units
 from gpu_panel.common.units import UNKNOWN
-from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.device_source import DeviceSource
 
 
 class HostBar(Widget):

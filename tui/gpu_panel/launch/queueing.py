@@ -36,7 +36,7 @@ from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Confirm, harmless
 from gpu_panel.common.submit import SubmitDialog
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.launch.run_line import RunLine
 
 DEVICES, COUNT, FREE, AFTER, BEGIN, PRIORITY, FREE_FOR, VARY, REPEAT = FIELDS = (
     "devices", "count", "free", "after", "begin", "priority", "free-for", "vary", "repeat")
