@@ -126,10 +126,11 @@ Value = float | str | by_name.Order
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
-    head: str
-    help: str
     cell: Callable[[RunLine, int], str]
+    """A run's text in so many cells."""
     order: Callable[[RunLine], Value | None] | None = None
+    head: str = ""
+    """If that is not its name."""
     falls: bool = False
     """Whether the greatest comes first, unless the order is turned round."""
     width: int = 0
@@ -137,6 +138,10 @@ class Column:
     most: int = 0
     right: bool = False
     tone: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.head or self.name
 
     def part(self, line: RunLine, width: int) -> Part:
         """A run's cell of exactly `width` cells."""
@@ -171,58 +176,38 @@ def _steps(line: RunLine, width: int) -> str:
     return text if len(text) <= width else f"{line.step:,}/{total}"
 
 
-def _loss(line: RunLine, width: int) -> str:
-    if line.loss is None:
-        return "" if line.read else _WAITS
-    return units.loss(line.loss)
-
-
-def _speed(line: RunLine, width: int) -> str:
-    known = line.samples_per_s is not None or line.steps_per_s is not None
-    return units.pace_cell(line.samples_per_s, line.steps_per_s) if known else ""
-
-
-def _begun(line: RunLine, width: int) -> str:
-    return units.ago(time.time() - line.created) if line.created else ""
-
-
 def _finite(value: float | None) -> float | None:
     """None for a value that can't be put in an order."""
     return value if value is not None and value - value == 0 else None
 
 
+def _text(name: str, of: Callable[[RunLine], str], most: int, tone: str = "") -> Column:
+    """A column of words, which sort as such."""
+    return Column(name, lambda r, w: clean(of(r)), lambda r: of(r).lower() or None, most=most,
+                  tone=tone)
+
+
 COLUMNS: dict[str, Column] = {c.name: c for c in (
-    Column("state", "state", "queued, running, completed, …",
-           lambda r, w: f"{glyph(r.state)} {r.state}" if w > 2 else glyph(r.state),
+    Column("state", lambda r, w: f"{glyph(r.state)} {r.state}" if w > 2 else glyph(r.state),
            lambda r: _STATES.index(r.state) if r.state in _STATES else len(_STATES), width=12),
-    Column("run", "run", "the run's id", lambda r, w: clean(r.id), lambda r: r.id, most=24,
-           tone="strong"),
-    Column("name", "name", "the name that you gave it, or its preset's", lambda r, w: clean(r.name),
-           lambda r: r.name.lower(), most=22),
-    Column("preset", "preset", "the name that it was started with", lambda r, w: clean(r.preset),
-           lambda r: r.preset.lower(), most=22),
-    Column("task", "task", "the task's class, or the command",
-           lambda r, w: clean(r.task.rpartition(":")[2] if " " not in r.task else r.task),
-           lambda r: r.task.lower(), most=30),
-    Column("mode", "mode", "single, DP, DDP, and over how many devices",
-           lambda r, w: mode_text(r), mode_text, most=14, tone="dim"),
-    Column("tags", "tags", "the tags that you gave it", lambda r, w: clean(" ".join(r.tags)),
-           lambda r: " ".join(r.tags) or None, most=20, tone="accent"),
-    Column("step", "step", "how far it has got", _steps, lambda r: r.step, falls=True, width=20,
-           right=True),
-    Column("loss", "loss", "the mean of the ranks' last losses", _loss,
-           lambda r: _finite(r.loss), width=8, right=True),
-    Column("curve", "curve", "the shape of its loss", lambda r, w: sparkline(r.history, w),
-           width=10, tone="accent"),
-    Column("speed", "examples/s", "examples or steps per second, at the end of a finished run",
-           _speed, lambda r: _finite(r.samples_per_s), falls=True, width=12, right=True),
-    Column("time", "took", "how long its attempts took, without the time between them",
-           lambda r, w: units.clock(r.seconds) if r.seconds is not None else "",
-           lambda r: r.seconds, falls=True, width=10, right=True),
-    Column("begun", "begun", "when it was started", _begun, lambda r: r.created, falls=True,
-           width=12),
-    Column("note", "note", "the first line of what you wrote on it",
-           lambda r, w: clean(r.note.partition("\n")[0]), most=40, tone="dim"),
+    _text("run", lambda r: r.id, 24, "strong"),
+    _text("name", lambda r: r.name, 22),
+    _text("preset", lambda r: r.preset, 22),
+    _text("task", lambda r: r.task.rpartition(":")[2] if " " not in r.task else r.task, 30),
+    _text("mode", mode_text, 14, "dim"),
+    _text("tags", lambda r: " ".join(r.tags), 20, "accent"),
+    Column("step", _steps, lambda r: r.step, falls=True, width=20, right=True),
+    Column("loss", lambda r, w: units.loss(r.loss) if r.loss is not None else
+           _WAITS * (not r.read), lambda r: _finite(r.loss), width=8, right=True),
+    Column("curve", lambda r, w: sparkline(r.history, w), width=10, tone="accent"),
+    Column("speed", lambda r, w: "" if r.samples_per_s is None and r.steps_per_s is None else
+           units.pace_cell(r.samples_per_s, r.steps_per_s), lambda r: _finite(r.samples_per_s),
+           "examples/s", falls=True, width=12, right=True),
+    Column("time", lambda r, w: units.clock(r.seconds) if r.seconds is not None else "",
+           lambda r: r.seconds, "took", falls=True, width=10, right=True),
+    Column("begun", lambda r, w: units.ago(time.time() - r.created) if r.created else "",
+           lambda r: r.created, falls=True, width=12),
+    _text("note", lambda r: r.note.partition("\n")[0], 40, "dim"),
 )}
 
 
@@ -237,9 +222,9 @@ def find(name: str) -> Column | None:
         return text if text or line.read or not recorded else _WAITS
 
     recorded = by_name.is_recorded(name)
-    return Column(name, fit(by_name.head(name), _HEAD).rstrip(), name, cell,
-                  lambda r: by_name.order(name, r.settings, r.values),
-                  falls=by_name.greatest_first(name), most=by_name.WIDEST, right=recorded)
+    return Column(name, cell, lambda r: by_name.order(name, r.settings, r.values),
+                  fit(by_name.head(name), _HEAD).rstrip(), falls=by_name.greatest_first(name),
+                  most=by_name.WIDEST, right=recorded)
 
 
 def these(names: Sequence[str]) -> tuple[Column, ...]:
@@ -288,7 +273,7 @@ def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT
     for name, column in known.items():
         size = column.width or min(column.most, _longest(column, lines))
         if size:
-            sizes[name] = max(size, len(column.head) + 1)
+            sizes[name] = max(size, len(column.title) + 1)
     room = width - _END - (MARK_WIDTH if marks else 0)
     others = [name for name in reversed(known) if name not in COLUMNS]
     for name, size in ((name, size) for shrunk, size in _SHRINK
@@ -373,7 +358,7 @@ def head_line(layout: Layout, by: str | None, turned: bool) -> Line:
     text = "  " if layout.marks else ""
     for column, width in layout.columns:
         down = column.falls is not turned
-        head = column.head + (("▼" if down else "▲") if column.name == by else "")
+        head = column.title + (("▼" if down else "▲") if column.name == by else "")
         text += (head.rjust(width) if column.right else head.ljust(width))[:width] + " " * GAP
     return ((text, "dim"),)
 

@@ -261,7 +261,7 @@ compares them. Esc clears the marks, then the filter."""
             hidden = len(self.marked - {line.id for line in self._shown})
             counts += [f"{len(self.marked)} marked" + (f", {hidden} not shown" if hidden else "")]
         if self.order is not None or self.turned:
-            counts += ["by " + "".join(c.head for c in these([self.order])) if self.order
+            counts += ["by " + "".join(c.title for c in these([self.order])) if self.order
                        else "by age, oldest first"]
         if self._unread:
             counts += [f"reading {self._unread:,}"]
@@ -347,10 +347,11 @@ compares them. Esc clears the marks, then the filter."""
     async def action_columns(self) -> None:
         every = self.lines or ()
         more = by_name.names((line.settings for line in every), (line.values for line in every))
+        recorded = [clean(name) for name in more if by_name.is_recorded(name)]
         typed = await self.app.push_screen_wait(AskLine(
             "Columns of the runs", " ".join(self.columns), "Names, in the order in which they "
             f"stand: {', '.join(COLUMNS)}, any key of the spec, and what runs have recorded"
-            + (f", such as {', '.join(clean(name) for name in list(more)[-8:])}" if more else "")
+            + (f", such as {', '.join(recorded[:8])}" if recorded else "")
             + f". Usual are {' '.join(DEFAULT)}.", longest=1000, does="accept",
             wrong=lambda text: next((f"there is no column {name}" for name in text.split()
                                      if find(name) is None), None)))
