@@ -13,7 +13,7 @@ from gpu_engine.launching.launcher import prepare, resume
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
-from gpu_panel.launch.plan.texts import processes_text
+from gpu_panel.launch.plan import processes_text
 
 from ..command_line import called
 

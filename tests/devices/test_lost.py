@@ -15,7 +15,7 @@ from gpu_engine.devices.sampler import Sampler
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import AskLine, Confirm
-from gpu_panel.launch.devices.pane import DevicesPane
+from gpu_panel.launch.devices import DevicesPane
 
 from ..conftest import wait_for
 from ..panel.panel_kit import screen_text, settled, shown, until

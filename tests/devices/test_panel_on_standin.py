@@ -8,7 +8,7 @@ import pytest
 
 from gpu_engine.devices.backends import nvidia
 from gpu_panel.app import PanelApp
-from gpu_panel.launch.devices.pane import DevicesPane
+from gpu_panel.launch.devices import DevicesPane
 
 from ..panel.panel_kit import settled, shown, until
 

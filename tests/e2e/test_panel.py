@@ -8,7 +8,7 @@ from textual.widgets import Input
 from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.runs.pane import RunsPane
+from gpu_panel.launch.runs import RunsPane
 
 from ..conftest import slots
 from ..panel.panel_kit import panel, shown, type_into, until
@@ -24,7 +24,7 @@ async def test_tick_launch_watch_and_remove():
                                     "task.params.context=32", "task.params.megabytes=0.1",
                                     "batch.size=8")) as (pilot, screen):
         await pilot.press("a", "space", "down", "space")
-        await type_into(pilot, screen, "f-train-length", "6")
+        await type_into(pilot, screen, "f-train-steps", "6")
         await type_into(pilot, screen, "f-batch-size", "7")
         assert screen.review.problems
         await type_into(pilot, screen, "f-batch-size", "8")
@@ -54,8 +54,8 @@ async def test_stop_from_the_list():
     async with panel(slots(1), sets=("task.params.width=32", "task.params.layers=1",
                                      "task.params.context=32", "task.params.megabytes=0.1",
                                      "batch.size=8")) as (pilot, screen):
-        await type_into(pilot, screen, "f-train-length", "1000000")
-        assert screen.query_one("#f-train-length", Input).value == "1000000"
+        await type_into(pilot, screen, "f-train-steps", "1000000")
+        assert screen.query_one("#f-train-steps", Input).value == "1000000"
         await pilot.press("ctrl+l")
         await until(pilot, lambda: screen.runs.line_at_cursor and screen.focused is screen.runs)
         await pilot.press("escape")

@@ -177,7 +177,7 @@ def test_another_kind_is_a_dataclass_and_a_line_in_the_view(temperature, home, m
     from gpu_engine.runs.follow import Follower
     from gpu_engine.supervisor.rank_state import RankState
     from gpu_engine.worker.rank.recorder import Recorder
-    from gpu_panel.launch.runs.feed import RunsFeed
+    from gpu_panel.launch.run_feed import RunsFeed
     from gpu_panel.run.store import RunStore
 
     monkeypatch.setitem(schema.KINDS, Temperature.kind, Temperature)

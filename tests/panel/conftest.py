@@ -5,22 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 import textual.app
 import textual.pilot
 from textual._context import active_app
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
-
-from gpu_panel import themed
-
-
-@pytest.fixture
-def folded(home) -> None:
-    """The form is folded, as it is in every panel but the first."""
-    themed.write({"form": "folded"})
-
 
 _parse = Stylesheet._parse_rules
 _parsed: dict[Any, list[RuleSet]] = {}

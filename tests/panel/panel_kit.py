@@ -19,7 +19,6 @@ from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_panel.app import PanelApp
-from gpu_panel.launch.form.fieldset import More
 from gpu_panel.launch.screen import LaunchScreen
 
 from ..conftest import in_vain, patience
@@ -158,7 +157,9 @@ async def quiet(pilot: Pilot[None]) -> None:
 
 async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: str) -> None:
     """Replace the text of a field, key by key."""
+    screen.bring_forward("form")
     widget = screen.query_one("#" + field)
+    await pilot.pause()
     widget.focus()
     await pilot.pause()
     await pilot.press("home", "ctrl+k", *(_key(c) for c in text))
@@ -168,11 +169,6 @@ async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: 
     await settled(pilot, screen)
 
 
-async def open_more(screen: LaunchScreen) -> None:
-    """Open "more" as a person does."""
-    more = screen.query_one(More)
-    await more.draw()
-    more.collapsed = False
 
 
 def _key(char: str) -> str:

@@ -7,7 +7,7 @@ import sys
 
 LATER = {"gpu_engine.launching.launcher", "gpu_engine.plan.records", "gpu_engine.runs.folder",
          "gpu_engine.events.schema", "gpu_engine.devices.leases", "gpu_engine.spec.schema",
-         "gpu_panel.launch.draft", "gpu_panel.launch.form.fields", "gpu_panel.launch.runs.feed",
+         "gpu_panel.launch.draft", "gpu_panel.launch.fields", "gpu_panel.launch.run_feed",
          "gpu_panel.run.screen"}
 """Modules that take long to import and show nothing in the first frame."""
 

@@ -21,8 +21,8 @@ from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.common.rows import Rows
 from gpu_panel.compare.screen import CompareScreen
-from gpu_panel.launch.form.interpreter import InterpreterLine
-from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
+from gpu_panel.launch.interpreters import InterpreterLine
+from gpu_panel.launch.processes import GpuProcessesScreen
 from gpu_panel.launch.screen import LaunchScreen
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_panel.launch.runs.pane import RunsPane
+from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.screen import RunScreen
 
 from .. import odd_runs, powers

@@ -57,6 +57,7 @@ async def test_the_command_stands_in_the_form():
         assert screen.draft.ids == ["0"]
         assert screen.review.problems == ()
         assert "python train.py --lr 0.0003 --note 'two words'" in screen.review.plan.lines[-1]
+        screen.bring_forward("form")
         screen.query_one("#f-task-command").focus()
         await settled(pilot, screen)
         told = str(screen.query_one("#field-help", Static).content)
@@ -85,6 +86,7 @@ async def test_an_open_quote_is_said_to_be_one(typed: str, said: str):
     ids=["joined", "two", "12 kB"])
 async def test_several_lines_can_be_pasted(pasted: str, shown: str):
     async with panel(slots(1), command=("python", "train.py")) as (pilot, screen):
+        screen.bring_forward("form")
         box = screen.query_one("#f-task-command", Input)
         box.focus()
         await settled(pilot, screen)

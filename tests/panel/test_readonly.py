@@ -28,7 +28,6 @@ from .run_kit import T0, trained
 SHOWS = """
     Choice: move open
     ChoiceMenu: select
-    ChooseColumns: accept cancel default find tick
     CompareScreen: copy
     CompareTable: aside
     FiguresPane: open
@@ -55,8 +54,7 @@ SHOWS = """
     ProcessTable: order
     Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize
-    RunsList: best clear columns filter order turn
-    RunsPane: again best compare fold mark mark_all open
+    RunsPane: again best clear columns compare filter fold mark mark_all open order turn
     SignalDialog: answer other
     SubmitDialog: cancel submit
     SweepPane: clear compare copy fold mark mark_all open turn value

@@ -96,9 +96,10 @@ async def test_the_launch_screen_can_be_read(monkeypatch: pytest.MonkeyPatch) ->
     async with panel(machine, sampler=sampler, notifications=True) as (pilot, screen):
         app = pilot.app
         await looked(pilot, screen)
+        screen.bring_forward("form")
         screen.query_one("#f-batch-size", Input).value = "33"
         screen.query_one("#f-train-lr", Input).value = "x"
-        await until(pilot, lambda: "learning rate: expected" in screen_text(app))
+        await until(pilot, lambda: "lr: expected" in screen_text(app))
         looks: dict[str, set[frozenset[str]]] = defaultdict(set)
 
         async def seen(what: str) -> None:
@@ -113,7 +114,9 @@ async def test_the_launch_screen_can_be_read(monkeypatch: pytest.MonkeyPatch) ->
         last_two = {THEMES[-2]: THEMES[-1], THEMES[-1]: THEMES[-2]}
         for name in THEMES[:-1]:
             await change_theme(pilot, name)
+            screen.bring_forward("form")
             assert screen.focused is screen.devices
+            await settled(pilot, screen)
             await seen("problems")
             look_at_cursor(pilot)
             await pilot.press("i")
@@ -124,6 +127,7 @@ async def test_the_launch_screen_can_be_read(monkeypatch: pytest.MonkeyPatch) ->
             await until(pilot, lambda: isinstance(app.screen, ChoiceMenu))
             await seen("the list of tasks")
             await pilot.press("escape")
+            screen.bring_forward("form")
             screen.query_one("#f-amp-dtype").focus()
             await settled(pilot, screen)
             await seen("a field with the focus")

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.errors import log_path
 from gpu_panel.compare.screen import CompareScreen
-from gpu_panel.launch.runs.pane import RunsPane
+from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
 from gpu_panel.themed import ThemedApp

@@ -27,8 +27,8 @@ from gpu_panel.common.errors import guard, record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.common.textual_private import surely_rings
-from gpu_panel.launch.devices.source import DeviceSource
-from gpu_panel.launch.runs.pane import RunsPane
+from gpu_panel.launch.device_source import DeviceSource
+from gpu_panel.launch.runs import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
 from gpu_panel.themed import SHEET, ThemedApp
 
@@ -48,7 +48,7 @@ class PanelApp(ThemedApp):
     TITLE = "gpu-panel"
     # The default screen's sheets too: a screen that is not pushed does not load its CSS_PATH.
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
-        SHEET, "launch/screen.tcss", "launch/form/pane.tcss"]
+        SHEET, "launch/screen.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app", "own"))
     CHANGES: ClassVar[frozenset[str]] = frozenset({"own_command"})
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  Textual's way

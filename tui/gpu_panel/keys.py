@@ -100,7 +100,7 @@ KEYS: tuple[Key, ...] = (
         footer=True, everywhere=True, priority=True),
     Key("preset.open", "form", "ctrl+o,p", "presets", "presets",
         "Load another preset into the form", footer=True, everywhere=True),
-    Key("plan.unfold", "plan", "enter", "screen.pane('form')", "form", "Open the whole form"),
+    Key("plan.unfold", "plan", "enter", "screen.pane('form')", "form", "Open the form"),
     Key("plan.copy", "plan", "y,ctrl+y", "copy", "copy line",
         "Copy the command that starts this run", everywhere=True),
     Key("plan.processes", "plan", "v,ctrl+e", "processes", "processes",

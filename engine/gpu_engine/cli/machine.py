@@ -38,6 +38,7 @@ def devices(as_json: bool, count: int | None, free_gib: float | None) -> None:
     if free_gib is not None:
         raise click.UsageError("--free-gib goes with --wait-free")
     from gpu_engine.devices import availability, leases, sampler
+    from gpu_engine.devices.columns import IN_TABLE
     from gpu_engine.devices.discover import discover
     from gpu_engine.devices.leases.shared import why_not
 
@@ -59,15 +60,15 @@ def devices(as_json: bool, count: int | None, free_gib: float | None) -> None:
     if inventory.inherited_visible is not None and not inventory.is_cpu:
         echo(f"note: {inventory.visible_variable}={inventory.inherited_visible} is set: "
              "only those devices are offered; →0 marks the first of them", err=True)
-    names = {s.device.id: _numbered(s.device) for s in snapshot.samples}
-    first = max((len(n) for n in names.values()), default=4)
-    width = max((len(s.device.name) for s in snapshot.samples), default=4)
-    for s in snapshot.samples:
+    rows = [[_numbered(s.device), s.device.name, *(column.of(s) for column in IN_TABLE)]
+            for s in snapshot.samples]
+    least = [4, 4, *(column.width for column in IN_TABLE)]
+    widths = [max(n, *(len(row[i]) for row in rows)) if rows else n for i, n in enumerate(least)]
+    for row, s in zip(rows, snapshot.samples, strict=True):
         state = states[s.device.id]
-        memory = f"{units.gib(s.memory_used):>6} / {units.gib(s.memory_total)} GiB"
         why = "" if state.reason == state.state else f": {state.reason}"
-        echo(f"{names[s.device.id]:<{first}}  {s.device.name:<{width}}  "
-             f"{units.share(s.utilization):>5}  {memory}  {state.state}{why}")
+        echo("  ".join(f"{text:{'<' if i < 2 else '>'}{widths[i]}}" for i, text in enumerate(row))
+             + f"  {state.state}{why}")
 
 
 def _wait_free(count: int, free: int | None, as_json: bool) -> None:

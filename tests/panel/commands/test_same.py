@@ -18,7 +18,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_panel.commands import same
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.queueing import Wish
-from gpu_panel.launch.runs.notes_dialog import TagsDialog
+from gpu_panel.launch.run_actions import TagsDialog
 
 from ... import odd_runs
 from ...command_line import called

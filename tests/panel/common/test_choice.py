@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_panel.common.choice import Choice, ChoiceMenu
-from gpu_panel.launch.form.fields import OWN_COMMAND
+from gpu_panel.launch.fields import OWN_COMMAND
 
 from ..machines import shared_machine
 from ..panel_kit import panel, screen_text, settled, shown, until
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("home")
 async def test_a_choice_that_takes_two_lines_is_clicked_where_it_stands():
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, size=(160, 48)) as (pilot, screen):
+        screen.bring_forward("form")
         mode = screen.query_one("#f-parallel-mode", Choice)
         mode.styles.width = 24
         await pilot.pause()

@@ -11,7 +11,7 @@ from gpu_engine.runs.create import create_run
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.key_order import KeyOrder
-from gpu_panel.launch.devices.pane import DevicesPane
+from gpu_panel.launch.devices import DevicesPane
 
 from ...conftest import gpus, slots
 from ...plans import plan
@@ -28,6 +28,7 @@ def burst(app, *keys: str) -> None:
 
 async def test_what_is_typed_after_tab_goes_into_the_next_field():
     async with panel(slots(2)) as (pilot, screen):
+        screen.bring_forward("form")
         first = screen.query_one("#f-batch-size", Input)
         first.focus()
         await pilot.pause()
@@ -42,6 +43,7 @@ async def test_launch_does_not_overtake_the_number_before_it(monkeypatch):
     monkeypatch.setattr("gpu_engine.launching.launcher.start", lambda prepared: launched.append(
         prepared) or create_run("x", "", plan())[0])
     async with panel(slots(2)) as (pilot, screen):
+        screen.bring_forward("form")
         screen.query_one("#f-batch-size", Input).focus()
         await pilot.pause()
         burst(pilot.app, "home", "ctrl+k", *"6400", "ctrl+l")
@@ -65,6 +67,7 @@ async def test_a_dialog_gets_the_answer_that_was_typed_ahead():
 
 async def test_pasted_text_keeps_its_place_too():
     async with panel(slots(2)) as (pilot, screen):
+        screen.bring_forward("form")
         screen.query_one("#f-batch-size", Input).focus()
         await pilot.pause()
         burst(pilot.app, "tab", "tab", "home", "ctrl+k")
@@ -76,6 +79,7 @@ async def test_a_key_whose_place_has_closed_holds_up_nothing():
     async with panel(slots(2)) as (pilot, screen):
         pilot.app.push_screen(Confirm("Sure?", "Really?", yes="Do it"))
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        screen.bring_forward("form")
         screen.query_one("#f-batch-size", Input).focus()
         burst(pilot.app, "escape", "end", *"0")
         await until(pilot, lambda: screen.draft.value("batch.size") == 320)

@@ -13,7 +13,7 @@ from textual.widgets import Button
 from gpu_engine.runs.state import Cause
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.dialogs import Confirm, Message
-from gpu_panel.launch.runs.pane import RunsPane
+from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.screen import RunScreen
 
 from ... import odd_runs

@@ -11,7 +11,7 @@ from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import AskLine, Confirm
-from gpu_panel.launch.devices.pane import DevicesPane
+from gpu_panel.launch.devices import DevicesPane
 
 from ...conftest import gpus
 from ..panel_kit import StillSampler, panel, screen_text, settled, shown, until
@@ -29,7 +29,7 @@ def started(monkeypatch, tmp_path):
         return Run(tmp_path / "none")
 
     monkeypatch.setattr("gpu_engine.launching.launcher.start", start)
-    monkeypatch.setattr("gpu_panel.launch.runs.pane.RunsPane.open", lambda self, run: None)
+    monkeypatch.setattr("gpu_panel.launch.runs.RunsPane.open", lambda self, run: None)
     return plans
 
 

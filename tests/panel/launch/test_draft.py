@@ -10,7 +10,7 @@ from gpu_engine.devices.leases import Holder, key
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
-from gpu_panel.launch.devices.ticking import freest
+from gpu_panel.launch.device_source import freest
 from gpu_panel.launch.draft import Draft
 
 from ...conftest import gpus, slots

@@ -10,7 +10,7 @@ import pytest
 from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_engine.runs.folder import Run
 from gpu_panel.launch.host_bar import HostBar
-from gpu_panel.launch.runs.feed import RunLine, RunsFeed
+from gpu_panel.launch.run_feed import RunLine, RunsFeed
 
 from ...conftest import slots
 from ..colours import as_painted
@@ -47,7 +47,6 @@ async def test_first_light_on_a_laptop(size):
         await golden(f"laptop-{size[0]}", pilot, screen)
 
 
-@pytest.mark.usefixtures("folded")
 @pytest.mark.parametrize("size", [*SIZES, (120, 36)], ids=str)
 async def test_a_shared_machine(size):
     machine, sampler = shared_machine()
@@ -56,7 +55,6 @@ async def test_a_shared_machine(size):
         await golden(f"shared-{size[0]}", pilot, screen)
 
 
-@pytest.mark.usefixtures("folded")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_several_machines(size, monkeypatch):
     ages = {"away": 75.0, "seen": 0.4, "read only": 2.0}
@@ -74,16 +72,16 @@ async def test_the_form_with_problems(size):
         await pilot.press("2")
         await type_into(pilot, screen, "f-batch-size", "33")
         screen.query_one("#f-amp-dtype").choose("fp16")
+        screen.bring_forward("form")
         screen.query_one("#f-amp-dtype").focus()
         await settled(pilot, screen)
         await golden(f"problems-{size[0]}", pilot, screen)
 
 
-@pytest.mark.usefixtures("folded")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
     now = time.time()
-    monkeypatch.setattr("gpu_panel.launch.preview.run.time", SimpleNamespace(
+    monkeypatch.setattr("gpu_panel.launch.previews.time", SimpleNamespace(
         time=lambda: T0 + 50))
     written = trained(tmp_path)
     curve = tuple(5.5 / (1 + i / 10) for i in range(100))

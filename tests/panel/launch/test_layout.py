@@ -9,12 +9,10 @@ from textual.widgets import Input
 
 from gpu_engine.devices.records import Sample
 from gpu_panel.common.choice import Choice
-from gpu_panel.launch import room
-from gpu_panel.launch.room import Wanted
 
 from ...conftest import gpus
 from ..machines import shared_machine
-from ..panel_kit import StillSampler, looked, open_more, panel, screen_text, settled, until
+from ..panel_kit import StillSampler, looked, panel, screen_text, settled, until
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (100, 30), (110, 30), (110, 40), (119, 36), (120, 34), (129, 40), (140, 40),
@@ -28,7 +26,7 @@ async def test_every_field_is_within_the_form():
         await pilot.press("2")
         screen.query_one("#f-parallel-mode", Choice).choose("multinode")
         screen.query_one("#f-train-lr_scale", Choice).choose("linear")
-        await open_more(screen)
+        await pilot.press("2")
         await settled(pilot, screen)
         for size in SIZES:
             await pilot.resize_terminal(*size)
@@ -56,7 +54,7 @@ async def test_every_field_is_within_the_form():
 
 async def test_the_field_that_takes_keys_stays_in_view_when_the_terminal_gets_smaller():
     async with panel(gpus(4), size=(112, 36)) as (pilot, screen):
-        await open_more(screen)
+        await pilot.press("2")
         await settled(pilot, screen)
         fields = screen.query_one("#fields")
         for name in ("train-lr", "train-keep", "run-grace"):
@@ -115,12 +113,12 @@ async def test_the_details_are_on_the_screen():
             said = screen_text(pilot.app).splitlines()
             assert any("GPU 0 ─" in line for line in said), (width, height)
             assert any("i close" in line for line in said), (width, height)
-            if width >= 110:  # the pane beside it keeps enough room
-                assert screen.query_one("#devices").region.height >= 9, (width, height)
+            if width >= 110:
+                assert screen.query_one("#devices").region.height >= 7, (width, height)
                 assert screen.query_one("#launch").region in screen.region, (width, height)
 
 
-async def test_devices_and_form_have_the_rows_they_need():
+async def test_devices_have_the_rows_they_need_and_the_runs_or_the_form_the_rest():
     machine = gpus(8)
     samples = tuple(Sample(d, 0.5, 40 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())
                     for d in machine.devices)
@@ -128,41 +126,11 @@ async def test_devices_and_form_have_the_rows_they_need():
                      size=(120, 36)) as (pilot, screen):
         await looked(pilot, screen)
         await until(pilot, lambda: screen.devices.max_scroll_y == 0)
-        said = [line.split("││")[0] for line in screen_text(pilot.app).splitlines()]
-        assert sum("300W" in line and "60°C" in line and "▄" in line for line in said) == 8
-        assert "A100-SXM4-80GB · " in str(screen.devices.border_subtitle)
-        assert screen.runs.region.height >= 6
-
-        await pilot.resize_terminal(120, 56)
-        await open_more(screen)
-        await settled(pilot, screen)
-        fields = screen.query_one("#fields")
-        await until(pilot, lambda: fields.max_scroll_y == 0 and fields.size.height > 25)
-        assert screen.runs.region.height >= 4
-        await pilot.press("i")  # the details take their share from the style sheet
-        await until(pilot, lambda: screen.detail.region.height >= 9)
-
-
-@pytest.mark.parametrize(("height", "wanted", "rows"), [
-    (48, Wanted(19, 18, 7, 4), 20),  # enough: the usual rows
-    (48, Wanted(35, 18, 7, 4), 35),  # many devices, few runs
-    (48, Wanted(35, 18, 7, 300), 33),  # 6 rows stay for the runs
-    (50, Wanted(12, 60, 7, 300), 37),  # a long form leaves 4
-    (36, Wanted(12, 60, 7, 300), 21),
-    (24, Wanted(12, 12, 5, 5), 12),
-    (16, Wanted(40, 40, 10, 5), 9),
-])
-def test_rows_of_devices_and_form(height, wanted, rows):
-    assert room.top(height, wanted) == rows
-
-
-@pytest.mark.parametrize(("height", "devices", "reading", "rows"), [
-    (48, 10, False, 10),  # few devices: the runs have all that is left
-    (48, 35, False, 28),  # many devices: 13 rows stay for the runs
-    (48, 35, True, 16),
-    (36, 11, True, 11),  # eight devices on a line each
-    (36, 30, True, 11),
-    (24, 30, True, 9),
-])
-def test_rows_of_devices_while_the_form_is_folded(height, devices, reading, rows):
-    assert room.top(height, Wanted(devices, 0, 5, 300), reading=reading) == rows
+        said = screen_text(pilot.app).splitlines()
+        assert sum("300/400W" in line and "60°C" in line and "▅" in line for line in said) == 8
+        assert screen.devices.region.height == screen.devices.rows_wanted
+        assert screen.runs.region.height >= 14
+        await pilot.press("2")
+        await until(pilot, lambda: screen.form.region.height >= 14)
+        await pilot.press("1", "i")
+        await until(pilot, lambda: screen.detail.region.height >= 14)

@@ -12,11 +12,10 @@ from gpu_engine.spec import presets
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Message
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.launch.devices.pane import DevicesPane
-from gpu_panel.launch.form.fields import OWN_CLASS, OWN_COMMAND
-from gpu_panel.launch.form.fieldset import More
-from gpu_panel.launch.form.pane import FormPane
-from gpu_panel.launch.plan.pane import PlanPane
+from gpu_panel.launch.devices import DevicesPane
+from gpu_panel.launch.fields import OWN_CLASS, OWN_COMMAND
+from gpu_panel.launch.form import FormPane
+from gpu_panel.launch.plan import PlanPane
 
 from ...conftest import gpus, slots
 from ..panel_kit import (
@@ -154,23 +153,15 @@ async def test_a_value_that_does_not_parse():
         await type_into(pilot, screen, "f-batch-size", "many")
         await type_into(pilot, screen, "f-train-lr", "-1")
         assert problems_below(screen) == ["✗ expected a whole number at least 1",
-                                          "✗ learning rate: expected a number greater than 0"]
+                                          "✗ lr: expected a number greater than 0"]
         assert "✗ batch.size = \"many\"" in plan_text(screen)
 
 
-async def test_a_problem_under_more_opens_it():
-    async with panel(slots(2), sets=("train.keep=5",)) as (pilot, screen):
-        await screen.query_one(More).draw()
-        assert screen.query_one(More).collapsed
-        await type_into(pilot, screen, "f-train-keep", "1")
-        assert problems_below(screen) == ["✗ keep newest: expected a whole number at least 2"]
-        assert not screen.query_one(More).collapsed
-
-
-async def test_a_problem_under_more_brings_its_field_into_view():
+async def test_launch_brings_the_field_with_the_problem_into_view():
     async with panel(slots(2), sets=("run.python=/no/such/python",), size=(110, 30)) as (
             pilot, screen):
         field, form = screen.query_one("#f-run-python"), screen.query_one("Fieldset")
+        await pilot.press("ctrl+l")
         await until(pilot, lambda: form.region.contains_region(field.region))
 
 
@@ -187,6 +178,8 @@ async def test_multinode_asks_for_what_it_needs():
         assert not screen.query_one("#f-parallel-nodes").display
         await choose(pilot, screen, "f-parallel-mode", "multinode")
         assert screen.query_one("#f-parallel-nodes").display
+        screen.bring_forward("form")
+        await pilot.pause()
         assert "node rank" in screen_text(pilot.app)
         await type_into(pilot, screen, "f-parallel-node_rank", "5")
         assert "with 2 nodes the ranks are 0 to 1" in problems_below(screen)[0]
@@ -214,7 +207,9 @@ async def test_lr_scaling_asks_for_its_reference():
     async with panel(slots(2)) as (pilot, screen):
         assert not screen.query_one("#f-train-lr_reference_batch").display
         await choose(pilot, screen, "f-train-lr_scale", "linear")
-        assert "reference batch" in screen_text(pilot.app)
+        screen.bring_forward("form")
+        await pilot.pause()
+        assert "lr reference batch" in screen_text(pilot.app)
         assert "needs the global batch" in problems_below(screen)[0]
         await type_into(pilot, screen, "f-train-lr_reference_batch", "16")
         assert "lr 0.004 = 0.002 × 2 (linear, reference batch 16)" in plan_text(screen)

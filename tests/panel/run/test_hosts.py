@@ -8,8 +8,8 @@ import signal
 from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import leftovers
 from gpu_engine.spec.read import from_dict
-from gpu_panel.launch.devices import row_keys
-from gpu_panel.launch.runs.feed import RunsFeed
+from gpu_panel.launch import row_keys
+from gpu_panel.launch.run_feed import RunsFeed
 from gpu_panel.run.ranks import where_of
 from gpu_panel.run.resume_options import ResumeOptions
 from gpu_panel.run.snapshot import look

@@ -12,9 +12,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.sweep.table import By, points
 from gpu_panel.common.rows import cells
-from gpu_panel.launch.runs import sweeps
-from gpu_panel.launch.runs.columns import layout
-from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.launch.run_line import RunLine, fold, layout, sweep_row
 from gpu_panel.sweep import lines
 
 from ...sweep.test_table import one
@@ -36,17 +34,17 @@ LIST = [run("a1", "running", 2), run("b1"), run("a2", "failed", 1, 0.1), run("a3
 
 
 def test_a_sweep_is_one_line_where_its_first_run_would_be():
-    folded = sweeps.fold(LIST, ())
+    folded = fold(LIST, ())
     assert [entry.id for entry in folded] == ["s72d4", "b1"]
-    assert [e.id for e in sweeps.fold(LIST, {"s72d4"})] == ["s72d4", "a2", "a1", "a4", "a3", "b1"]
+    assert [e.id for e in fold(LIST, {"s72d4"})] == ["s72d4", "a2", "a1", "a4", "a3", "b1"]
     assert [e.id for e in folded[0].to_stop] == ["a3", "a1", "a2", "a4"]  # those that wait first
     for width in (76, 116):
-        row = sweeps.row(folded[0], layout(LIST, width), (), False)
+        row = sweep_row(folded[0], layout(LIST, width), (), False)
         assert text(row.lines[0]).startswith(
             "▸ sweep       s72d4 vgg  1 of 4 done · 1 running · 1 waiting · 1 failed · best 0.500")
     assert text(row.lines[0]).endswith("best 0.500 · lr=1e-3")
-    some = sweeps.fold(LIST[:3], {"s72d4"})[0]
-    marked = sweeps.row(some, layout(LIST, 116, marks=True), {"a1", "a2"}, True)
+    some = fold(LIST[:3], {"s72d4"})[0]
+    marked = sweep_row(some, layout(LIST, 116, marks=True), {"a1", "a2"}, True)
     assert text(marked.lines[0]) == \
         "▣ ▾ sweep       s72d4 vgg  2 of its 4 runs match · 1 running · 1 failed"
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from gpu_panel import themed
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record
-from gpu_panel.launch.devices import row_keys
+from gpu_panel.launch import row_keys
 from gpu_panel.terminal.notice import notice
 
 if TYPE_CHECKING:
     from gpu_engine.devices.availability import Steady
     from gpu_panel.alerts.news import News, RunsNews
-    from gpu_panel.launch.devices.source import DeviceSource
-    from gpu_panel.launch.runs.line import RunLine
+    from gpu_panel.launch.device_source import DeviceSource
+    from gpu_panel.launch.run_line import RunLine
     from gpu_panel.themed import ThemedApp
 
 EVERY = 1.5

@@ -1,8 +1,7 @@
-"""The draft: the nested dict of a preset while it is edited in the form.
+"""The draft: what the form says and which devices are ticked, before it is launched. No widgets.
 
-No widgets. Text typed into a field is read by `gpu_engine.spec.read.apply_set`, like the command
-line's `--set`. A value that can't be parsed is kept as it was typed and becomes a Problem when the
-spec is made from the draft.
+It is a text for each key, as it was typed. `gpu_engine.spec.read` reads these texts as it reads the
+`--set`s of a command line, and says what does not fit.
 """
 
 from __future__ import annotations
@@ -16,49 +15,49 @@ from typing import Any
 from gpu_engine.common import values
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.leases import Holder
-from gpu_engine.devices.records import Device, Inventory, Snapshot
+from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.presets import Preset
-from gpu_engine.spec.read import apply_set, apply_sets, from_dict
-from gpu_engine.spec.schema import SECTIONS, RunSpec
+from gpu_engine.spec.read import apply_set, apply_sets, from_dict, spelled_out
+from gpu_engine.spec.schema import ONE_OF, RunSpec, keys
 from gpu_engine.spec.write import Difference, compare, to_dict
-from gpu_panel.launch.devices.ticking import freest
+from gpu_panel.launch.device_source import freest
 
 
 class Draft:
-    """A preset that is being edited."""
+    """What is edited in the form."""
 
     def __init__(self, preset: Preset | None = None) -> None:
         self.preset = preset
+        self.run: tuple[str, RunSpec] | None = None
+        """The id and the spec of the run whose settings these were; None for a preset's."""
         self.absent: tuple[str, ...] = ()
-        self._aside: dict[str, Any] = {}
-        """Keys of `parallel` that the chosen mode does not use, kept for another mode."""
-        self._carried: dict[str, object] = {}
-        """What the sections had when the task became the person's own command. Of that, what does
-        not reach the command is left out: it was the other task's. What was typed since is
-        refused if it does not."""
+        """Devices that the preset names and that are not here."""
         self.ids_by_hand = False
         """Whether the person has ticked devices; then the preset's are not ticked any more."""
+        self.ticked = self.ticked_before = False
+        """Whether its devices are known: the preset's were looked up, or the person has ticked;
+        `ticked_before`: the person did so the last time the panel was open."""
+        self._carried: dict[str, str] = {}
+        """The texts when the task became the person's own command. Of these, what does not reach
+        the command is left out: it was the other task's."""
         self._mode_chosen = False
         """Whether the person has chosen the mode: then no tick changes it."""
         self._mode_before: str | None = None
         """The mode that was too small for what is ticked; None if the mode is as it was."""
-        self.run: tuple[str, RunSpec] | None = None
-        """The id and the spec of the run whose settings these were; None for a preset's."""
-        self.ticked_before = False
-        self.ticked = False
-        """Whether its devices are known: the preset's were looked up, or the person has ticked."""
-        self._asked: dict[str, Any] | None = None
+        self._asked: object = None
         """The content about which the person was asked last whether it may be left unsaved."""
-        self._begin(preset.data if preset else {})
+        self._begin(texts_of(preset.spec) if preset else {},
+                    preset.data.get("devices", {}) if preset else {})
 
-    def _begin(self, data: Mapping[str, Any]) -> None:
-        self.data: dict[str, Any] = copy.deepcopy(dict(data))
-        self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
-        """The section `devices` as the preset has it, before anything was ticked here."""
-        self._loaded = self.copy()
+    def _begin(self, texts: dict[str, str], devices: dict[str, Any]) -> None:
+        self.texts = texts
+        self.devices = copy.deepcopy(devices)
+        """The section `devices`, with what is ticked now."""
+        self._preset_devices = copy.deepcopy(devices)
+        self._loaded = self.data
 
     @classmethod
     def of_run(cls, run_id: str, data: dict[str, Any]) -> Draft:
@@ -66,7 +65,7 @@ class Draft:
         spec = from_dict(data)
         draft = cls()
         draft.run = run_id, spec
-        draft._begin(to_dict(spec, defaults=False))
+        draft._begin(texts_of(spec), to_dict(spec, defaults=False).get("devices", {}))
         return draft
 
     @classmethod
@@ -75,49 +74,137 @@ class Draft:
         with the defaults. The run's name is chosen as on the command line. Raises UserError."""
         from gpu_engine.cli.spec_options import choose_spec
 
-        chosen = choose_spec(preset.name if preset else None, [], list(command))
+        chosen = choose_spec(preset.name if preset else None, [], list(command)).spec
         draft = cls(preset)
-        before = to_dict(preset.spec if preset else chosen.spec, defaults=False)
-        devices = draft._preset_devices
-        draft._begin(before | {"name": chosen.spec.name, "task": {"command": list(command)}})
-        draft._carry(before)
-        draft._preset_devices = devices
+        draft._carried = {k: t for k, t in draft.texts.items() if not k.startswith("task.")}
+        draft._begin(draft._carried | {"name": chosen.name, "task.command": _line(command)},
+                     draft.devices)
         return draft
 
     @classmethod
     def restored(cls, preset: Preset | None, run: tuple[str, RunSpec] | None,
-                 data: dict[str, Any] | None, *, ticked: bool, asked: bool) -> Draft:
-        """The draft of last time: `data` with its unsaved changes, None if it had none. `ticked`:
-        the devices in it were ticked by the person. `asked`: the changes may be left unsaved."""
+                 kept: tuple[dict[str, str], dict[str, Any]] | None, *, ticked: bool, asked: bool
+                 ) -> Draft:
+        """The draft of last time: `kept` are its texts and devices, None if nothing was changed.
+        `ticked`: the devices were ticked by the person. `asked`: changes may be left unsaved."""
         draft = cls(preset) if run is None else cls.of_run(run[0], to_dict(run[1]))
-        if data is not None:
+        if kept is not None:
             draft.preset, loaded = preset, draft._loaded
-            draft._begin(data)
+            draft._begin(*kept)
             if preset is not None or run is not None:
                 draft._loaded = loaded
-            draft._carry(data)  # which of it was typed is not kept
+            draft._carried = dict(draft.texts)  # which of it was typed is not kept
             draft.ticked_before = ticked
             if asked:
-                draft._asked = draft.copy()
+                draft.asked()
         return draft
 
-    def to_keep(self, inventory: Inventory | None) -> dict[str, Any]:
-        """The nested dict for the next time, with the devices as a preset has them. Values that
-        can't be parsed are in it."""
-        return self._lasting(self.copy(), inventory, as_before=True)
+    # --- texts and what they mean --------------------------------------------------------------
 
-    def _lasting(self, data: dict[str, Any], inventory: Inventory | None, *, as_before: bool
-                 ) -> dict[str, Any]:
-        """`data` with ticked cards named by UUID. `as_before`: if nothing was ticked by hand, the
-        devices are those that the preset had."""
-        if as_before and not self.ids_by_hand:
-            data["devices"] = copy.deepcopy(self._preset_devices)
-        elif inventory is not None and not self.hosts:
-            found = [(name, inventory.find(name)) for name in self.ids]
-            data["devices"]["ids"] = [d.uuid if d and d.uuid else name for name, d in found]
-        return data
+    @property
+    def data(self) -> dict[str, Any]:
+        """The nested dict of a preset, in which a text that can't be parsed stays a text. What the
+        mode has no use for is left out, and there again in another mode."""
+        data: dict[str, Any] = {}
+        mode = modes.find(self.texts.get("parallel.mode", RunSpec().parallel.mode))
+        for key, text in self.texts.items():
+            if mode is None or mode.applies(key):
+                apply_set(data, f"{key}={text}")
+        return data | ({"devices": copy.deepcopy(self.devices)} if self.devices else {})
 
-    # --- values --------------------------------------------------------------------------------
+    def effective(self) -> dict[str, Any]:
+        """The data without what was another task's and does not reach the own command."""
+        return own_command.left_out(
+            self.data, only=[k for k, t in self._carried.items() if self.texts.get(k) == t])
+
+    def spec(self) -> RunSpec:
+        """The spec of this draft. Raises SpecError with every value that can't be parsed."""
+        return from_dict(self.effective())
+
+    def spec_to_wait(self) -> RunSpec:
+        """The spec for the queue. That the person has shared devices once, by a question of Launch,
+        does not hold for a run that waits for free ones. Raises as `spec`."""
+        data = self.effective()
+        if self._preset_devices.get("share") is not True:
+            data.get("devices", {}).pop("share", None)
+        return from_dict(data)
+
+    def value(self, key: str) -> Any:
+        """The present value of a dotted key, or its default."""
+        section, _, name = key.rpartition(".")
+        part = self.data
+        for step in section.split(".") if section else ():
+            part = part.get(step, {})
+        return part[name] if name in part else keys()[key].default if key in keys() else None
+
+    def says(self, key: str) -> bool:
+        """Whether the draft has a value for the key, so that its default does not apply."""
+        return key in self.texts
+
+    def insists(self, key: str) -> bool:
+        """Whether it has a value for the key that is not another task's."""
+        return key in self.texts and self._carried.get(key) != self.texts[key]
+
+    def text(self, key: str) -> str:
+        """The text of a key, or that of its default."""
+        text = self.texts.get(key)
+        if text is not None and key.startswith("task.params."):
+            return values.show(values.parse(text, values.ANY))  # a text without its quotes
+        return text if text is not None else values.show(keys()[key].default) \
+            if key in keys() else ""
+
+    def put(self, key: str, text: str) -> None:
+        """Take the text of a field; empty text means the default."""
+        text = text.strip()
+        if key == "task.command":
+            if key not in self.texts:
+                self._carried = dict(self.texts)
+            self.use_task("")
+            self.texts[key] = text  # an empty one is refused by the review
+        elif not text:
+            self.texts.pop(key, None)
+        else:
+            for pair in ONE_OF:
+                if key in pair:
+                    self.texts.pop(pair[key == pair[0]], None)
+            if key == "parallel.mode":
+                self._mode_chosen, self._mode_before = True, None
+                self._mode(text)
+            self.texts[key] = text
+
+    def put_param(self, field: TaskField, text: str) -> None:
+        """Take the text of a task's parameter. A parameter of type str keeps "123" a string."""
+        key = f"task.params.{field.name}"
+        self.put(key, values.in_toml(values.parse(text, field.kind)) if text.strip() else "")
+
+    def use_task(self, use: str) -> None:
+        """Choose another task, and drop the parameters of the one before."""
+        if not use or self.texts.get("task.use") != use:
+            self.texts = {k: t for k, t in self.texts.items() if not k.startswith("task.")}
+            self.put("task.use", use)
+
+    def assign(self, *assignments: str) -> None:
+        """Apply the `key=value`s of a command line. Raises SpecError."""
+        data = self.data
+        apply_sets(data, assignments)
+        for key, _, text in (spelled_out(a).partition("=") for a in assignments):
+            key = key.strip()
+            if key.startswith("run.env."):
+                key, text = "run.env", _variables(data["run"]["env"])
+            if key == "task.use":
+                self.use_task(text)
+            elif not key.startswith("devices."):
+                self.put(key, text)
+        self.devices = data.get("devices", {})
+        self._preset_devices = copy.deepcopy(self.devices)
+
+    def _mode(self, name: str) -> None:
+        self.texts["parallel.mode"] = name
+        mode = modes.find(name)
+        if mode is not None and mode.several_nodes:
+            self.texts.setdefault("parallel.nodes", "2")
+
+    # --- where it is from, and whether it was changed ------------------------------------------
 
     @property
     def base(self) -> tuple[str, RunSpec] | None:
@@ -130,7 +217,7 @@ class Draft:
         # Only the last part of a path: the whole path is in the shown command.
         name = f"run {self.run[0]}" if self.run else \
             "preset " + self.preset.name.rpartition("/")[2] if self.preset else \
-            f"your own {self.value('name')}" if "name" in self._loaded else "no preset"
+            f"your own {self.text('name')}" if "name" in self._loaded else "no preset"
         return f"{name} (changed)" if self.changed else name
 
     @property
@@ -142,134 +229,6 @@ class Draft:
         """What is not as in the run whose settings these were. Raises SpecError."""
         return compare(self.run[1], self.spec()) if self.run else []
 
-    def spec(self) -> RunSpec:
-        """The spec of this draft. Raises SpecError with every value that can't be parsed."""
-        return from_dict(self.effective())
-
-    def effective(self) -> dict[str, Any]:
-        """A copy of the data without what was another task's and does not reach the own command."""
-        carried = {key for key in self._carried if self._is_carried(key)}
-        return copy.deepcopy(own_command.left_out(self.data, only=carried))
-
-    def _is_carried(self, key: str) -> bool:
-        return self.says(key) and self.value(key) == self._carried[key]
-
-    def insists(self, key: str) -> bool:
-        """Whether it has another value for the key than the default or another task's."""
-        section, _, name = key.partition(".")
-        return self.says(key) and not (key in self._carried and self._is_carried(key)) \
-            and self.value(key) != getattr(SECTIONS[section](), name)
-
-    def spec_to_wait(self) -> RunSpec:
-        """The spec for the queue. That the person has shared devices once, by a question of Launch,
-        does not hold for a run that waits for free ones. Raises as `spec`."""
-        data = self.effective()
-        if self._preset_devices.get("share") is not True:
-            data.get("devices", {}).pop("share", None)
-        return from_dict(data)
-
-    def value(self, key: str) -> object:
-        """The present value of a dotted key, or its default."""
-        section, _, name = key.partition(".")
-        if key == "name":
-            return self.data.get("name", RunSpec().name)
-        if name.startswith("params."):
-            return self.data.get("task", {}).get("params", {}).get(name[7:])
-        part = self.data.get(section, {})
-        return part[name] if name in part else getattr(SECTIONS[section](), name)
-
-    def says(self, key: str) -> bool:
-        """Whether the draft has a value for the key, so that its default does not apply."""
-        section, _, name = key.partition(".")
-        return key in self.data if not name else name in self.data.get(section, {})
-
-    def text(self, key: str) -> str:
-        """The value as a field shows it."""
-        value = self.value(key)
-        if value is None:
-            return ""
-        if key == "task.command":
-            return " ".join(map(_typed, value)) if isinstance(value, list) else str(value)
-        if key == "run.env":
-            return " ".join(f"{name}={shlex.quote(str(text))}" for name, text in value.items()) \
-                if isinstance(value, dict) else str(value)
-        return values.show(value)
-
-    def copy(self) -> dict[str, Any]:
-        return copy.deepcopy(self.data)
-
-    def assign(self, *assignments: str) -> None:
-        """Apply the `key=value`s of a command line. Raises SpecError."""
-        apply_sets(self.data, assignments)
-        self._mode_chosen = any(a.startswith("parallel.mode=") for a in assignments)
-        self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
-
-    def put(self, key: str, text: str) -> None:
-        """Take the text of a field; empty text means the default."""
-        if key == "task.command":
-            self._command(text)
-        elif not text.strip():
-            self.drop(key)
-        elif key == "parallel.mode":
-            self._mode_chosen, self._mode_before = True, None
-            self._mode(text)
-        else:
-            if key == "task.use":
-                self.data.get("task", {}).pop("command", None)
-            apply_set(self.data, f"{key}={text.strip()}")
-
-    def put_param(self, field: TaskField, text: str) -> None:
-        """Take the text of a task's parameter. A parameter of type str keeps "123" a string."""
-        key = f"task.params.{field.name}"
-        if not text.strip():
-            self.drop(key)
-        else:
-            params = self.data.setdefault("task", {}).setdefault("params", {})
-            params[field.name] = values.parse(text, field.kind)
-
-    def drop(self, key: str) -> None:
-        """Remove the value of `key`, so that its default applies."""
-        *sections, name = key.split(".")
-        part = self.data
-        for section in sections:
-            part = part.get(section, {})
-        part.pop(name, None)
-
-    def use_task(self, use: str) -> None:
-        """Choose another task, and drop the parameters of the one before."""
-        task = self.data.setdefault("task", {})
-        if task.get("use") != use or "command" in task:
-            task.clear()
-            if use:
-                task["use"] = use
-
-    def _carry(self, data: Mapping[str, Any]) -> None:
-        self._carried = {f"{section}.{name}": value for section, part in data.items()
-                         if isinstance(part, dict) for name, value in part.items()}
-
-    def _command(self, text: str) -> None:
-        task = self.data.setdefault("task", {})
-        if "command" not in task:
-            self._carry(self.data)
-        task.pop("use", None)
-        task.pop("params", None)
-        apply_set(self.data, f"task.command={text}")
-
-    def _mode(self, name: str) -> None:
-        """Choose a mode. Keys that it does not use are set aside for another mode."""
-        parallel, mode = self.data.setdefault("parallel", {}), modes.find(name)
-        parallel["mode"] = name
-        if mode is None:  # an unknown mode: making the spec then reports the problem
-            return
-        for key in [k for k in self._aside if mode.applies(f"parallel.{k}")]:
-            parallel.setdefault(key, self._aside.pop(key))
-        for key in [k for k in parallel if not mode.applies(f"parallel.{k}")]:
-            self._aside[key] = parallel.pop(key)
-        if mode.several_nodes:
-            parallel.setdefault("nodes", 2)
-
-    # --- leaving -------------------------------------------------------------------------------
-
     @property
     def should_ask(self) -> bool:
         """Whether there are changes about which the person was not asked yet."""
@@ -278,26 +237,51 @@ class Draft:
     def asked(self) -> None:
         """Take note that the present changes may be left unsaved: the person was asked, or has
         launched them, so that the run has them."""
-        self._asked = self.copy()
+        self._asked = self.data
+
+    def to_save(self, inventory: Inventory | None) -> RunSpec:
+        """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
+        hand, the devices stay as the preset had them. Raises SpecError."""
+        data = self.effective()
+        if self._preset_devices or self._names_none or self.ids_by_hand:
+            data["devices"] = self.lasting_devices(inventory)
+        return from_dict(data)
+
+    def lasting_devices(self, inventory: Inventory | None) -> dict[str, Any]:
+        """The section `devices` for another day: cards that the person has ticked are named by
+        UUID, and else it is as the preset has it."""
+        if not self.ids_by_hand:
+            return copy.deepcopy(self._preset_devices)
+        devices = copy.deepcopy(self.devices)
+        if inventory is not None and not self.hosts:
+            known = [(name, inventory.find(name)) for name in self.ids]
+            devices["ids"] = [d.uuid if d and d.uuid else name for name, d in known]
+        return devices
+
+    def saved(self, preset: Preset) -> None:
+        self.preset, self.run = preset, None
+        self._preset_devices = copy.deepcopy(preset.data.get("devices", {}))
+        self.ids_by_hand = False
+        self._loaded = self.data
 
     # --- devices -------------------------------------------------------------------------------
 
     @property
     def ids(self) -> list[str]:
         """The ids of the ticked devices, in the order of the ranks."""
-        ids = self.data.get("devices", {}).get("ids")
+        ids = self.devices.get("ids")
         return list(ids) if isinstance(ids, list) else []
 
     @property
     def hosts(self) -> list[str]:
         """The entries where other machines take part; `ids` is empty then, as ours are here."""
-        hosts = self.data.get("devices", {}).get("hosts")
+        hosts = self.devices.get("hosts")
         return list(hosts) if isinstance(hosts, list) else []
 
     @property
     def mode(self) -> str:
         """The mode that it runs in: the chosen one, unless the number of hosts says another."""
-        chosen = str(self.value("parallel.mode"))
+        chosen = self.text("parallel.mode")
         try:
             return modes.over_hosts(len(self.hosts), chosen)
         except SpecError:  # the review reports it
@@ -306,45 +290,43 @@ class Draft:
     @property
     def first_rank(self) -> int:
         """The rank of the first device that is ticked on this machine."""
-        node, mode = self.value("parallel.node_rank"), modes.find(str(self.value("parallel.mode")))
+        node, mode = self.value("parallel.node_rank"), modes.find(self.text("parallel.mode"))
         return mode.node_rank(node) * len(self.ids) if mode and isinstance(node, int) else 0
 
     def tick(self, ids: Sequence[str]) -> None:
         """Take the person's ticks, all on this machine, in the order of the ranks."""
-        self._ticked(self._chosen(list(ids)), len(ids))
+        self._ticked({"ids": list(ids)}, len(ids))
 
     def tick_hosts(self, entries: Sequence[str], devices: int) -> None:
         """Take the person's ticks on several machines or on another one, as entries of
         `devices.hosts`; `devices` in all."""
-        chosen = self._chosen([])
-        del chosen["ids"]
-        self._ticked(chosen | {"hosts": list(entries)}, devices)
+        self._ticked({"hosts": list(entries)}, devices)
 
     def _ticked(self, chosen: dict[str, Any], count: int) -> None:
         """Take `count` ticks. The mode follows while it can't use so many."""
         self.ids_by_hand = self.ticked = True
         self.absent = ()
-        self.data["devices"] = chosen
-        mode = self._mode_before or str(self.value("parallel.mode"))
+        self.devices = chosen | self._shared
+        mode = self._mode_before or self.text("parallel.mode")
         if self._mode_chosen or modes.find(mode) is None:
             return
         fits = modes.over_devices(count, mode)
         self._mode_before = mode if fits != mode else None
-        if fits != self.value("parallel.mode"):
+        if fits != self.text("parallel.mode"):
             self._mode(fits)
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        return {"share": True} if self._preset_devices.get("share") is True else {}
 
     def forget_ticks(self) -> None:
         """Tick nothing until `resolve` has looked up what the preset asks for."""
         self.ticked = False
-        self.data.setdefault("devices", {})["ids"] = []
+        self.devices["ids"] = []
 
     def share(self) -> None:
         """Allow sharing the devices that are ticked now. Other ticks undo it."""
-        self.data.setdefault("devices", {})["share"] = True
-
-    def _chosen(self, ids: list[str]) -> dict[str, Any]:
-        """The section `devices` for these ids, sharing devices if the preset does."""
-        return {"ids": ids} | ({"share": True} if self._preset_devices.get("share") is True else {})
+        self.devices["share"] = True
 
     @property
     def picks(self) -> int | None:
@@ -356,7 +338,7 @@ class Draft:
     def _names_none(self) -> bool:
         """Whether a preset or a command leaves the devices open, and so gets the freest one."""
         return self._preset_devices.keys().isdisjoint(("ids", "pick", "hosts")) and (
-            self.preset is not None or self.value("task.command") is not None)
+            self.preset is not None or self.says("task.command"))
 
     @property
     def picks_with(self) -> float | None:
@@ -367,16 +349,14 @@ class Draft:
     @property
     def missing(self) -> int:
         """How many of the freest devices that the preset asks for could not be ticked."""
-        if self.ids_by_hand or self.picks is None:
-            return 0
-        return max(0, self.picks - len(self.ids))
+        return 0 if self.ids_by_hand or self.picks is None else max(0, self.picks - len(self.ids))
 
     def resolve(self, inventory: Inventory, snapshots: Sequence[Snapshot],
                 leases: Mapping[str, Holder]) -> None:
         """Tick the devices that the preset names, or the freest; absent ones go to `absent`."""
         self.ticked = True
         names = self._preset_devices.get("ids")
-        chosen: list[Device] = []
+        chosen = []
         if isinstance(names, list) and names:
             found = [(str(name), inventory.find(str(name))) for name in names]
             chosen = [device for _, device in found if device is not None]
@@ -385,29 +365,30 @@ class Draft:
             return  # theirs are ticked as soon as those machines have been seen
         elif self.picks:
             chosen = freest(self.picks, inventory, snapshots, leases)
-        self.data["devices"] = self._chosen([d.id for d in chosen])
-        if not self.ticked_before:
-            self._loaded["devices"] = copy.deepcopy(self.data["devices"])
-        if self._asked is not None:  # nothing was changed by this
-            self._asked["devices"] = copy.deepcopy(self.data["devices"])
-
-    def to_save(self, inventory: Inventory | None) -> RunSpec:
-        """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
-        hand, the devices stay as the preset had them. Raises SpecError."""
-        return from_dict(self._lasting(self.effective(), inventory, as_before=bool(
-            self._preset_devices or self._names_none)))
-
-    def saved(self, preset: Preset) -> None:
-        self.preset, self.run = preset, None
-        self._preset_devices = copy.deepcopy(preset.data.get("devices", {}))
-        self.ids_by_hand = False
-        self._loaded = self.copy()
+        self.devices = {"ids": [d.id for d in chosen]} | self._shared
+        for before in (self._asked, None if self.ticked_before else self._loaded):
+            if isinstance(before, dict):  # nothing was changed by this
+                before["devices"] = copy.deepcopy(self.devices)
 
 
-def _typed(argument: str) -> str:
-    """An argument as one would type it: quoted for a shell, but with placeholders unquoted."""
-    plain = re.sub(r"\{[\w.]+\}", "x", argument)
-    return argument if plain and shlex.quote(plain) == plain else shlex.quote(argument)
+def texts_of(spec: RunSpec) -> dict[str, str]:
+    """What differs from the defaults, as it would be typed, without the devices."""
+    found = {d.key: d.after for d in compare(RunSpec(), spec) if d.after is not None
+             and not d.key.startswith(("devices.", "run.env."))}
+    if spec.task.command is not None:
+        found["task.command"] = _line(spec.task.command)
+    return found | ({"run.env": _variables(spec.run.env)} if spec.run.env else {})
+
+
+def _variables(env: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={shlex.quote(str(text))}" for name, text in env.items())
+
+
+def _line(command: Sequence[str]) -> str:
+    """A command as one would type it: quoted for a shell, but with placeholders unquoted."""
+    plain = [re.sub(r"\{[\w.]+\}", "x", word) for word in command]
+    return " ".join(word if text and shlex.quote(text) == text else shlex.quote(word)
+                    for word, text in zip(command, plain, strict=True))
 
 
 def _meaning(data: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from textual import on
 from textual.app import App, ComposeResult
@@ -36,9 +36,11 @@ from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Confirm, harmless
 from gpu_panel.common.submit import SubmitDialog
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.launch.run_line import RunLine
 
-DEVICES, COUNT, FREE, AFTER, BEGIN, PRIORITY, FREE_FOR, VARY, REPEAT = FIELDS = (
+N = TypeVar("N", int, float)
+
+DEVICES, COUNT, FREE, AFTER, BEGIN, PRIORITY, FREE_FOR, VARY, REPEAT = (
     "devices", "count", "free", "after", "begin", "priority", "free-for", "vary", "repeat")
 
 
@@ -70,13 +72,9 @@ class Wish:
         """`spec` on the devices that the person wants. Raises Wrong."""
         if not self.any:
             return replace(spec, devices=replace(spec.devices, pick=None, free_gib=None))
-        pick = _whole(COUNT, self.count, "1")
-        if pick < 1:
-            raise Wrong(COUNT, f"{pick}: give 1 or more")
-        free = _number(FREE, self.free, "") if self.free.strip() else None
-        if free is not None and free <= 0:
-            raise Wrong(FREE, f"{self.free.strip()}: give more than 0 GiB, or nothing")
-        return replace(spec, devices=replace(spec.devices, ids=None, pick=pick, free_gib=free))
+        free = _number(FREE, self.free, 0.0, least=0.001) if self.free.strip() else None
+        return replace(spec, devices=replace(
+            spec.devices, ids=None, pick=_number(COUNT, self.count, 1, least=1), free_gib=free))
 
     def when(self, now: float) -> When:
         """When it may start. `now`: Unix seconds. Raises Wrong."""
@@ -86,8 +84,8 @@ class Wish:
                 begin = moment(self.begin, now)
             except UserError as err:
                 raise Wrong(BEGIN, str(err).removeprefix("--begin ")) from None
-        return When(self.after or None, begin, _whole(PRIORITY, self.priority, "0"),
-                    _number(FREE_FOR, self.free_for, "0"))
+        return When(self.after or None, begin, _number(PRIORITY, self.priority, 0),
+                    _number(FREE_FOR, self.free_for, 0.0))
 
     def words(self) -> list[str]:
         """The options of `gpu-engine run` that ask for the same, apart from the devices."""
@@ -99,18 +97,14 @@ class Wish:
 
     def members(self, spec: RunSpec) -> list[Member]:
         """The runs of the sweep; none if there is just one run. Raises Wrong."""
-        repeat = _whole(REPEAT, self.repeat, "1")
-        if repeat < 1:
-            raise Wrong(REPEAT, f"{repeat}: give 1 or more")
+        repeat = _number(REPEAT, self.repeat, 1, least=1)
         if not self.vary.strip() and repeat == 1:
             return []
         try:
             axes = [values.parse(text) for text in self.vary.split()]
             return members(spec, axes, repeat)
-        except SpecError as err:
-            raise Wrong(VARY, str(err.problems[0])) from None
         except UserError as err:
-            raise Wrong(VARY, str(err)) from None
+            raise Wrong(VARY, str(err.problems[0] if isinstance(err, SpecError) else err)) from None
 
 
 def to_vary(spec: RunSpec) -> str:
@@ -126,7 +120,9 @@ def field_of(error: UserError) -> tuple[str | None, str]:
     """The field that an error of the engine is about, if it is about one; and what it says."""
     if isinstance(error, SpecError):
         first = error.problems[0]
-        return _field_of_key(first), str(first.message if _field_of_key(first) else first)
+        field = {"devices.pick": COUNT, "devices.free_gib": FREE}.get(
+            first.key, DEVICES if first.key.startswith("devices.") else None)
+        return field, str(first.message if field else first)
     text = str(error)
     for field in (AFTER, FREE_FOR):
         if text.startswith(f"--{field} "):
@@ -134,26 +130,19 @@ def field_of(error: UserError) -> tuple[str | None, str]:
     return None, text
 
 
-def _field_of_key(problem: Problem) -> str | None:
-    return {"devices.pick": COUNT, "devices.free_gib": FREE}.get(
-        problem.key, DEVICES if problem.key.startswith("devices.") else None)
-
-
-def _whole(field: str, text: str, otherwise: str) -> int:
+def _number(field: str, text: str, otherwise: N, least: float | None = None) -> N:
+    """The number in a field, of the type of `otherwise`, which an empty field means."""
+    whole = isinstance(otherwise, int)
     try:
-        return int(text.strip() or otherwise)
+        number = type(otherwise)(text.strip() or otherwise)
     except ValueError:
-        raise Wrong(field, f"{text.strip()}: give a whole number") from None
-
-
-def _number(field: str, text: str, otherwise: str) -> float:
-    try:
-        found = float(text.strip() or otherwise)
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise Wrong(field, f"{text.strip()}: give a number")
-    return found
+        number = math.nan
+    if not math.isfinite(number):
+        raise Wrong(field, f"{text.strip()}: give a {'whole ' * whole}number")
+    if least is not None and number < least:
+        raise Wrong(field, f"{text.strip()}: give "
+                    + ("1 or more" if whole else "more than 0 GiB, or nothing"))
+    return type(otherwise)(number)
 
 
 _THESE, _ANY, _NONE = "these", "any", ""
@@ -224,21 +213,17 @@ class QueueDialog(SubmitDialog):
                     Input(first.free, compact=True, id="q-free", max_length=8,
                           placeholder="any memory"), Static("GiB free", classes="unit"))
                 yield from self._row(AFTER, "after run", self._runs())
-                yield from self._row(BEGIN, "not before", Input(
-                    first.begin, compact=True, id="q-begin", max_length=40,
-                    placeholder="now; or 22:00, tomorrow 6:30, +90m"))
-                yield from self._row(PRIORITY, "priority", Input(
-                    first.priority, compact=True, id="q-priority", max_length=8,
-                    placeholder="0; a higher one goes first"))
-                yield from self._row(FREE_FOR, "free for", Input(
-                    first.free_for, compact=True, id="q-free-for", max_length=8,
-                    placeholder="0; so many seconds before it starts"))
-                yield from self._row(VARY, "vary", Input(
-                    first.vary, compact=True, id="q-vary", max_length=400,
-                    select_on_focus=False, placeholder=varied))
-                yield from self._row(REPEAT, "repeat", Input(
-                    first.repeat, compact=True, id="q-repeat", max_length=4,
-                    placeholder="1; more times with other seeds"))
+                for field, label, text, longest, hint in (
+                        (BEGIN, "not before", first.begin, 40,
+                         "now; or 22:00, tomorrow 6:30, +90m"),
+                        (PRIORITY, "priority", first.priority, 8, "0; a higher one goes first"),
+                        (FREE_FOR, "free for", first.free_for, 8,
+                         "0; so many seconds before it starts"),
+                        (VARY, "vary", first.vary, 400, varied),
+                        (REPEAT, "repeat", first.repeat, 4, "1; more times with other seeds")):
+                    yield from self._row(field, label, Input(
+                        text, compact=True, id=f"q-{field}", max_length=longest,
+                        select_on_focus=field != VARY, placeholder=hint))
                 yield Static(note, id="note")
                 yield Static("", id="trouble", markup=False)
             with Horizontal(classes="buttons"):

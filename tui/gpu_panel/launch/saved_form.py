@@ -1,4 +1,4 @@
-"""The form as it was left, and the draft that the panel opens with. No widgets.
+"""The form as it was left: kept a moment after it has changed, and read when the panel opens.
 
 `form.json` in the panel's folder has it. What of it can't be read is moved to a file beside it.
 """
@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from textual.screen import Screen
+from textual.timer import Timer
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
@@ -16,13 +20,57 @@ from gpu_engine.common.files import open_file, write_json
 from gpu_engine.devices.records import Inventory
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.schema import SECTIONS, keys
+from gpu_engine.spec.schema import is_key
 from gpu_engine.spec.write import to_dict
+from gpu_panel import readonly
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.errors import guard
 from gpu_panel.launch.draft import Draft
 
-VERSION = 1
+VERSION = 2
 _LARGEST = 1 << 20
 """Bytes of the largest file that is read."""
+AFTER = 1.0
+"""Seconds after a change until the form is written."""
+
+
+class Autosave:
+    """Writes the form a moment after it has changed, and as the panel closes."""
+
+    def __init__(self, screen: Screen[Any], draft: Draft) -> None:
+        """`draft`: the first one, which need not be written."""
+        self._screen = screen
+        self._written = written(draft, None)
+        self._timer: Timer | None = None
+
+    def keep_soon(self, draft: Draft, inventory: Inventory | None) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self._screen.set_timer(AFTER, lambda: self._screen.run_worker(
+            self._save(draft, inventory), group="keep", exit_on_error=False))
+
+    async def _save(self, draft: Draft, inventory: Inventory | None) -> None:
+        with guard(self._screen.app):
+            try:
+                form = self._unwritten(draft, inventory)
+                await in_thread(lambda: form and write(form))
+            except OSError as err:
+                self._screen.notify(f"The form can't be saved: {err}",
+                                    severity="warning", markup=False)
+
+    def keep_at_once(self, draft: Draft, inventory: Inventory | None) -> None:
+        """Write the form now, as the panel closes."""
+        with suppress(OSError):
+            if form := self._unwritten(draft, inventory):
+                write(form)
+
+    def _unwritten(self, draft: Draft, inventory: Inventory | None) -> dict[str, Any] | None:
+        """What is to be written; None if that is in the file."""
+        form = written(draft, inventory)
+        if readonly.on or form == self._written:
+            return None
+        self._written = form
+        return form
 
 
 def path() -> Path:
@@ -40,13 +88,14 @@ def written(draft: Draft, inventory: Inventory | None) -> dict[str, Any]:
     changed = draft.changed or (preset is None and run is None)
     return {"version": VERSION, "preset": name,
             "run": None if run is None else {"id": run[0], "spec": to_dict(run[1])},
-            "data": draft.to_keep(inventory) if changed else None,
+            "texts": dict(draft.texts) if changed else None,
+            "devices": draft.lasting_devices(inventory) if changed else {},
             "ticked": (draft.ids_by_hand or draft.ticked_before) and changed,
             "asked": not draft.should_ask}
 
 
 def write(kept: dict[str, Any]) -> None:
-    """Keep a form. Raises OSError, ValueError."""
+    """Keep a form. Raises OSError."""
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(file, kept)
@@ -63,29 +112,27 @@ def read() -> tuple[Draft | None, UserError | None]:
     except (OSError, ValueError) as err:
         return None, UserError(f"The saved form can't be read ({err}). "
                                f"{_moved(file, 'form-damaged.json')}")
-    data, dropped = _known(kept["data"]) if kept["data"] is not None else (None, [])
-    trouble = None
-    if dropped:
+    texts, trouble, preset, gone, run = kept["texts"], None, None, None, None
+    if dropped := [key for key in texts or () if not is_key(key)]:
         trouble = UserError("The saved form has keys that this version does not know: "
-                            f"{', '.join(dropped)}. They are left out. "
-                            f"{_moved(file, 'form-unknown.json')}")
-    preset, gone = None, None
+                            + ", ".join(f"{key} = {texts.pop(key)}" for key in dropped)
+                            + f". They are left out. {_moved(file, 'form-unknown.json')}")
     if kept["preset"] is not None:
         try:
             preset = presets.load(kept["preset"])
         except UserError as err:
             gone = err
-    if data is None and preset is None and kept["run"] is None:
+    if texts is None and preset is None and kept["run"] is None:
         return None, gone  # nothing but a preset was kept, and that can't be read
-    run = None
     if kept["run"] is not None:
         try:
             run = str(kept["run"]["id"]), from_dict(kept["run"]["spec"])
         except SpecError as err:
             gone = gone or UserError(f"The saved form is of run {kept['run']['id']}, whose "
                                      f"settings no longer fit: {err}")
-    return Draft.restored(preset, run, data, ticked=kept["ticked"], asked=kept["asked"]), \
-        trouble or (gone if data is None or preset is None else None)
+    draft = Draft.restored(preset, run, None if texts is None else (texts, kept["devices"]),
+                           ticked=kept["ticked"] is True, asked=kept["asked"] is True)
+    return draft, trouble or (gone if texts is None or preset is None else None)
 
 
 def first_draft(name: str | None, assignments: Sequence[str],
@@ -130,34 +177,15 @@ def _load(file: Path) -> dict[str, Any]:
         raise ValueError("it is not valid JSON") from None
     if not isinstance(kept, dict) or kept.get("version") != VERSION:
         raise ValueError("it is not of this version")
-    data, run = kept.get("data"), kept.get("run")
-    fits = (isinstance(kept.get("preset"), str | None) and isinstance(data, dict | None)
+    kept = dict.fromkeys(("preset", "run", "texts", "ticked", "asked")) | {"devices": {}} | kept
+    texts, run = kept["texts"], kept["run"]
+    if not (isinstance(kept["preset"], str | None) and isinstance(kept["devices"], dict)
+            and (texts is None or (isinstance(texts, dict)
+                                   and all(isinstance(text, str) for text in texts.values())))
             and (run is None or (isinstance(run, dict) and isinstance(run.get("spec"), dict)
-                                 and isinstance(run.get("id"), str)))
-            and all(isinstance(value, dict) for name, value in (data or {}).items()
-                    if name in SECTIONS)
-            and isinstance((data or {}).get("task", {}).get("params", {}), dict))
-    if not fits:
+                                 and isinstance(run.get("id"), str)))):
         raise ValueError("a value in it has the wrong type")
-    return {"preset": kept.get("preset"), "run": run, "data": data,
-            "ticked": kept.get("ticked") is True, "asked": kept.get("asked") is True}
-
-
-def _known(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """`data` without keys that the spec does not have, and these with their values. A value that
-    does not fit stays: its field shows it, with what is wrong."""
-    out: dict[str, Any] = {}
-    dropped: list[str] = []
-    for name, value in data.items():
-        if name == "name":
-            out[name] = value
-        elif name not in SECTIONS:
-            dropped.append(f"{name} = {json.dumps(value)}")
-        else:
-            out[name] = {key: one for key, one in value.items() if f"{name}.{key}" in keys()}
-            dropped += [f"{name}.{key} = {json.dumps(one)}" for key, one in value.items()
-                        if key not in out[name]]
-    return out, dropped
+    return kept
 
 
 def _moved(file: Path, name: str) -> str:

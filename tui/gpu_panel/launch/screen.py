@@ -1,4 +1,5 @@
-"""The launch screen: devices, launch form, plan and runs.
+"""The launch screen: devices, what will run, and the runs with their preview; the form, or the
+details of a device, come in the place of the runs.
 
 What is typed and ticked goes into one draft; the engine reviews the draft, and the panes show its
 answer. A pane owns its content and its keys; the screen passes messages between panes.
@@ -8,65 +9,57 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
-from textual.events import DescendantFocus, Resize, ScreenResume
+from textual.events import ScreenResume
 from textual.timer import Timer
-from textual.widgets import Collapsible
 
-from gpu_panel import themed
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guarded, show
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import PaneScreen
-from gpu_panel.launch import room
-from gpu_panel.launch.autosave import Autosave
-from gpu_panel.launch.detail.pane import DetailPane
-from gpu_panel.launch.devices import lines
-from gpu_panel.launch.devices.pane import DevicesPane
-from gpu_panel.launch.devices.row_keys import named_in
-from gpu_panel.launch.devices.shades import DeviceStrip
-from gpu_panel.launch.form.pane import FormPane
+from gpu_panel.launch.detail import DetailPane
+from gpu_panel.launch.devices import DevicesPane
+from gpu_panel.launch.form import FormPane
 from gpu_panel.launch.host_bar import HostBar
-from gpu_panel.launch.plan.pane import PlanPane, as_before
-from gpu_panel.launch.preview.pane import PreviewPane
-from gpu_panel.launch.reviewed import BusyDevice, Review, busy_devices, sharing_would_help
-from gpu_panel.launch.runs.pane import RunsPane
-from gpu_panel.launch.stores import Stores
+from gpu_panel.launch.plan import PlanPane, as_before
+from gpu_panel.launch.preview import PreviewPane, Stores
+from gpu_panel.launch.row_keys import named_in
+from gpu_panel.launch.runs import RunsPane
 
 if TYPE_CHECKING:
-    from gpu_engine.common.errors import UserError
+    from gpu_engine.common.errors import Problem, UserError
     from gpu_engine.launching.launcher import Prepared
     from gpu_engine.runs.folder import Run
     from gpu_panel.commands.own import Values
-    from gpu_panel.launch.devices.source import DeviceSource
+    from gpu_panel.launch.device_source import DeviceSource
     from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.review import BusyDevice, Review
+    from gpu_panel.launch.saved_form import Autosave
 
-WHOLE, FOLDED = "whole", "folded"
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
 SETTLED = 2.0
 """Seconds after the first frame until nearly all that is there stays: from then on the garbage
 collector leaves it alone, as searching it holds up a key for 50 ms."""
-_TABS = 56
-"""Cells for the tabs and their marks."""
 APART = 0.3
 """Seconds between the paintings of different parts within a second."""
 
 
 class LaunchScreen(PaneScreen):
-    """Shows four panes side by side, or one at a time in a narrow terminal."""
+    """In a narrow terminal one pane at a time, with tabs. The class -pane-NAME says which is in
+    front, -detail whether the details of a device are open; the style sheet does the rest."""
 
     SCOPE = "launch"
     CHANGES: ClassVar[frozenset[str]] = frozenset({"launch", "queue"})
     PANES = (DevicesPane, DetailPane, FormPane, PlanPane, RunsPane, PreviewPane)
     AUTO_FOCUS = "#devices"
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (21, "-short"), (34, "-tall")]  # noqa: RUF012  Textual's way
 
     def __init__(self, source: DeviceSource, preset: str | None = None,
                  assignments: Sequence[str] = (), command: Sequence[str] | None = None,
@@ -76,21 +69,12 @@ class LaunchScreen(PaneScreen):
         super().__init__(classes="-pane-devices")
         self.source = source
         self._first = preset, tuple(assignments), command, usual
-        self._top_rows: int | None = None
-        """Rows of devices and form; None if the style sheet decides."""
-        self._preview_high: int | str = "1fr"
-        self._previews = False
         self.review: Review | None = None
         self._debounce: Timer | None = None
         self._begun = False
-        self._form_kept = themed.read().get("form")
-        self._unfolded = self._form_kept != FOLDED
-        """Whether the person wants to see the whole form, which the first panel of all shows."""
-        self.autosave = Autosave(self, source)
+        self._autosave: Autosave | None = None
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
-        self.strip = DeviceStrip()
-        self.top = Container(id="top")
         self.devices = DevicesPane(source)
         self.form = FormPane(source)
         self.plan = PlanPane()
@@ -111,10 +95,8 @@ class LaunchScreen(PaneScreen):
         yield self.host
         with Horizontal(id="tabs"):
             yield self.bar
-            yield self.strip
-        with self.top:
-            yield self.devices
-            yield self.form
+        yield self.devices
+        yield self.form
         yield self.plan
         yield self.detail
         with self.lower:
@@ -155,10 +137,10 @@ class LaunchScreen(PaneScreen):
             return first_draft(*self._first)
 
         draft, trouble = await in_thread(read)
-        self.autosave.begin(draft)
+        from gpu_panel.launch.saved_form import Autosave  # read by now
+
+        self._autosave = Autosave(self, draft)
         await self._show_draft(draft)
-        if self._form_kept is None:
-            self._keep_form(FOLDED)
         if trouble is not None:
             show(self.app, trouble)
 
@@ -179,12 +161,12 @@ class LaunchScreen(PaneScreen):
             return Draft.of_run(event.run.id, attempts.read_spec(event.run))
 
         await self._load(await in_thread(read))
-        self._keep_unfolded(True)
         self.bring_forward("form")
         self.form.enter_to_vary()
 
     def on_unmount(self) -> None:
-        self.autosave.keep_at_once(self.draft)
+        if self._autosave is not None:
+            self._autosave.keep_at_once(self.draft, self.source.inventory)
 
     async def _load(self, draft: Draft) -> None:
         """Put a draft into the place of the present one, whose changes the person may keep."""
@@ -198,7 +180,7 @@ class LaunchScreen(PaneScreen):
     async def _show_draft(self, draft: Draft) -> None:
         self.draft = draft
         self.devices.show_draft(draft)
-        self.plan.show_draft(draft)
+        self.plan.entitle(draft.title)
         await self.form.show_draft(draft)
         self.review_now()
         await self.source.watch_hosts(named_in(draft.hosts))
@@ -211,51 +193,7 @@ class LaunchScreen(PaneScreen):
 
     def _poll(self) -> None:
         self.devices.poll()
-        if self.has_class("-narrow"):
-            self.strip.show(lines.strip(self.devices.table()), self.size.width - _TABS)
         self.runs.poll()
-        self._share_room()
-
-    def _share_room(self) -> None:
-        """Give devices and form the rows that they need, if the panes stand side by side. While
-        the details are open, or the form is empty yet, the style sheet does."""
-        wide = self.has_class("-wide")
-        reading = self.lower.has_focus_within
-        # Who reads is not typing, and has the rows of the form for it.
-        folded = wide and not self.form.has_focus_within and (
-            reading or not (self._unfolded or self.form.has_problems))
-        if self.form.has_class("-folded") != folded:
-            self.form.set_class(folded, "-folded")
-            self.plan.fold(folded)
-            self.call_after_refresh(self._share_room)  # the panes have other rows by then
-        rows = room.top(self.size.height, room.Wanted(
-            self.devices.rows_wanted, 0 if folded else self.form.rows_wanted,
-            self.plan.outer_size.height, self.runs.rows_wanted), reading=reading) \
-            if wide and not self.detail_open and self.form.ready else None
-        if rows != self._top_rows:
-            self._top_rows = rows
-            self.top.styles.height = self.top.styles.min_height = rows
-        self._share_lower()
-
-    def _share_lower(self) -> None:
-        """Give the preview its room: beside the list, or below it in a narrow terminal."""
-        if self.has_class("-narrow"):
-            high: int | str = room.below(self.size.height, self.runs.rows_wanted)
-            self._previews = high != 0
-        else:
-            high = "1fr"
-            self._previews = not self.detail_open and self.lower.size.height >= room.BESIDE
-        self.preview.display = self._previews and bool(self.runs.lines)
-        if high != self._preview_high:
-            self._preview_high = self.preview.styles.height = high
-
-    def on_resize(self, event: Resize) -> None:
-        self._rows_changed()
-
-    @on(Collapsible.Toggled)
-    @on(DescendantFocus)
-    def _rows_changed(self) -> None:
-        self.call_after_refresh(self._share_room)
 
     def _poll_and_paint(self) -> None:
         self.host.refresh()
@@ -283,6 +221,7 @@ class LaunchScreen(PaneScreen):
     @on(RunsPane.Read)
     def _runs_read(self, event: RunsPane.Read) -> None:
         self.devices.show_runs(event.runs)
+        self.preview.set_class(not event.runs, "-empty")
         marks = [f"●{self.runs.live}"] if self.runs.live else []
         marks += [f"◌{self.runs.waiting}"] if self.runs.waiting else []
         self.bar.mark("runs", " ".join(marks))
@@ -304,18 +243,14 @@ class LaunchScreen(PaneScreen):
     @on(FormPane.Edited)
     @on(DevicesPane.Edited)
     def edited(self) -> None:
-        self._adapt()
+        self.form.adapt()
         if self._debounce is not None:
             self._debounce.stop()
         self._debounce = self.set_timer(DEBOUNCE, self.review_now)
 
-    def _adapt(self) -> None:
-        self.form.adapt()
-        self.plan.show_draft(self.draft)
-
     @on(DevicesPane.Resolved)
     def _resolved(self) -> None:
-        self._adapt()
+        self.form.adapt()
         self.review_now()
 
     @on(DevicesPane.HeldChanged)
@@ -329,47 +264,44 @@ class LaunchScreen(PaneScreen):
 
     async def _reviewed(self) -> Review | None:
         """Review the draft and show the answer. None if the devices are not known yet."""
-        inventory = self.source.inventory
+        draft, source, inventory = self.draft, self.source, self.source.inventory
         if self._debounce is not None:
             self._debounce.stop()
             self._debounce = None
-        if inventory is None or (not self.devices.resolved and self.draft.picks):
+        if inventory is None or (not self.devices.resolved and draft.picks):
             self.plan.show_waiting("Looking for devices …")
             return None
-        known = {seen.host.name: seen.state for seen in self.source.hosts}
-        asking = [name for name in named_in(self.draft.hosts)
+        known = {seen.host.name: seen.state for seen in source.hosts}
+        asking = [name for name in named_in(draft.hosts)
                   if known.get(name, "asking") == "asking"]
         if asking:  # for the first time
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
             return None
-        data, heard = self.draft.copy(), self.draft.effective()
-        base, shot = self.draft.base, self.source.snapshot
-        hosts = self.source.hosts
+        data, heard, shot, hosts = draft.data, draft.effective(), source.snapshot, source.hosts
 
         def ask() -> Review:
             from gpu_panel.launch.review import review  # imported after the first frame
 
-            return review(heard, inventory, base, shot, hosts)
+            return review(heard, inventory, draft.base, shot, hosts)
 
         found = await in_thread(ask)
-        if data == self.draft.data:
+        if draft is self.draft and data == draft.data:
             self._show_review(found)
         elif self._debounce is None:  # the draft has changed meanwhile, and no review is planned
             self.edited()
         return found
 
     def _show_review(self, found: Review) -> None:
-        self.review = found
-        run = self.draft.run
-        self.autosave.keep_soon(self.draft)
-        self.plan.show_review(found, as_before(run[0], self.draft.differences())
-                              if run is not None and found.plan is not None else "")
+        self.review, draft = found, self.draft
+        if self._autosave is not None:
+            self._autosave.keep_soon(draft, self.source.inventory)
+        self.plan.show_review(found, draft.title, as_before(draft.run[0], draft.differences())
+                              if draft.run is not None and found.plan is not None else "")
         self.form.show_review(found)
         self.devices.show_problems(found.problems)
         of_devices = [p.key.startswith("devices.") for p in found.problems]
         self.bar.mark("devices", "✗" if any(of_devices) else "")
         self.bar.mark("form", "" if all(of_devices) else "✗")
-        self._rows_changed()
 
     @property
     def run_at_hand(self) -> str:
@@ -386,6 +318,7 @@ class LaunchScreen(PaneScreen):
     @guarded("launch", exclusive=True)
     async def action_launch(self) -> None:
         from gpu_engine.launching import launcher
+        from gpu_panel.launch.review import busy_devices, sharing_would_help
 
         if not self.form.ready:
             return
@@ -395,7 +328,7 @@ class LaunchScreen(PaneScreen):
             return
         taken = await busy_devices(self.source, self.devices.ticked)
         if found.plan is None and not sharing_would_help(found, taken):
-            await self._go_to_problem(found)
+            self._go_to_problem(found.problems)
             return
         # The engine uses a device beside others only if the spec allows it.
         share = any(t.can_be_shared for t in taken.values())
@@ -406,8 +339,7 @@ class LaunchScreen(PaneScreen):
             found = await self._reviewed()
         prepared = await self._ask_hosts(found) if found is not None else None
         if prepared is None:
-            if found is not None:
-                await self._go_to_problem(found)
+            self._go_to_problem(found.problems if found is not None else ())
             return
         launched = self.draft
         run = await in_thread(lambda: launcher.start(prepared))
@@ -416,10 +348,9 @@ class LaunchScreen(PaneScreen):
 
     def _go_to_run(self, run: Run) -> None:
         """Show a run that has just been started: in the preview, or else on its screen."""
-        self._keep_unfolded(False)
         self.action_pane("runs")
         self.runs.go_to(run.id)
-        if not self._previews:
+        if self.has_class("-low"):  # there is no preview
             self.runs.open(run)
 
     async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:
@@ -449,14 +380,14 @@ class LaunchScreen(PaneScreen):
 
         await self._reviewed()  # what was typed last is in the draft
         if found := await problems(self.draft, inventory):
-            await self._go_to_problem(Review(found))
+            self._go_to_problem(found)
             return
-        queued = self.draft
-        found = await ask_and_queue(self.app, queued, inventory, self.runs.lines or (),
-                                    vary=vary)
-        if found is not None:
-            queued.asked()
-            self.runs.go_to(found.run.id)
+        draft = self.draft
+        queued = await ask_and_queue(self.app, draft, inventory, self.runs.lines or (), vary=vary)
+        if queued is not None:
+            draft.asked()
+            self.action_pane("runs")
+            self.runs.go_to(queued.run.id)
 
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None
@@ -470,15 +401,13 @@ class LaunchScreen(PaneScreen):
         spec, base = self.draft.spec(), self.draft.base
         return await in_thread(lambda: launcher.prepare(spec, base=base))
 
-    async def _go_to_problem(self, found: Review) -> None:
-        """Show why the draft can't be launched, and go to the field with the problem."""
-        if found.problems:
-            from gpu_panel.launch.form.fields import blame
-
-            first = found.problems[0]
-            self.notify(blame(first), title="Can't launch", severity="error", markup=False)
+    def _go_to_problem(self, problems: Sequence[Problem]) -> None:
+        """Say why the draft can't be launched, and go to the field with the problem."""
+        if problems:
+            first = problems[0]
+            self.notify(str(first), title="Can't launch", severity="error", markup=False)
             self.action_pane("devices" if first.key.startswith("devices.") else "form")
-            await self.form.focus_problem()
+            self.form.focus_problem()
 
     # --- the details of a device ---------------------------------------------------------------
 
@@ -496,7 +425,6 @@ class LaunchScreen(PaneScreen):
             self._close_detail()
             return
         self.add_class("-detail")
-        self._share_room()
         self._paint_detail()
         if enter or self.has_class("-narrow"):
             self.detail.focus()
@@ -504,7 +432,6 @@ class LaunchScreen(PaneScreen):
     def _close_detail(self) -> None:
         if self.detail_open:
             self.remove_class("-detail")
-            self._share_room()
             self.source.watch_bus()
             if self.detail.has_focus:
                 self.devices.focus()
@@ -517,7 +444,7 @@ class LaunchScreen(PaneScreen):
         self.devices.cursor += by
 
     def action_gpu_processes(self) -> None:
-        from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
+        from gpu_panel.launch.processes import GpuProcessesScreen
 
         self.app.push_screen(GpuProcessesScreen(
             self.source, lambda: self.runs.lines or (), self.runs.stop, self.runs.poll))
@@ -527,44 +454,22 @@ class LaunchScreen(PaneScreen):
     def bring_forward(self, name: str) -> None:
         if name not in dict(self.tabs()):  # one of the preview's
             return
-        if self.has_class("-narrow"):
+        if name in ("form", "runs") or self.has_class("-narrow"):
             self._close_detail()
         self.bar.active = name
         self.update_classes({f"-pane-{tab}": tab == name for tab, _ in self.tabs()})
 
-    def action_pane(self, name: str) -> None:
-        if name == "form":
-            self._keep_unfolded(True)
-        super().action_pane(name)
-
     def action_jump(self) -> None:
         if self.form.ready:
-            self._keep_unfolded(True)
             self.bring_forward("form")
             self.form.ask_for_letter()
 
-    def _keep_unfolded(self, unfolded: bool) -> None:
-        """Show the whole form or only its three lines, from now on and the next time."""
-        if unfolded != self._unfolded:
-            self._unfolded = unfolded
-            self._rows_changed()
-            self._keep_form(WHOLE if unfolded else FOLDED)
-
-    @work(exit_on_error=False, group="fold")
-    async def _keep_form(self, shown: str) -> None:
-        self._form_kept = shown
-        with suppress(OSError):  # the next panel then shows it as it was kept last
-            await in_thread(lambda: themed.keep("form", lambda: self._form_kept))
-
     def action_leave(self) -> None:
-        """Leave a field, so that the letter keys work again; from the table, close the details, or
-        else fold the form. If only one pane is shown, a focused list keeps the focus."""
-        if self.focused is self.devices:
-            if self.detail_open:
-                self._close_detail()
-            else:
-                self._keep_unfolded(False)
-        if not (self.bar.display and self.has_class("-narrow")):
+        """Leave a field, so that the letter keys work again; from the table, close the details or
+        the form. If only one pane is shown, a focused list keeps the focus."""
+        if not self.has_class("-narrow"):
+            if self.focused is self.devices:
+                self._close_detail() if self.detail_open else self.bring_forward("devices")
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)

@@ -15,8 +15,8 @@ from gpu_engine.common import procs
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import Confirm, Message
-from gpu_panel.launch.detail import end_process
-from gpu_panel.launch.detail.end_process import (
+from gpu_panel.launch import end_process
+from gpu_panel.launch.end_process import (
     NotOurs,
     SignalDialog,
     Target,
@@ -25,7 +25,7 @@ from gpu_panel.launch.detail.end_process import (
     is_of_another,
     send,
 )
-from gpu_panel.launch.runs.feed import RunLine, RunsFeed
+from gpu_panel.launch.run_feed import RunLine, RunsFeed
 
 from ....conftest import gpus
 from ...panel_kit import StillSampler, panel, screen_text, until

@@ -9,11 +9,9 @@ import pytest
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
-from gpu_panel.launch.detail.lines import DeviceDetails, build
-from gpu_panel.launch.detail.pane import DetailPane
-from gpu_panel.launch.devices.history import History
-from gpu_panel.launch.devices.source import Machine
-from gpu_panel.launch.gpu_processes.lines import gather
+from gpu_panel.launch.detail import DetailPane, DeviceDetails, build
+from gpu_panel.launch.device_source import History, Machine
+from gpu_panel.launch.processes import gather
 
 from ....conftest import slots
 from ...machines import BUSY, GPU
@@ -35,8 +33,8 @@ def test_everything_that_a_look_has_is_said():
                               processes=on(BUSY, ours={7: "run 3f2a rank 1"}), now=NOW))
     for words in (
         "● busy: alice", "NVIDIA A100-SXM4-80GB", "GPU-00000000-0000", "index 0",
-        "compute capability 8.0", "74 %", "34.0 of 80.0 GiB, 0.59 reserved", "61 °C",
-        "301 of 400 W", "fan          30 %", "P0", "1,410 of 1,410 MHz", "1,593 of 1,593 MHz",
+        "compute capability 8.0", "74 %", "34/80G", "0.59 GiB", "61°C",
+        "301/400W", "fan          30 %", "P0", "1,410 of 1,410 MHz", "1,593 of 1,593 MHz",
         "memory busy 33 %", "power limit", "gen 4 ×16",
         "1.5 GiB/s / 20.0 MiB/s", "3 corrected, 0 not", "persistence  off",
         "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
@@ -50,8 +48,8 @@ def test_what_is_not_known_is_a_dash_and_never_a_zero():
     said = text(DeviceDetails(GPU, Sample(GPU)))
     assert "0 %" not in said
     assert " 0 " not in said.replace("index 0 ", "")
-    assert "° C" not in said
-    for label in ("temperature  – °C", "power        – of – W", "fan          –", "performance  –",
+    assert "°C" not in said
+    for label in ("temperature  –", "power        –", "fan          –", "performance  –",
                   "– of – MHz", "memory busy –", "slowed by    –", "gen – ×–",
                   "– corrected, – not", "persistence  –", "compute mode –", "lease        –",
                   "The driver does not list its processes", "? –"):

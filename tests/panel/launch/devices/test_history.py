@@ -7,8 +7,8 @@ import math
 import pytest
 
 from gpu_engine.devices.records import Sample, Snapshot
-from gpu_panel.launch.devices import graphs
-from gpu_panel.launch.devices.history import BRIDGED, SPAN, History, span
+from gpu_panel.launch.device_source import BRIDGED, SPAN, History, spread
+from gpu_panel.launch.device_table import axis, bars
 
 from ...machines import GPU
 
@@ -29,20 +29,17 @@ def text(line) -> str:
 
 
 @pytest.mark.parametrize("width", [1, 7, 10, 38, 60, 97, 150, 400])
-@pytest.mark.parametrize("dots", [1, 2])
-def test_five_minutes_fit_into_any_width(width, dots):
-    over = span(width, dots)
-    assert over.cells <= width
-    assert over.cells * over.seconds >= SPAN
-    assert (over.cells - 1) * over.seconds < SPAN
-    assert over.seconds % dots == 0
-    assert len(filled([0.5] * 9).utilization("0", over, dots)) == over.cells * dots
-    assert len(graphs.axis(over)) == over.cells
-    assert graphs.axis(over).endswith("now"[:over.cells])
+def test_five_minutes_fit_into_any_width(width):
+    cells, seconds = spread(width)
+    assert cells <= width
+    assert cells * seconds >= SPAN > (cells - 1) * seconds
+    assert len(filled([0.5] * 9).utilization("0", width)) == cells
+    assert len(axis(cells)) == cells
+    assert axis(cells).endswith("now"[:cells])
 
 
 def test_each_value_is_the_mean_of_its_time():
-    over = span(30)  # ten seconds a cell
+    over = 30  # ten seconds a cell
     history = filled([i // 10 / 30 for i in range(300)])  # from a multiple of ten on
     assert history.utilization("0", over) == pytest.approx([i / 30 for i in range(30)])
     assert history.memory("0", over) == pytest.approx([i / 30 for i in range(30)], abs=1e-6)
@@ -52,11 +49,11 @@ def test_each_value_is_the_mean_of_its_time():
 def test_no_more_than_five_minutes_are_kept():
     history = filled([0.5] * 3000)
     assert [len(kept) for kept in history._kept.values()] == [SPAN]
-    assert None not in history.utilization("0", span(30))
+    assert None not in history.utilization("0", 30)
 
 
 def test_between_two_looks_only_the_last_cell_moves():
-    over = span(30)
+    over = 30
     values = [(i * 7 % 100) / 100 for i in range(400)]
     shots = [shot(1000 + i, v) for i, v in enumerate(values)]
     history, before = History(), []
@@ -71,7 +68,7 @@ def test_between_two_looks_only_the_last_cell_moves():
 
 
 def test_what_is_read_rarely_is_a_line_and_a_pause_is_a_gap():
-    over = span(300)
+    over = 300
     rare = History()
     rare.learn([shot(1000 + i * BRIDGED, 0.5) for i in range(20)])
     assert rare.utilization("0", over)[-19 * BRIDGED - 1:] == [0.5] * (19 * BRIDGED + 1)
@@ -81,7 +78,7 @@ def test_what_is_read_rarely_is_a_line_and_a_pause_is_a_gap():
 
 
 def test_unknown_values_are_gaps():
-    over = span(300)
+    over = 300
     history = filled([0.5, None, math.nan, 7.0, -1.0])
     assert history.utilization("0", over)[-5:] == [0.5, None, None, 1.0, 0.0]
 
@@ -89,41 +86,19 @@ def test_unknown_values_are_gaps():
 def test_a_clock_that_is_set_back_begins_anew():
     history = filled([0.9] * 100, first=90_000)
     history.learn([shot(1000, 0.1)])
-    assert [v for v in history.utilization("0", span(300)) if v is not None] == [0.1]
+    assert [v for v in history.utilization("0", 300) if v is not None] == [0.1]
     history.learn([shot(990, 0.8)])  # a little back: older than what is there
-    assert [v for v in history.utilization("0", span(300)) if v is not None] == [0.1]
+    assert [v for v in history.utilization("0", 300) if v is not None] == [0.1]
 
 
 # --- graphs ----------------------------------------------------------------------------------
 
 
 def test_a_bar_s_scale_is_always_the_whole():
-    assert text(graphs.bars([0.0, 0.5, 1.0, None], 0)) == "▁▄█ "
-    assert set(text(graphs.bars([0.01] * 9, 0))) == {"▁"}
+    assert text(bars([0.0, 0.5, 1.0, None], 0)) == "▁▅█ "
+    assert set(text(bars([0.01] * 9, 0))) == {"▁"}
 
 
-def test_a_tall_bar_is_a_bar_over_several_lines():
-    assert [text(line) for line in graphs.tall_bars([0.0, 0.5, 0.75, 1.0, None], 2, 0)] == \
-        ["  ▄█ ", "▁███ "]
-
-
-def test_a_filled_curve_tells_idle_from_unknown():
-    lines = [text(line) for line in graphs.area([1.0, 1.0, 0.5, 0.5, 0.0, 0.0, None, None], 2, 0)]
-    assert lines == ["⣿   ", "⣿⣿⣀ "] or lines == ["⣿⠀⠀⠀", "⣿⣿⣀⠀"]
-
-
-def test_load_is_told_by_brightness_and_by_shade():
-    line = graphs.heat([0.0, 0.09, 0.2, 0.5, 0.8, None], 3)
-    assert text(line) == "░░▒▓█ "
-    assert [style for _, style in line] == ["idle3", "moderate3", "heavy3", "idle3"]
-    assert [style for _, style in graphs.bars([0.09, 0.10, 0.74, 0.75], 0)] == \
-        ["idle0", "moderate0", "heavy0"]
-
-
-def test_the_axis_has_as_many_minutes_as_there_is_room_for():
-    wide = graphs.axis(span(50))
-    assert wide.split() == ["-5", "min", "-4", "-3", "-2", "-1", "now"]
-    assert [wide.index(f"-{m}") for m in (4, 3, 2, 1)] == [10, 20, 30, 40]
-    assert graphs.axis(span(11)).split() == ["-5", "min", "now"]
-    assert graphs.axis(span(8)).split() == ["-5", "now"]
-    assert graphs.axis(span(4)).split() == ["now"]
+def test_load_is_told_by_brightness():
+    assert [style for _, style in bars([0.09, 0.10, 0.74, 0.75], 0)] == [
+        "idle0", "moderate0", "heavy0"]

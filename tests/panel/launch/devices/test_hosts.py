@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from textual.widgets import Static
 
 from gpu_engine.devices.availability import Availability
-from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.devices.records import Sample
 from gpu_engine.remote.reach import file
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.remote_devices import HostSeen
-from gpu_panel.launch.devices import row_keys
-from gpu_panel.launch.devices.lines import DeviceTable, build
-from gpu_panel.launch.plan.pane import PlanPane
-from gpu_panel.launch.reviewed import busy_devices
+from gpu_panel.launch import row_keys
+from gpu_panel.launch.device_source import DeviceSource
+from gpu_panel.launch.device_table import DeviceTable, build
+from gpu_panel.launch.plan import PlanPane
+from gpu_panel.launch.review import busy_devices
 
 from ....conftest import gpus, slots, wait_for
 from ...machines import NOT_THERE, away, lab, seen
-from ...panel_kit import NOW, StillHosts, panel, settled, shown, until
+from ...panel_kit import StillHosts, StillSampler, panel, settled, shown, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -40,8 +41,8 @@ def said(plan: PlanPane) -> str:
 
 def test_a_group_a_machine_with_its_age_and_why_it_is_away():
     own = slots(1)
-    table = DeviceTable(own, Snapshot(NOW, (Sample(own.devices[0], 0.1),)), hosts=lab().seen,
-                        ticked=("gpu1 0",), now=time.monotonic())
+    source = DeviceSource(own, StillSampler(own, (Sample(own.devices[0], 0.1),)), lab())
+    table = DeviceTable(source.machines, ("gpu1 0",), now=time.monotonic())
     lines = text(table, 120).splitlines()
     groups = [line for line in lines if line.startswith(("this machine", "gpu", "alice"))]
     assert groups == ["this machine", "gpu1  left  1 of 2 free", "alice@gpu2  1 of 1 free  seen "
@@ -59,8 +60,8 @@ def test_what_a_host_says_can_do_nothing_to_the_terminal():
     host = seen(Host("gpu1", label="x\x1b[2J"), replace(bad, devices=(evil,), problem="\x1b[2J!"))
     host = replace(host, reason="no\x1b[2J", state="away",
                    freedom={"0": Availability("busy", "\x1b]0;x\x07")})
-    assert "\x1b" not in text(DeviceTable(own, None, hosts=(host,)))
-    assert "\x9b" not in text(DeviceTable(own, None, hosts=(host,)))
+    assert "\x1b" not in text(DeviceTable(DeviceSource(own, None, StillHosts(host)).machines))
+    assert "\x9b" not in text(DeviceTable(DeviceSource(own, None, StillHosts(host)).machines))
 
 
 _KEYS = st.lists(st.builds(row_keys.of, st.sampled_from(["gpu1", "alice@gpu2", None]),

@@ -14,12 +14,11 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec, known_keys
 from gpu_engine.spec.write import to_dict
 from gpu_panel.common.choice import Choice
-from gpu_panel.launch.form.fields import OWN_COMMAND
-from gpu_panel.launch.form.fieldset import More
+from gpu_panel.launch.fields import OWN_COMMAND
 from gpu_panel.run.text.headline import what_is_trained
 
 from ....conftest import gpus, slots
-from ...panel_kit import open_more, panel, screen_text, settled, type_into
+from ...panel_kit import panel, screen_text, settled, type_into
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -139,7 +138,6 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_pat
     sets = ("devices.ids=0",)
     async with panel(gpus(1), command=command, sets=sets, size=size) as (pilot, screen):
         form = screen.form
-        await screen.query_one(More).draw()
 
         def untold(key: str) -> bool:
             return form.query_one("#f-" + key).has_class("-untold")
@@ -150,7 +148,7 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_pat
             return bool(style.strike)
 
         assert all(untold(k) for k in ("train-lr", "batch-size", "batch-meaning", "amp-dtype",
-                                       "train-length", "train-seed"))
+                                       "train-epochs", "train-seed"))
         assert not any(untold(k) for k in ("parallel-mode", "train-restarts", "run-grace", "name"))
         assert not any(form.query_one("#f-" + k).display
                        for k in ("train-clip", "train-best", "train-keep", "run-python"))
@@ -163,7 +161,7 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_pat
         await pilot.press("2")
         form.query_one("#f-train-lr").focus()
         await settled(pilot, screen)
-        assert struck("learning rate")
+        assert struck("lr")
         assert struck("Batch")
         assert struck("AMP")
         assert not struck("Mode")
@@ -171,13 +169,12 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_pat
             form.query_one("#field-help", Static).content)
         await type_into(pilot, screen, "f-task-command", "python train.py --lr {lr}")
         assert not untold("train-lr")
-        assert not struck("learning rate")
+        assert not struck("lr")
         assert untold("batch-size")
         assert screen.review.plan.sentences() == ["lr 0.0003, not scaled"]
 
 
 async def test_a_task_is_told_everything():
     async with panel(slots(1), "single") as (_, screen):
-        await open_more(screen)
         assert not screen.form.query(".-untold")
         assert screen.form.query_one("#f-train-clip").display

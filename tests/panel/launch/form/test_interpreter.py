@@ -10,11 +10,11 @@ from textual.widgets import Input, OptionList
 
 from gpu_engine.interpreters import candidates
 from gpu_engine.interpreters.candidates import Place
-from gpu_panel.launch.form.interpreter import InterpreterLine, InterpretersScreen
+from gpu_panel.launch.interpreters import InterpreterLine, InterpretersScreen
 
 from ....conftest import slots
 from ....interpreters.environments import environment, torch_in
-from ...panel_kit import open_more, panel, problems_below, screen_text, settled, until
+from ...panel_kit import panel, problems_below, screen_text, settled, until
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.own_torch]
 
@@ -34,7 +34,6 @@ async def test_none_has_torch_and_one_is_chosen_from_the_list(tmp_path: Path, mo
         [problem] = problems_below(screen)
         assert "pip install torch" in problem
         await pilot.press("2")
-        await open_more(screen)
         line = screen.query_one(InterpreterLine)
         await until(pilot, lambda: "choose another" in str(line.render()))
         line.focus()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_panel.common.choice import Choice
-from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.form.fieldset import Fieldset
-from gpu_panel.launch.form.task_params import TaskParams
+from gpu_panel.launch.fields import PARAMS, Fieldset
 
 from ....common.test_values import OTHER, SOURCE
 from ....conftest import slots
@@ -24,15 +22,14 @@ def use(tmp_path):
 
 
 def box(screen, name):
-    params = screen.query_one(TaskParams)
-    return next(box for box, field in params._fields.items() if field.name == name)
+    return screen.query_one(Fieldset)._widgets[PARAMS + name]
 
 
 @pytest.mark.parametrize("size", [(160, 60), (80, 24)])
 async def test_each_type_has_its_field(use, size):
     sets = (f"task.use={use}", "task.params.opt=SGD", "task.params.weights={a = 1}")
     async with panel(slots(1), "single", sets=sets, size=size) as (pilot, screen):
-        await until(pilot, lambda: screen.query_one(TaskParams)._fields)
+        await until(pilot, lambda: screen.query_one(Fieldset)._params)
         await settled(pilot, screen)
         assert {n: box(screen, n).value for n in ("size", "kind", "depth", "opt", "level", "far",
                                                   "flag")} == {
@@ -77,13 +74,13 @@ async def test_what_is_too_wide_to_stand_side_by_side_is_chosen_from_a_menu(tmp_
         f"    model: Literal[{names}] = \"model_number_3\"\n")
     sets = (f"task.use={tmp_path / 'wide.py'}:Wide", "task.params.model=model_number_77")
     async with panel(slots(1), "single", sets=sets) as (pilot, screen):
-        await until(pilot, lambda: screen.query_one(TaskParams)._fields)
+        await until(pilot, lambda: screen.query_one(Fieldset)._params)
         await settled(pilot, screen)
         field = box(screen, "model")
         assert isinstance(field, Choice)
         assert "model_number_77" in screen_text(pilot.app)
         assert "expected one of model_number_0" in problems_below(screen)[0]
-        told = screen.query_one(TaskParams).help_of(field)
+        told = screen.query_one(Fieldset).help_of(field)
         assert "one of model_number_0, model_number_1" in told
         field.focus()
         await pilot.press("enter")
@@ -92,11 +89,3 @@ async def test_what_is_too_wide_to_stand_side_by_side_is_chosen_from_a_menu(tmp_
         await settled(pilot, screen)
         assert screen.draft.value("task.params.model") == "model_number_8"
         assert not screen.review.problems
-
-
-async def test_parameters_too_are_typed_into_the_draft_that_is_edited_at_once():
-    async with panel(slots(1), "default") as (_, screen):
-        fields, draft = screen.query_one(Fieldset), Draft()
-        fields.edit(draft)
-        assert fields.draft is draft
-        assert fields.query_one(TaskParams).draft is draft

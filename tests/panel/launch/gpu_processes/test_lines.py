@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.devices.records import DeviceProcess, Sample, Snapshot
-from gpu_panel.launch.devices.source import Machine
-from gpu_panel.launch.gpu_processes.lines import ORDERS, build, gather, unlisted
+from gpu_panel.launch.device_source import Machine
+from gpu_panel.launch.processes import ORDERS, build, gather, unlisted
 
 from ....conftest import gpus
 from ...panel_kit import NOW

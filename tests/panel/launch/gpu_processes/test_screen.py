@@ -14,9 +14,9 @@ from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.launch.detail.end_process import SignalDialog
-from gpu_panel.launch.gpu_processes.screen import GpuProcessesPane
-from gpu_panel.launch.runs.feed import RunLine, RunsFeed
+from gpu_panel.launch.end_process import SignalDialog
+from gpu_panel.launch.processes import GpuProcessesPane
+from gpu_panel.launch.run_feed import RunLine, RunsFeed
 
 from ....conftest import gpus
 from ...machines import lab

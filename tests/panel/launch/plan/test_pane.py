@@ -6,7 +6,7 @@ import pytest
 
 from gpu_engine.launching import logind
 from gpu_engine.launching.logind import Decision
-from gpu_panel.launch.plan.pane import PlanPane
+from gpu_panel.launch.plan import PlanPane
 
 from ....conftest import gpus
 from ...panel_kit import panel, settled, shown

@@ -14,9 +14,8 @@ from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Cause, Run
 from gpu_panel.charts.dots import DotsView
 from gpu_panel.compare.screen import CompareScreen
-from gpu_panel.launch.preview.run import RunPage
-from gpu_panel.launch.preview.several import MarkedPage, SweepPage
-from gpu_panel.launch.runs.line import Pointed
+from gpu_panel.launch.previews import MarkedPage, RunPage, SweepPage
+from gpu_panel.launch.run_line import Pointed
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
 

@@ -13,7 +13,7 @@ from gpu_engine.runs.folder import Run, State
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import Difference, to_toml
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.plan.pane import as_before
+from gpu_panel.launch.plan import as_before
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots

@@ -17,11 +17,10 @@ from gpu_engine.events import reader
 from gpu_engine.runs import disk_room, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
-from gpu_panel.launch.runs import feed as runs_feed
-from gpu_panel.launch.runs import figures
-from gpu_panel.launch.runs.columns import COLUMNS, layout
-from gpu_panel.launch.runs.feed import RunsFeed
-from gpu_panel.launch.runs.lines import run_row
+from gpu_panel.launch import run_feed as figures
+from gpu_panel.launch import run_feed as runs_feed
+from gpu_panel.launch.run_feed import RunsFeed
+from gpu_panel.launch.run_line import COLUMNS, layout, run_row
 
 from .... import event_lines
 from ....plans import plan

@@ -20,15 +20,21 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.notes import Notes
 from gpu_engine.sweep.track import Extent
 from gpu_panel import themed
-from gpu_panel.common.dialogs import Confirm, Message
+from gpu_panel.common.dialogs import AskLine, Confirm, Message
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.launch.runs import several
-from gpu_panel.launch.runs.choose import ChooseColumns
-from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, in_order, layout
-from gpu_panel.launch.runs.line import RunLine
-from gpu_panel.launch.runs.lines import head_line, run_line, run_row
-from gpu_panel.launch.runs.listing import FilterInput
-from gpu_panel.launch.runs.notes_dialog import NoteDialog, TagsDialog
+from gpu_panel.launch import run_actions as several
+from gpu_panel.launch.run_actions import NoteDialog, TagsDialog
+from gpu_panel.launch.run_line import (
+    COLUMNS,
+    DEFAULT,
+    RunLine,
+    head_line,
+    in_order,
+    layout,
+    run_line,
+    run_row,
+)
+from gpu_panel.launch.runs import FilterInput
 
 from .... import event_lines, powers
 from ....conftest import slots
@@ -90,9 +96,12 @@ async def test_runs_are_found_by_typing_and_put_in_order():
         assert "11:40" in shown(table)
 
         await pilot.press("C")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ChooseColumns))
-        for key in ("home", "down", "down", "space", "slash", *"note", "enter", "space", "enter"):
-            await pilot.press(key)
+        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
+        asked = pilot.app.screen.query_one(Input)
+        assert asked.value.split() == list(DEFAULT)
+        asked.value = " ".join(name for name in (*DEFAULT, "not") if name != "name")
+        await until(pilot, lambda: "there is no column not" in screen_text(pilot.app))
+        await pilot.press("enter", "end", "e", "enter")
         await until(pilot, lambda: pilot.app.screen is screen)
         assert set(table.columns) == {*DEFAULT, "note"} - {"name"}
         await until(pilot, lambda: "why?" in shown(table))
@@ -130,8 +139,9 @@ async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
             await until(pilot, lambda: all(line.read for line in table.lines))
             for wanted in ("train.lr", "max:eval:accuracy", "min:norm"):
                 await pilot.press("C")
-                await until(pilot, lambda: isinstance(pilot.app.screen, ChooseColumns))
-                await pilot.press("slash", *wanted, "enter", "space", "enter")
+                await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
+                pilot.app.screen.query_one(Input).value += f" {wanted}"
+                await pilot.press("enter")
                 await until(pilot, lambda: pilot.app.screen is screen)
             assert table.columns == (*DEFAULT, "train.lr", "max:eval:accuracy", "min:norm")
             await until(pilot, lambda: "0.875" in shown(table))
@@ -157,32 +167,6 @@ async def test_any_key_of_the_spec_and_any_recorded_value_can_be_a_column():
             await until(pilot, lambda: "0.875" in shown(table))
     finally:
         os.close(lock)
-
-
-@pytest.mark.timeout(180)
-async def test_the_choice_of_columns_has_its_bounds_and_a_way_back():
-    more = {f"train.k{at:02}": ["1"] for at in range(25)}
-    got: list[object] = []
-    async with panel(slots(1)) as (pilot, _):
-        async def choose(*keys: str, chosen: tuple[str, ...] = ("run", "loss")) -> object:
-            """What these keys choose; ... if the dialog is still open."""
-            got.clear()
-            pilot.app.push_screen(ChooseColumns(chosen, more), got.append)
-            await until(pilot, lambda: isinstance(pilot.app.screen, ChooseColumns))
-            await pilot.press(*keys)
-            return got[0] if got else ...
-
-        assert await choose("d", "enter", chosen=("run", "note", "train.k01")) == DEFAULT
-        assert await choose("slash", *"train.k", "enter", *(["space", "down"] * 25), "enter") == (
-            "run", "loss", *list(more)[:20])
-        # One that no run has at the moment stays, and can be taken away.
-        assert await choose("enter", chosen=("run", "min:norm")) == ("run", "min:norm")
-        assert await choose("slash", *"min:norm", "enter", "space", "enter",
-                            chosen=("run", "min:norm")) == ("run",)
-        assert await choose("home", "down", "space", "enter") == ("run", "loss")  # the run's id
-        assert await choose("slash", "x", "escape") is ...
-        await pilot.press("escape")
-        assert got == [None]
 
 
 async def test_one_key_shows_the_best_run_from_anywhere():

@@ -14,9 +14,9 @@ from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import AskLine, Confirm
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.launch.runs import feed as runs_feed
-from gpu_panel.launch.runs.feed import RunLine
-from gpu_panel.launch.runs.pane import RunsPane
+from gpu_panel.launch import run_feed as runs_feed
+from gpu_panel.launch.run_feed import RunLine
+from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
@@ -146,7 +146,7 @@ async def test_delete_all_but_the_newest():
 
 async def test_reopened_the_panel_says_at_once_that_something_runs(monkeypatch, tmp_path):
     line = RunLine(Run(tmp_path / "3f2a"), "gpt", "ddp", 2, "running", True, time.time())
-    monkeypatch.setattr("gpu_panel.launch.runs.feed.RunsFeed.refresh", lambda self: ([line], 0))
+    monkeypatch.setattr("gpu_panel.launch.run_feed.RunsFeed.refresh", lambda self: ([line], 0))
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         await until(pilot, lambda: "4 Runs ●1" in screen_text(pilot.app))
         assert screen.query_one(RunsPane).lines == (line,)

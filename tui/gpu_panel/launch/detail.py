@@ -1,0 +1,205 @@
+"""The detail pane: everything about one device, and the processes on it. Unknown is "–", never
+0."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import BindingType
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.units import UNKNOWN
+from gpu_engine.devices.columns import COLUMNS
+from gpu_engine.devices.records import Device, Sample, Snapshot
+from gpu_panel import keys
+from gpu_panel.common.panes import Pane
+from gpu_panel.common.rows import Line, Row, fit, wrap
+from gpu_panel.launch import processes, row_keys
+from gpu_panel.launch.device_source import DeviceSource, History
+from gpu_panel.launch.device_table import ShadedRows, axis, bars
+from gpu_panel.launch.processes import GpuProcess, ProcessTable, Runs, Stop, gather, named_ranks
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.availability import Availability
+    from gpu_engine.devices.leases import Holder
+
+_LABEL = 13
+_GLYPHS = {"free": ("○", "good"), "busy": ("●", ""), "leased": ("◆", "accent"),
+           "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
+"""State → glyph and style; the state's name is shown beside the glyph."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDetails:
+    device: Device | None = None
+    sample: Sample | None = None
+    freedom: Availability | None = None
+    holder: Holder | None = None
+    leases_known: bool = False
+    history: History | None = None
+    processes: Sequence[GpuProcess] = ()
+    now: float = 0.0
+    """Unix seconds."""
+    host: str | None = None
+    hue: int = 0
+
+
+def build(details: DeviceDetails, width: int) -> list[Row]:
+    """Text about the device, then a row for each process, whose key is its pid."""
+    device = details.device
+    if device is None:
+        return [Row("", ((("No device is selected", "dim"),),))]
+    sample, freedom = details.sample or Sample(device), details.freedom
+    if freedom is None:
+        state, style = f"? {UNKNOWN}", "dim"
+    else:
+        glyph, style = _GLYPHS.get(freedom.state, ("?", "dim"))
+        why = "" if freedom.reason == freedom.state else f": {clean(freedom.reason)}"
+        state = f"{glyph} {freedom.state}{why}"
+    if freedom is not None and freedom.state == "busy":  # the processes follow below
+        state = fit(state, width)
+    said = [(state, style), (_identity(device), "dim")]
+    lines: list[Line] = [((part, tone),) for text, tone in said for part in wrap(text, width)]
+    lines += _curves(details, device, sample, width)
+    holder = details.holder
+    lease = str(holder) if holder else "nobody" if details.leases_known else UNKNOWN
+    facts = [(column.name, clean(column.of(sample)), column.style(sample))
+             for column in COLUMNS[2:] if not device.is_cpu]
+    lines += _grid([*facts, ("lease", clean(lease), "accent" if holder else "")], width)
+    wrong = [clean(text) for text in (sample.problem, *sample.health) if text]
+    below = [(f"✗ {text}", "bad") for text in wrong if text not in state]
+    if not wrong and sample.taken:
+        below = [("✓ no hardware fault is reported", "good")]
+    below += [(f"! {clean(text)}", "warn") for text in sample.notes]
+    lines += [((part, tone),) for text, tone in below for part in wrap(text, width)]
+    rows = [Row("", tuple(lines))]
+    if device.is_cpu:
+        return rows
+    if not details.processes:
+        text = "No processes" if sample.processes is not None else \
+            "The driver does not list its processes"
+        return [*rows, Row("", ((("", ""),), ((text, "dim"),)))]
+    head, listed = processes.build(details.processes, (), width, details.now, of_one=True)
+    titles = "".join(text for text, _ in head or ())
+    return [*rows, Row("", ((("", ""),), ((titles, "dim"),))), *listed]
+
+
+def _identity(device: Device) -> str:
+    parts = [clean(device.name)]
+    if device.uuid:
+        parts.append(clean(device.uuid))
+    if device.index is not None and not device.is_cpu:
+        parts.append(f"index {device.index}")
+    if device.visible_index is not None:
+        parts.append(f"position {device.visible_index} of those made visible")
+    if device.capability is not None:
+        parts.append("compute capability " + ".".join(map(str, device.capability)))
+    if device.cores:
+        parts.append(f"core{'s' if len(device.cores) > 1 else ''} "
+                     + ", ".join(map(str, device.cores)))
+    return " · ".join(parts)
+
+
+def _curves(details: DeviceDetails, device: Device, sample: Sample, width: int) -> list[Line]:
+    """Utilisation and memory of the last five minutes, with the figures of now."""
+    history, room = details.history or History(), max(8, min(60, width - _LABEL - 16))
+    drawn = (history.utilization(device.id, room), history.memory(device.id, room))
+    lines: list[Line] = [((" " * _LABEL + axis(len(drawn[0])), "dim"),)]
+    for values, column in zip(drawn, COLUMNS, strict=False):
+        lines.append(((fit(column.name, _LABEL), "dim"), *bars(values, details.hue),
+                      (f"  {column.of(sample)}", column.style(sample))))
+    return lines
+
+
+def _grid(facts: Sequence[tuple[str, str, str]], width: int) -> list[Line]:
+    """Label, value and style of each fact, in columns of equal width; one that is too long gets a
+    line of its own."""
+    count = max(1, min(4, width // 35))
+    room = width // count
+    lines: list[Line] = []
+    row: list[tuple[str, str]] = []
+    for label, value, style in facts:
+        wide = len(value) >= room - _LABEL
+        if row and (wide or len(row) == 2 * count):
+            lines.append(tuple(row))
+            row = []
+        row += [(fit(label, _LABEL), "dim"),
+                (fit(value, max(0, (width if wide else room) - _LABEL)), style)]
+        if wide:
+            lines.append(tuple(row))
+            row = []
+    return [*lines, tuple(row)] if row else lines
+
+
+class DetailPane(ShadedRows, ProcessTable, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+    """Shows the latest sample of one device; the cursor is on a process."""
+
+    NAME = "detail"
+    TITLE = "Details of a device"
+    TAB = False
+    KEYS = keys.of("detail")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    ORDERS = ("memory", "SM", "CPU", "age")
+    HELP = """Everything the driver reports about the device under the table's cursor. The small
+curves show the last five minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
+go to another device; x ends the process under the cursor, if it is your own, and asks first. P
+lists the processes on all devices."""
+
+    def __init__(self, source: DeviceSource, runs: Runs, stop: Stop) -> None:
+        super().__init__(runs, stop, id=self.NAME)
+        self._source = source
+        self._device: str | None = None
+        self._lent = False
+        """Whether it has the focus only as there was no more room for the device table."""
+        self.shown = DeviceDetails()
+
+    def show_device(self, device: str | None) -> None:
+        """Show the device of this row, and have its bus measured if it is here; None: no device."""
+        self._device = device
+        self.paint()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._keep_focus)
+
+    def _keep_focus(self) -> None:
+        """Take the focus from the device table while a smaller terminal hides that."""
+        screen, table = self.screen, self.screen.query_one("#devices")
+        if screen.has_class("-narrow") and self.display and screen.focused in (None, table):
+            self._lent = True
+            self.focus()
+        elif self._lent and not screen.has_class("-narrow"):
+            self._lent = False
+            if self.has_focus:
+                table.focus()
+
+    def paint(self) -> None:
+        """Draw the latest sample of the device. The bus is measured of this machine's alone."""
+        from gpu_engine.devices import leases  # only where details are shown
+
+        source, (host, name) = self._source, row_keys.split(self._device or "")
+        machine = source.machine(host) if self._device is not None else None
+        device = machine.find(name) if machine is not None else None
+        source.watch_bus(*([device.id] if device is not None and host is None else []))
+        self.found, self.shown = [], DeviceDetails()
+        title = "Device"
+        if machine is not None and device is not None:
+            sample = machine.snapshot.of(device.id) if machine.snapshot else None
+            alone = replace(machine, snapshot=Snapshot(time.time(), (sample,)) if sample else None)
+            self.found = gather([alone], named_ranks(self.runs()), self.order)
+            self.shown = DeviceDetails(
+                device, sample, (machine.freedom or {}).get(device.id),
+                source.holders.get(leases.key(device)) if host is None else None,
+                host is None and source.freedom is not None, machine.history, self.found,
+                time.time(), host, next((source.hues.get(run.id, 0) for run in self.runs()
+                                         for key, _ in run.devices if key == self._device), 0))
+            count, where = len(self.found), f" on {clean(host)}" if host is not None else ""
+            title = f"{device.label}{where} ─ {clean(device.name)}" + (
+                f" · {count} process{'es' if count > 1 else ''} by {self.order}" if count else "")
+        self.entitle(title, "i close · ← → other device")
+        self.repaint()
+
+    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        return None, build(self.shown, width)

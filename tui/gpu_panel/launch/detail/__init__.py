@@ -1,1 +1,0 @@
-"""The detail pane: everything about one device and the processes on it."""

@@ -1,0 +1,327 @@
+"""The devices for the screen: found once, sampled by a thread, and never waited for; and what they
+did in the last five minutes."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from gpu_engine.common import paths
+from gpu_engine.common.errors import UserError
+from gpu_engine.devices.columns import memory_share
+from gpu_engine.devices.records import Device, Inventory, Snapshot
+from gpu_engine.remote.reach.records import LOCAL, Host
+from gpu_panel.common.background import in_thread, leave
+from gpu_panel.launch import row_keys
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.availability import Availability
+    from gpu_engine.devices.leases import Holder
+    from gpu_engine.devices.sampler import Sampler
+    from gpu_engine.remote.reach.remote_devices import HostSeen
+    from gpu_engine.remote.reach.watcher import Watcher
+
+READINGS = 3
+"""The number of snapshots by which it is judged whether a device is free."""
+SPAN = 300
+"""Seconds of a device's history, one value for each."""
+BRIDGED = 15
+"""Seconds between two snapshots over which the earlier value is taken to hold, as hosts and slow
+settings are read less often than once a second. Longer ones are gaps."""
+
+
+class History:
+    """Utilisation and memory of each device, as shares from 0 to 1, over the last five minutes."""
+
+    def __init__(self) -> None:
+        self._until = 0
+        """The newest snapshot's Unix second, by the clock of its machine."""
+        self._newest: Snapshot | None = None
+        self._kept: dict[str, deque[tuple[int, float | None, float | None]]] = {}
+        """Device id → second, utilisation, memory."""
+
+    def learn(self, recent: Sequence[Snapshot]) -> None:
+        """Take in those of the snapshots (oldest first) that are new."""
+        known = next((i for i, shot in enumerate(recent) if shot is self._newest), -1)
+        for shot in recent[known + 1:]:
+            self._newest, at = shot, int(shot.taken)
+            if at <= self._until - SPAN:  # the clock was set back
+                self._kept.clear()
+            elif at < self._until:
+                continue
+            self._until = at
+            for sample in shot.samples:
+                kept = self._kept.setdefault(sample.device.id, deque(maxlen=SPAN))
+                if kept and kept[-1][0] == at:
+                    kept.pop()
+                kept.append((at, _share(sample.utilization), _share(memory_share(sample))))
+
+    def utilization(self, device_id: str, width: int) -> list[float | None]:
+        """The means of a device's utilisation in at most `width` cells, the newest last. None: not
+        known."""
+        return self._cells(device_id, 1, width)
+
+    def memory(self, device_id: str, width: int) -> list[float | None]:
+        """The means of the share of its memory that is used, likewise."""
+        return self._cells(device_id, 2, width)
+
+    def _cells(self, device_id: str, which: int, width: int) -> list[float | None]:
+        cells, seconds = spread(width)
+        first = self._until // seconds + 1 - cells
+        """Number of the first cell, from the epoch: a value stays in its cell until the graph moves
+        on."""
+        found: list[list[float]] = [[] for _ in range(cells)]
+        before, value = None, None
+        for second in self._kept.get(device_id, ()):
+            at = second[0]
+            if before is not None and at - before <= BRIDGED and value is not None:
+                for cell in range(before // seconds + 1, at // seconds):
+                    if 0 <= cell - first < cells:
+                        found[cell - first].append(value)
+            before, value = at, second[which]
+            if value is not None and 0 <= at // seconds - first < cells:
+                found[at // seconds - first].append(value)
+        return [sum(values) / len(values) if values else None for values in found]
+
+
+def spread(width: int) -> tuple[int, int]:
+    """Five minutes in at most `width` cells: how many cells, and the seconds of each."""
+    seconds = max(1, math.ceil(SPAN / max(width, 1)))
+    return min(width, math.ceil(SPAN / seconds)), seconds
+
+
+def _share(value: float | None) -> float | None:
+    return min(1.0, max(0.0, value)) if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """This machine (`host` None) or another one, as it was seen last."""
+
+    host: str | None = None
+    inventory: Inventory | None = None
+    snapshot: Snapshot | None = None
+    freedom: Mapping[str, Availability] | None = None
+    """Device id → whether it is free, of those that were judged."""
+    history: History | None = None
+    seen: HostSeen | None = None
+    """What is known of another machine."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no device of it can be ticked; None if they can."""
+        return None if self.seen is None or self.seen.can_run else self.seen.reason or ""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self.inventory.devices if self.inventory is not None else ()
+
+    def find(self, name: str) -> Device | None:
+        return self.inventory.find(name) if self.inventory is not None else None
+
+    def key(self, device: Device) -> str:
+        return row_keys.of(self.host, device.id)
+
+
+class DeviceSource:
+    """The devices of this machine and of others, their snapshots, and which of them are free."""
+
+    def __init__(self, inventory: Inventory | None = None, sampler: Sampler | None = None,
+                 hosts: Watcher | None = None, interval: float = 1.0) -> None:
+        """`inventory`, `sampler`, `hosts`: in place of the machine's own. `interval`: seconds."""
+        self._interval = interval
+        self.inventory = inventory
+        self._sampler = sampler
+        self._given = sampler is not None
+        self.history = History()
+        self.freedom: Mapping[str, Availability] | None = None
+        """Device id → whether it is free, from the last `judge`; None before the first."""
+        self.holders: Mapping[str, Holder] = MappingProxyType({})
+        """Lease key → the run that holds the device, from the last `judge`."""
+        self.hues: Mapping[str, int] = MappingProxyType({})
+        """Run id → the number of its hue, from 1, for the runs of ours on devices."""
+        self.gpus_aside = 0
+        """The number of GPUs that are not offered because the CPU slots are offered instead."""
+        self._hosts = hosts
+        self._histories: dict[str, History] = {}
+        self.wanted: set[str] = set()
+        """Keys of the rows of devices that the person waits for, or `row_keys.ANY`."""
+        self.hosts_problem: str | None = None
+        """What is wrong with hosts.toml, so that its hosts are not watched."""
+
+    @property
+    def hosts(self) -> tuple[HostSeen, ...]:
+        return tuple(self._hosts.seen) if self._hosts is not None else ()
+
+    async def watch_hosts(self, named: Sequence[str] = ()) -> None:
+        """Watch the machines in hosts.toml and those that are named."""
+        from gpu_engine.remote.reach import file
+
+        try:
+            there = await in_thread(file.known)
+            self.hosts_problem = None
+        except UserError as err:
+            there, self.hosts_problem = {}, str(err)
+        more = [Host(name) for name in named if name not in there and name != LOCAL]
+        for host in (*there.values(), *more):
+            if self._hosts is None:
+                from gpu_engine.remote.reach.watcher import Watcher
+
+                self._hosts = Watcher()
+            self._hosts.watch(host)
+
+    async def find(self) -> Inventory:
+        """Find the devices, if that was not done yet, and start to sample them."""
+        if self.inventory is None:
+            from gpu_engine.devices.discover import discover
+
+            self.inventory = await in_thread(discover)
+        if self._sampler is None and not self._given:
+            await self._sample(self.inventory)
+        return self.inventory
+
+    async def _sample(self, inventory: Inventory) -> None:
+        from gpu_engine.devices.sampler import Sampler
+
+        def started() -> Sampler:
+            sampler = Sampler(inventory, runs_folder=paths.home(), interval=self._interval)
+            sampler.start()
+            return sampler
+
+        self._sampler = await in_thread(started)
+
+    async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
+        """Offer the machine's CPU slots in place of its GPUs, or its GPUs again if it has any."""
+        from gpu_engine.devices.discover import cpu_slots, discover
+
+        before = self.inventory
+        found = await in_thread(cpu_slots if kind == "cpu" else discover)
+        hidden = kind == "cpu" and before is not None and not before.is_cpu
+        self.gpus_aside = len(before.devices) if hidden and before is not None else 0
+        if before is not None and found.is_cpu and before.is_cpu:
+            return found  # the same slots as before: sampling goes on
+        self._let_go()
+        self.inventory, self.history, self.freedom = found, History(), None
+        await self._sample(found)
+        return found
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest snapshot; None before the first."""
+        return self._sampler.latest if self._sampler is not None else None
+
+    @property
+    def machines(self) -> list[Machine]:
+        """This machine, then the others."""
+        return [Machine(None, self.inventory, self.snapshot, self.freedom, self.history),
+                *(Machine(s.host.name, s.inventory, s.snapshot, s.freedom,
+                          self._histories.get(s.host.name), s) for s in self.hosts)]
+
+    def machine(self, host: str | None) -> Machine | None:
+        """The one of this name; with `host` None, this one."""
+        return next((m for m in self.machines if m.host == host), None)
+
+    def state_of(self, key: str) -> str:
+        """A device's state when last judged, as `availability` calls it, by the key of its row."""
+        host, name = row_keys.split(key)
+        machine = self.machine(host)
+        judged = (machine.freedom if machine is not None else None) or {}
+        return judged[name].state if name in judged else "unknown"
+
+    @property
+    def recent(self) -> tuple[Snapshot, ...]:
+        """The last few snapshots, oldest first, by which devices are judged."""
+        recent = self._recent
+        latest = self.snapshot  # read after `recent`, so that it is not older
+        if latest is not None and (not recent or latest is not recent[-1]):
+            recent += (latest,)  # a snapshot without new figures says what is wrong
+        return recent[-READINGS:]
+
+    def remember(self) -> None:
+        self.history.learn(self._recent)
+        for seen in self.hosts:
+            self._histories.setdefault(seen.host.name, History()).learn(seen.recent)
+
+    @property
+    def _recent(self) -> tuple[Snapshot, ...]:
+        return tuple(self._sampler.recent) if self._sampler is not None else ()
+
+    async def judge(self) -> Mapping[str, Availability]:
+        """Judge which devices are free, from the last snapshots and the present leases. Sets
+        `freedom` and `holders`. Raises OSError if the leases can't be read."""
+        from gpu_engine.devices import availability, leases
+
+        def judged() -> tuple[Mapping[str, Availability], Mapping[str, Holder]]:
+            held = leases.holders(paths.leases_folder())
+            return availability.judge_all(recent, held) if recent else {}, held
+
+        inventory, recent = self.inventory, self.recent
+        freedom, holders = await in_thread(judged)
+        if inventory is self.inventory:  # unless other devices are offered by now
+            self.freedom, self.holders = freedom, holders
+        return freedom
+
+    async def freest_of(self, host: str | None, count: int) -> list[str] | None:
+        """Keys of the freest devices of a machine, at most `count`; None: not known yet. Raises
+        OSError."""
+        if host is None:
+            await self.judge()
+            return None if self.inventory is None else [
+                d.id for d in freest(count, self.inventory, self.recent, self.holders)]
+        machine = self.machine(host)
+        free = {} if machine is None or machine.refusal is not None else machine.freedom or {}
+        return [row_keys.of(host, name) for name, f in free.items() if f.free][:count]
+
+    def age(self) -> float | None:
+        """Seconds since the newest snapshot with new figures; None before the first."""
+        return self._sampler.age() if self._sampler is not None else None
+
+    def watch_bus(self, *device_ids: str) -> None:
+        """Read the bus rates of these GPUs from now on, and of no others."""
+        if self._sampler is not None:
+            self._sampler.watch_bus(*device_ids)
+
+    def close(self) -> None:
+        """Let go of the sampler and the hosts; a driver call that hangs is left behind, and so is
+        a connection that does not end."""
+        self._let_go()
+        if self._hosts is not None:
+            leave(self._hosts.close)
+            self._hosts = None
+
+    def _let_go(self) -> None:
+        if self._sampler is not None:
+            leave(self._sampler.close)
+            self._sampler = None
+
+
+def freest(count: int, inventory: Inventory, snapshots: Sequence[Snapshot],
+           leases: Mapping[str, Holder]) -> list[Device]:
+    """The freest devices, at most `count`; fewer if fewer may be used.
+
+    Devices that have not been sampled long enough to be called free are included, as the person
+    sees the ticks before anything is started. Devices whose state is unknown for another reason are
+    not.
+    """
+    from gpu_engine.devices import availability as free
+
+    snapshots = [shot for shot in snapshots if shot.samples]  # a reading that failed has none
+    if not snapshots and inventory.is_cpu:
+        return list(inventory.devices[:count])
+    count = min(count, len(inventory.devices))
+    try:
+        return free.freest(count, snapshots, leases)
+    except UserError:
+        states = free.judge_all(snapshots, leases)
+        enough = max(1, min(len(snapshots), free.READINGS))
+        so_far = free.judge_all(snapshots, leases, readings=enough)
+        newest = [s for s in snapshots[-1].samples if s.device.id in so_far] if snapshots else []
+        able = free.unmixed([s for s in newest if so_far[s.device.id].free or (
+            s.device.is_cpu and so_far[s.device.id].state == "busy")], count)
+        able.sort(key=lambda s: not states[s.device.id].free)
+        chosen = {s.device.id for s in able[:count]}
+        return [d for d in inventory.devices if d.id in chosen]

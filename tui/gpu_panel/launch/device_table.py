@@ -1,0 +1,452 @@
+"""The device table as lines of text: a line for each device, with its last five minutes.
+
+The figures are the columns of `gpu_engine.devices.columns`. Brightness tells how busy a device was,
+hue whose run it was; heights tell the same without colours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, groupby
+from typing import TYPE_CHECKING
+
+from rich.style import Style
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.units import UNKNOWN
+from gpu_engine.devices.columns import IN_TABLE, Column
+from gpu_engine.devices.records import Device, Inventory, Sample
+from gpu_engine.spec import modes
+from gpu_panel.charts import palette
+from gpu_panel.charts.sparkline import bar
+from gpu_panel.common import units
+from gpu_panel.common.rows import Line, Part, Row, Rows, cells, fit, wrap
+from gpu_panel.launch import row_keys
+from gpu_panel.launch.device_source import Machine, spread
+
+if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
+    from gpu_engine.devices.availability import Availability
+    from gpu_engine.remote.reach.remote_devices import HostSeen
+    from gpu_panel.launch.device_source import DeviceSource
+    from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.run_line import RunLine
+
+TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"
+STALE_AFTER = 3.0
+"""Seconds after which the age of figures is shown."""
+PATIENCE = 2.0
+"""Seconds after which it is explained why the devices are not known yet."""
+_STATES = ("free", "unknown", "busy", "leased", "unhealthy")
+ORDERS: dict[str, tuple[str, Callable[[Sample, str], float]]] = {
+    "index": ("by index", lambda s, state: 0),
+    "utilization": ("busiest first", lambda s, state: -_or(s.utilization, -1.0)),
+    "memory": ("fullest first", lambda s, state: -_or(s.memory_used, -1)),
+    "free": ("free first", lambda s, state: _STATES.index(state)),
+}
+"""How the table can be sorted: equal devices by index, unknown ones last."""
+
+
+def _or(value: float | None, unknown: float) -> float:
+    return unknown if value is None else value
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A run of ours that is on a device."""
+
+    run: str
+    rank: int
+    name: str
+    since: str
+    hue: int = 1
+    """Number of its hue, from 1."""
+
+    def __str__(self) -> str:
+        return f"● run {self.run} rank {self.rank} · {clean(self.name)} · {self.since}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTable:
+    machines: Sequence[Machine] = (Machine(),)
+    """This machine, then the others, whose devices are listed below."""
+    ticked: tuple[str, ...] = ()
+    """Keys of the ticked devices' rows, in the order of the ranks."""
+    mode: str = "ddp"
+    """The mode, which decides what the order of ticked devices means: see `role`."""
+    first_rank: int = 0
+    """The rank of the first ticked device; above 0 on all machines but the first."""
+    ours: Mapping[str, Ours] = field(default_factory=dict)
+    """Key of a device's row → the run of ours on it."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """(text, style) of what stands below the devices, such as problems."""
+    order: str = "index"
+    now: float = 0.0
+    """Monotonic seconds, for the age of the hosts' figures."""
+    looking: float = 0.0
+    """Seconds for which the devices have been looked for."""
+    wanted: frozenset[str] = frozenset()
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all devices' rows, machine by machine, in the order of their numbers."""
+        return [machine.key(device) for machine in self.machines for device in machine.devices]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A device with what is said of it."""
+
+    key: str
+    box: Part
+    number: str
+    name: str
+    sample: Sample
+    machine: Machine
+    role: str
+    """Its rank in the next run, or its `cuda:` number, and whether it is waited for."""
+    use: Part
+    brief: str
+    """`use` in a few words."""
+    hue: int
+
+    @property
+    def about(self) -> str:
+        """All that a line may have no room for: "A100 · rank 0 · alice · python train.py"."""
+        held = ", ".join(self.sample.throttle or ())
+        return " · ".join(filter(None, (self.name, self.role, self.use[0], clean(held))))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    header: Line | None
+    rows: list[Row]
+    about: Mapping[str, str] = field(default_factory=dict)
+    """Key of a device's row → all that is said of it."""
+
+
+def build(table: DeviceTable, width: int) -> Built:
+    """The table, `width` cells wide."""
+    here, *others = table.machines
+    if here.inventory is None:
+        return Built(None, _looking(table.looking, width))
+    shown = {m.host: [_shown(table, m, d, s) for d, s in _sorted(table, m)]
+             for m in table.machines}
+    every = [device for devices in shown.values() for device in devices]
+    layout = _Layout.of(every, width) if every else None
+    rows = [_text("this machine", "strong", width)] if others else []
+    for machine in table.machines:
+        if machine.seen is not None:
+            rows.append(_host(machine.seen, table.now, width))
+        rows += [Row(d.key, (layout.line(d, width),)) for d in shown[machine.host] if layout]
+        rows += _of_own(here.inventory, width) if machine is here else \
+            _unseen(table, machine, width)
+    rows += [_text(text, style, width) for text, style in table.notes]
+    return Built(layout.header if layout else None, rows, {d.key: d.about for d in every})
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What a line has room for."""
+
+    ids: int
+    name: int
+    columns: tuple[tuple[Column, int], ...]
+    """With their widths in cells."""
+    graph: int
+    use: int
+
+    @classmethod
+    def of(cls, devices: Sequence[_Shown], width: int) -> _Layout:
+        ids = max(len(d.number) for d in devices)
+        name = min(26, max(cells(d.name) for d in devices))
+        # Keep the columns while a driver fails, so that those beside them don't move.
+        failing = any(d.sample.problem for d in devices)
+        columns = [(c, max(c.width, *(cells(c.of(d.sample)) for d in devices)))
+                   for c in IN_TABLE
+                   if failing or any(c.of(d.sample) != UNKNOWN for d in devices)]
+        # What has no room goes: first the name, then the last columns, then the graph.
+        tries = [(name, len(columns), 40), (0, len(columns), 32),
+                 *((0, many, 18) for many in range(len(columns), 0, -1)), (0, 1, 0), (0, 0, 0)]
+        spare = 0
+        for named, many, least in tries:
+            spare = width - ids - 3 - (named + 1 if named else 0) \
+                - sum(wide + 1 for _, wide in columns[:many])
+            if spare >= least:
+                name, columns = named, columns[:many]
+                break
+        graph = spread(min(60, spare // 2))[0] if spare >= 18 else 0
+        return cls(ids, name, tuple(columns), graph, spare - (graph + 1 if graph else 0))
+
+    @property
+    def header(self) -> Line:
+        titles = [fit("#", self.ids), *([fit("name", self.name)] if self.name else []),
+                  *(f"{column.title:>{wide}}" for column, wide in self.columns)]
+        if self.graph:
+            titles.insert(2 + bool(self.name), axis(self.graph))
+        return (("  " + " ".join([*titles, "used by"]), ""),)
+
+    def line(self, device: _Shown, width: int) -> Line:
+        style = "strong" if device.box[1] == "accent" else ""
+        parts: list[Part] = [device.box, (f" {fit(device.number, self.ids)} ", style)]
+        if self.name:
+            parts.append((fit(device.name, self.name) + " ", ""))
+        role = device.role.replace("rank ", "r")
+        role = f"→{role} " if role else ""
+        if device.sample.problem:
+            left = width - sum(cells(text) for text, _ in parts) - cells(role)
+            return (*parts, (role, "accent"),
+                    (fit(device.use[0], max(0, left)).rstrip(), device.use[1]))
+        for i, (column, wide) in enumerate(self.columns):
+            parts.append((f"{column.of(device.sample):>{wide}} ", column.style(device.sample)))
+            if i == 0 and self.graph:  # behind the utilisation
+                history = device.machine.history
+                drawn = history.utilization(device.sample.device.id, self.graph) if history \
+                    else [None] * self.graph
+                parts += [*bars(drawn, device.hue), (" ", "")]
+        room = max(0, self.use - cells(role))
+        return (*parts, (role, "accent"), (fit(device.brief, room), device.use[1]))
+
+
+def _sorted(table: DeviceTable, machine: Machine) -> list[tuple[Device, Sample]]:
+    states, shot = machine.freedom or {}, machine.snapshot
+    pairs = [(d, (shot and shot.of(d.id)) or Sample(d)) for d in machine.devices]
+    _, order = ORDERS[table.order]
+    return sorted(pairs, key=lambda pair: order(
+        pair[1], states[pair[0].id].state if pair[0].id in states else "unknown"))
+
+
+def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> _Shown:
+    key = machine.key(device)
+    on, ours = key in table.ticked, table.ours.get(key)
+    box = TICKED if on else UNTICKED if machine.refusal is None else NOT_TO_TICK
+    use = _use(machine, device, sample, ours)
+    return _Shown(key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
+                  machine, " ".join(filter(None, (role(table, key), "♪" * (key in table.wanted)))),
+                  use, f"● r{ours.rank} {clean(ours.name)}" if ours and not sample.problem
+                  else use[0], ours.hue if ours else 0)
+
+
+def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) -> Part:
+    """Who uses a device, or what is wrong with it."""
+    freedom = (machine.freedom or {}).get(device.id)
+    if sample.problem:
+        return "! " + clean(sample.problem), "bad"
+    if ours:
+        return str(ours), shade(1.0, ours.hue)
+    if freedom is None:
+        return "…" if machine.refusal is None else "users unknown", "dim"
+    why = clean(freedom.reason)
+    if freedom.state == "unhealthy":
+        return "! " + why, "bad"
+    return why, "dim" if freedom.state == "unknown" else "good" if why == "free" else ""
+
+
+def role(table: DeviceTable, key: str) -> str:
+    """The rank of a ticked device, under DataParallel its `cuda:` number; empty: it is alone."""
+    places = [i for i, name in enumerate(table.ticked) if name == key]
+    mode = modes.find(table.mode)
+    if len(table.ticked) < 2 or not places or mode is None or mode.most_devices == 1:
+        return ""
+    if not mode.process_a_device:
+        return f"cuda:{places[0]}"
+    return "rank " + ", ".join(str(table.first_rank + i) for i in places)
+
+
+def _name(device: Device) -> str:
+    """The card's name without "NVIDIA". A slice's size comes first: the end may be cut."""
+    name = clean(device.name).removeprefix("NVIDIA ")
+    card, between, size = name.partition(f" {device.kind.upper()} ")
+    return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
+
+
+def short(device: Device) -> str:
+    return clean(device.label.partition(" ")[2] if device.is_slice else device.id)
+
+
+def numbered(device: Device) -> str:
+    """The id, and after an arrow its position in an inherited CUDA_VISIBLE_DEVICES: "3→0"."""
+    position = "" if device.visible_index is None else f"→{device.visible_index}"
+    return short(device) + position
+
+
+# --- what stands between and below the devices -------------------------------------------------
+
+
+def _text(text: str, style: str, width: int) -> Row:
+    return Row("", tuple(((part, style),) for part in wrap(text, width)))
+
+
+def _of_own(inventory: Inventory, width: int) -> list[Row]:
+    rows: list[Row] = []
+    if not inventory.devices:
+        rows.append(_text("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
+    if inventory.problem:
+        rows.append(_text("! " + clean(inventory.problem), "warn", width))
+    if inventory.inherited_visible is not None:
+        rows.append(_text(f"{inventory.visible_variable} was set when the panel started: "
+                          f"\"{clean(inventory.inherited_visible)}\". Only those GPUs are "
+                          "offered; 3→0 means that GPU 3 is the first of them", "dim", width))
+    return rows
+
+
+def _looking(seconds: float, width: int) -> list[Row]:
+    """What is shown until the devices are known, with the reason if that takes long."""
+    rows = [_text("Looking for devices …", "dim", width)]
+    if seconds >= PATIENCE:
+        from gpu_engine.devices.discover import PATIENCE as DISCOVERY  # rare, and much to import
+
+        rows.append(_text(
+            f"The driver has not answered for {seconds:.0f} s. It may be starting; if nvidia-smi "
+            "hangs too, it is stuck, often since an error that \"dmesg | grep -i xid\" shows. "
+            f"After {DISCOVERY:.0f} s the panel goes on with CPU slots; c looks for GPUs again.",
+            "warn", width))
+    return rows
+
+
+def _host(seen: HostSeen, now: float, width: int) -> Row:
+    """The line of a host, and below it why it can't be used."""
+    parts: list[Part] = [(clean(seen.host.name), "strong")]
+    if seen.host.label:
+        parts.append((f"  {clean(seen.host.label)}", "dim"))
+    if seen.state == "asking":
+        parts.append(("  asking …", "dim"))
+    elif seen.freedom:
+        free = sum(f.free for f in seen.freedom.values())
+        parts.append((f"  {free} of {len(seen.freedom)} free", "dim"))
+    age = seen.age(now)
+    if age is not None and age > STALE_AFTER:
+        when = f"{age:.0f} s ago" if age < 90 else units.ago(age)
+        parts.append((f"  seen {when}", "warn"))
+    below: list[tuple[str, str]] = []
+    if seen.inventory is not None and not seen.inventory.devices and seen.state != "away":
+        below.append(("no devices", "dim"))
+    if seen.inventory is not None and seen.inventory.problem:
+        below.append((f"! {seen.inventory.problem}", "warn"))
+    if seen.snapshot is not None and seen.snapshot.problem and seen.state == "seen":
+        below.append((f"! {seen.snapshot.problem}", "warn"))
+    if seen.reason is not None:
+        below.append((f"! {seen.reason}", "bad") if seen.state == "away"
+                     else (f"view only: {seen.reason}", "warn"))
+    return Row("", (tuple(parts), *((("  " + part, style),) for text, style in below
+                                    for part in wrap(clean(text), width - 2))))
+
+
+def _unseen(table: DeviceTable, machine: Machine, width: int) -> list[Row]:
+    """Ticked devices of a host that it does not show, as it was never reached: so that the ticks
+    can be taken away."""
+    there = {machine.key(device) for device in machine.devices}
+    return [Row(key, (((TICKED, "accent"), (" " + fit(
+        f"{clean(row_keys.split(key)[1]) or 'all'}  not seen yet", width - 2).rstrip(), "warn")),))
+        for key in table.ticked if row_keys.split(key)[0] == machine.host and key not in there]
+
+
+def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
+    """The pane's title: how many devices are ticked and free, and the order if it is unusual."""
+    if source.inventory is None or not (source.inventory.devices or source.hosts):
+        return name
+    judged = [f for machine in table.machines for f in (machine.freedom or {}).values()]
+    counted = f" · {sum(f.free for f in judged)} free" if judged else ""
+    order = f" · {ORDERS[table.order][0]}" if table.order != "index" else ""
+    places = [table.keys.index(key) for key in table.ticked if key in table.keys]
+    ranks = "" if places == sorted(places) else " · ranks in your order (r)"
+    return f"{name} ─ {len(set(table.ticked))} ticked{counted}{order}{ranks}"
+
+
+def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
+          problems: Sequence[Problem]) -> tuple[tuple[str, str], ...]:
+    """Notes and problems, with styles. `resolved`: whether the preset's devices are known."""
+    inventory, aside = source.inventory, source.gpus_aside
+    asks = "You chose" if draft is not None and draft.ticked_before else "The preset asks for"
+    found = [(f"{asks} {name}, which is not here", "warn")
+             for name in (draft.absent if draft else ())]
+    if source.hosts_problem is not None:
+        found.append((f"! {clean(source.hosts_problem)}", "warn"))
+    if aside:
+        many = f"{aside} GPUs" if aside > 1 else "GPU"
+        found.append((f"c shows this machine's {many} again", "dim"))
+    if resolved and draft is not None and draft.ticked and draft.missing \
+            and inventory is not None:
+        there = min(draft.picks or 0, len(inventory.devices))
+        if len(draft.ids) < there:
+            found.append((_too_few(draft.picks or 0, there, inventory, source.freedom or {}),
+                          "warn"))
+    if row_keys.ANY in source.wanted:
+        found.append(("You will be notified when any device is free (W)", "accent"))
+    return (*found, *((f"✗ {p.message}", "bad") for p in problems))
+
+
+def _too_few(asked: int, there: int, inventory: Inventory, freedom: Mapping[str, Availability]
+             ) -> str:
+    """Why fewer devices are ticked than the preset asks for: who has the first of the others, and
+    what to do."""
+    named = {d.id: d.label for d in inventory.devices}
+    taken = [f"{named[name]}: {clean(f.reason)}" for name, f in freedom.items()
+             if not f.free and name in named]
+    free = sum(f.free for f in freedom.values())
+    if free >= there or not taken:
+        why = "a whole GPU and a MIG slice can't be combined" if free >= there else \
+            "it is not known which are free"
+        return f"The preset asks for the {asked} freest devices, but {why}; tick others yourself"
+    more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
+    return f"The preset asks for the {asked} freest devices, and {free or 'none'} of {there} " \
+           f"{'are' if free > 1 else 'is'} free; {taken[0]}{more}. Tick others yourself, or Q " \
+           "puts the run into the queue"
+
+
+# --- runs of ours on devices -------------------------------------------------------------------
+
+
+def of_runs(runs: Sequence[RunLine], now: float, hues: Mapping[str, int]) -> dict[str, Ours]:
+    """Key of a device's row → the run of ours on it. `now`: Unix seconds. `hues`: by run id."""
+    return {device: Ours(run.id, rank, run.name, units.clock(now - run.created), hues[run.id])
+            for run in runs for device, rank in run.devices}
+
+
+def hues(runs: Sequence[RunLine], before: Mapping[str, int]) -> dict[str, int]:
+    """The number of a hue, from 1, for each run that is on devices: that which it had `before`, or
+    the lowest that no other has."""
+    ids = [run.id for run in runs if run.devices]
+    found = {run: before[run] for run in ids if run in before}
+    free = (n for n in count(1) if n not in found.values())
+    return found | {run: next(free) for run in reversed(ids) if run not in found}
+
+
+# --- graphs of load ----------------------------------------------------------------------------
+
+LEVELS = ("idle", "moderate", "heavy")
+IDLE_BELOW, BUSY = 0.10, 0.75
+"""The share of time below which a device is idle, as the engine has it (availability), and from
+which it is as busy as one wants it in a training."""
+_NAMES = re.compile(rf"({'|'.join(LEVELS)})([0-9]+)")
+
+
+def shade(share: float | None, hue: int) -> str:
+    """The style for a share of load: "idle3", "moderate3" or "heavy3", where 3 is the hue."""
+    return LEVELS[sum((share or 0.0) >= least for least in (IDLE_BELOW, BUSY))] + str(hue)
+
+
+def bars(values: Sequence[float | None], hue: int) -> Line:
+    """A bar of eight possible heights for each value; a gap where nothing is known."""
+    drawn = [(" " if v is None else bar(v), shade(v, hue)) for v in values]
+    return tuple(("".join(text for text, _ in same), style)
+                 for style, same in groupby(drawn, key=lambda part: part[1]))
+
+
+def axis(width: int) -> str:
+    """What stands above a graph, as far as there is room: "-5 min           now"."""
+    return "-5 min" + f"{'now':>{width - 6}}" if width >= 12 else f"{'now':>{width}}"[:width]
+
+
+class ShadedRows(Rows):
+    """Knows the styles that `shade` names: a level of load and a hue, 0 for that of text."""
+
+    def _style(self, name: str) -> Style:
+        if name not in self._styles and (found := _NAMES.fullmatch(name)):
+            level, hue = found[1], int(found[2])
+            tones = palette.tones(self.app, palette.strokes(self.app)[(hue - 1) % palette.HUES]
+                                  if hue else None)
+            self._styles[name] = tones[LEVELS.index(level)]
+        return super()._style(name)

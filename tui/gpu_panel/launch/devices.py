@@ -1,0 +1,393 @@
+"""The devices pane: the devices, how busy they are, who uses them, and which are ticked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.binding import BindingType
+from textual.message import Message
+
+from gpu_engine.common.clean import clean
+from gpu_engine.remote.reach.records import LOCAL
+from gpu_engine.spec import modes
+from gpu_panel import keys
+from gpu_panel.common.errors import guard, guarded
+from gpu_panel.common.panes import Pane
+from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.launch import device_table, row_keys
+from gpu_panel.launch.device_source import READINGS, DeviceSource
+from gpu_panel.launch.device_table import ORDERS, STALE_AFTER, DeviceTable, ShadedRows
+
+if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
+    from gpu_engine.devices.records import Inventory
+    from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.run_line import RunLine
+
+REMEMBER_EVERY = 30.0
+"""Seconds between two readings of the snapshots while another screen is shown."""
+MOST_WAITS = 6
+"""Snapshots after which the freest devices are chosen even if not all are judged yet. Counted from
+the sampler's first one, as a driver that hangs for one GPU may delay that for long."""
+
+
+class DevicesPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+    """Shows the devices as `device_table.build` does. Ticks go into the draft."""
+
+    NAME = "devices"
+    TITLE = "Devices"
+    CALLED = "the devices"
+    KEYS = keys.of("devices")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    HELP = """Tick the devices that the run may use. Beside each stands its utilisation
+over the last five minutes: brighter the busier it was, in a hue where a run of yours is on it. The
+words say who uses a device: nobody (free), a run of ours with its rank, or another process; those
+under the cursor stand whole in the pane's lower edge. You can also tick a
+device that isn't free; the panel asks before it launches there. a leaves out what runs hold. The
+order of ticking is the order of the ranks, which are shown with the devices: < and > move one, r
+sorts them by the machine's numbers.
+
+w notifies you when the device under the cursor is free, W when any is."""
+
+    class Edited(Message):
+        """The person has changed which devices are ticked in the draft."""
+
+    class Resolved(Message):
+        """The devices that the preset asks for have been ticked in the draft."""
+
+    class HeldChanged(Message):
+        """The devices that are held by runs, or can't be used, are not the same as before."""
+
+    @dataclass
+    class Highlighted(Message):
+        device: str | None
+
+    def __init__(self, source: DeviceSource) -> None:
+        super().__init__(id=self.NAME)
+        self._source = source
+        self._draft: Draft | None = None
+        self._problems: tuple[Problem, ...] = ()
+        self._runs: tuple[RunLine, ...] = ()
+        self._table = DeviceTable()
+        self._about: Mapping[str, str] = {}
+        self._order = "index"
+        self._count: int | None = None
+        """The number typed for F, until a device is ticked by hand."""
+        self._began = time.monotonic()
+        self.resolved = False
+        """Whether the devices that the preset asks for have been looked up here."""
+        self._waits = 0
+        self._judging = False
+        self._held: frozenset[str] = frozenset()
+        self._ticked_before: dict[str, list[str]] = {}
+        """Source of an inventory → what was ticked when another inventory replaced it."""
+        self.entitle(self.TITLE)
+
+    def on_mount(self) -> None:
+        # Also below other screens, which this one's painting waits for: samplers keep two minutes.
+        self.set_interval(REMEMBER_EVERY, self._source.remember)
+
+    # --- input from the screen -------------------------------------------------------------------
+
+    def show_draft(self, draft: Draft) -> None:
+        """Show and edit another draft. The devices that it asks for are ticked as soon as they are
+        known, unless they have been already."""
+        self._draft = draft
+        self.resolved, self._waits = draft.ticked, 0
+        self.paint()
+
+    def show_problems(self, problems: Sequence[Problem]) -> None:
+        self._problems = tuple(p for p in problems if p.key.startswith("devices."))
+        self.paint()
+
+    def show_runs(self, runs: Sequence[RunLine]) -> None:
+        """Take the runs whose ranks are to be named with their devices from now on."""
+        self._runs = tuple(runs)
+        self._source.hues = device_table.hues(runs, self._source.hues)
+
+    # --- painting ------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Take in new snapshots, tick what the preset asks for once it is known, and paint."""
+        inventory = self._source.inventory
+        self._waits += bool(self._source.recent)
+        if inventory is not None and not self.resolved and self._may_resolve(inventory):
+            self._resolve()
+        self._source.remember()
+        self.paint()
+        if not self._judging:
+            self._judging = True
+            self._judge()
+
+    @work(exit_on_error=False, group="freedom")
+    async def _judge(self) -> None:
+        try:
+            with guard(self.app):
+                before = self._source.freedom
+                if await self._source.judge() != before:
+                    self.paint()
+                self._tell_if_held_changed()
+        finally:
+            self._judging = False
+
+    def _tell_if_held_changed(self) -> None:
+        """Tell the screen when a run begins or ends or a device is lost, as that changes which
+        launches are possible."""
+        shot = self._source.snapshot
+        held = {k for k, f in (self._source.freedom or {}).items() if f.state == "leased"}
+        held |= {f"{s.device.id} lost" for s in (shot.samples if shot else ()) if s.problem}
+        if self._draft is not None and self._draft.hosts:
+            held |= {f"{s.host.name} {s.state} {s.reason}" for s in self._source.hosts}
+        if self._held != held:
+            self._held = frozenset(held)
+            self.post_message(self.HeldChanged())
+
+    def paint(self) -> None:
+        if not self.is_on_screen and self.size.width:
+            return
+        source, draft = self._source, self._draft
+        self._table = DeviceTable(
+            source.machines, self.ticked, draft.mode if draft else "single",
+            draft.first_rank if draft else 0,
+            device_table.of_runs(self._runs, time.time(), source.hues),
+            device_table.notes(source, draft, self.resolved, self._problems), self._order,
+            now=time.monotonic(), looking=time.monotonic() - self._began,
+            wanted=frozenset(source.wanted))
+        self.repaint()
+        self._entitle()
+
+    def repaint(self) -> None:
+        """Take the rows that there are devices for, as far as the style sheet allows."""
+        super().repaint()
+        if self.styles.height is None or self.styles.height.value != self.rows_wanted:
+            self.styles.height = self.rows_wanted
+
+    def on_show(self) -> None:
+        self.paint()
+
+    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        built = device_table.build(self._table, width)
+        self._about = built.about
+        return built.header, built.rows
+
+    @property
+    def ticked(self) -> tuple[str, ...]:
+        """The keys of the ticked rows, in the order of the ranks."""
+        draft, source = self._draft, self._source
+        if draft is None or not draft.hosts:
+            return tuple(draft.ids) if draft is not None else ()
+        inventories = {seen.host.name: seen.inventory for seen in source.hosts}
+        return row_keys.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
+
+    def _entitle(self) -> None:
+        """Below stands what is wrong with the figures, else all about the device at the cursor."""
+        source, shot, age = self._source, self._source.snapshot, self._source.age()
+        listing = bool(source.hosts) or (
+            source.inventory is not None and not source.inventory.is_cpu)
+        below = clean(shot.problem, 60) if shot is not None and shot.problem else \
+            f"seen {age:.0f} s ago" if age is not None and age > STALE_AFTER else \
+            self._about.get(self.key_at_cursor or "") or "P processes of all" * listing
+        self.entitle(device_table.title(self.TITLE, source, self._table), below)
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        super().watch_cursor(old, new)
+        self._entitle()
+        self.post_message(self.Highlighted(self.key_at_cursor))
+
+    # --- what the preset asks for --------------------------------------------------------------
+
+    def _may_resolve(self, inventory: Inventory) -> bool:
+        """Whether the preset's devices can be ticked yet: the freest need several snapshots."""
+        enough = len(self._source.recent) >= READINGS or self._waits > MOST_WAITS
+        return self._draft is not None and (
+            self._draft.picks is None or inventory.is_cpu or enough)
+
+    @guarded("resolve", exclusive=True)
+    async def _resolve(self) -> None:
+        self.resolved = True
+        source, draft = self._source, self._draft
+        if draft is None:
+            return
+        inventory = source.inventory
+        slots = [i.startswith("cpu:") for i in draft.ids]
+        if slots and inventory is not None and not draft.ids_by_hand:
+            if all(slots) and not inventory.is_cpu:
+                inventory = await source.offer("cpu")
+            elif not any(slots) and source.gpus_aside:
+                inventory = await source.offer("gpu")
+        await source.judge()
+        if draft is self._draft and inventory is not None and not draft.ids_by_hand:
+            draft.resolve(inventory, source.recent, source.holders)
+            self.paint()
+            self.post_message(self.Resolved())
+
+    # --- what the person ticks -----------------------------------------------------------------
+
+    def tick(self, ids: Sequence[str]) -> None:
+        """Tick exactly these devices, in the order of the ranks, as the person's own choice."""
+        if self._draft is None:  # no preset has been read yet
+            return
+        self.resolved = True
+        before, entries = self._draft.mode, row_keys.entries(ids)
+        if entries is None:
+            self._draft.tick(ids)
+        else:
+            self._draft.tick_hosts(entries, len(ids))
+        mode = modes.find(self._draft.mode)
+        if mode is not None and mode.name != before:
+            self.notify(f"{len(ids)} device{'s' * (len(ids) != 1)}: {mode.short}", markup=False)
+        self.paint()
+        self.post_message(self.Edited())
+
+    def action_tick(self) -> None:
+        if self.key_at_cursor is not None:
+            self._toggle(self.key_at_cursor)
+
+    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+        event.stop()
+        self._toggle(event.key)
+
+    def _toggle(self, key: str) -> None:
+        machine = self._source.machine(row_keys.split(key)[0])
+        if machine is not None and machine.refusal is not None and key not in self.ticked:
+            self.notify(f"{machine.host}: {machine.refusal}", title="View only",
+                        severity="warning", markup=False)
+            return
+        self._count = None  # f now ticks as many as are ticked
+        rest = [k for k in self.ticked if k != key]
+        self.tick(rest if key in self.ticked else [*rest, key])
+
+    @property
+    def _host(self) -> str | None:
+        """The machine under the cursor; None: this one."""
+        return row_keys.split(self.key_at_cursor or "")[0]
+
+    def action_tick_all(self) -> None:
+        """All of the machine under the cursor that can be used and that no run holds; where these
+        are ticked already, none of them."""
+        machine, ticked = self._source.machine(self._host), self.ticked
+        if machine is None:
+            return
+        shot = machine.snapshot
+        lost = {s.device.id for s in (shot.samples if shot else ()) if s.problem}
+        more = [key for device in machine.devices if machine.refusal is None
+                and device.id not in lost and (key := machine.key(device)) not in ticked
+                and self._source.state_of(key) != "leased"]
+        rest = [key for key in ticked if row_keys.split(key)[0] != self._host]
+        if not more and len(rest) == len(ticked):
+            self.notify("All devices here are held or can't be used; space ticks one all the same",
+                        severity="warning")
+            return
+        self.tick([*ticked, *more] if more else rest)
+
+    @guarded("free", exclusive=True)
+    async def action_tick_free(self) -> None:
+        await self._tick_freest(self._count or max(1, len(set(self.ticked))))
+
+    @guarded("free", exclusive=True)
+    async def action_count_free(self) -> None:
+        inventory = self._source.inventory
+        if inventory is None:
+            return
+        from gpu_panel.common.dialogs import ask_count
+
+        count = await ask_count(
+            self.app, "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
+            "How many? f repeats it.")
+        if count is not None:
+            await self._tick_freest(count)
+
+    async def _tick_freest(self, count: int) -> None:
+        chosen = await self._source.freest_of(self._host, count)
+        if chosen is None:
+            return
+        if len(chosen) < count:
+            self.notify(f"Only {len(chosen)} of {count} can be used now", title="Freest devices",
+                        severity="warning", markup=False)
+        self._count = count
+        self.tick(chosen)
+
+    async def action_more(self) -> None:
+        if self._draft is None:
+            return
+        have = self.ticked if self.resolved else ()  # not yet: what the preset asks for, and one
+        count = (len(have) if self.resolved else self._draft.picks or 0) + 1
+        chosen = await self._source.freest_of(self._host, count) or ()
+        more = [key for key in chosen if key not in have]
+        if not more:
+            self.notify("No other device can be used now", severity="warning")
+            return
+        self._count = None
+        self.tick([*have, *more][:count])
+
+    def action_fewer(self) -> None:
+        if self.ticked:
+            self._count = None
+            self.tick(self.ticked[:-1])
+
+    def action_move_rank(self, by: int) -> None:
+        """Swap the rank under the cursor with its neighbour."""
+        order, key = list(self.ticked), self.key_at_cursor
+        if key in order and 0 <= (at := order.index(key)) + by < len(order):
+            order[at], order[at + by] = order[at + by], order[at]
+            self.tick(order)
+
+    def action_sort_ranks(self) -> None:
+        numbers = {key: i for i, key in enumerate(self._table.keys)}  # those not there come last
+        order = sorted(self.ticked, key=lambda key: numbers.get(key, len(numbers)))
+        if order != list(self.ticked):
+            self.tick(order)
+
+    # --- waiting for a device ------------------------------------------------------------------
+
+    def action_wait(self) -> None:
+        if (key := self.key_at_cursor) is not None:
+            self._wait_for(key, [key])
+
+    def action_wait_any(self) -> None:
+        self._wait_for(row_keys.ANY, self._table.keys)
+
+    def _wait_for(self, key: str, those: Sequence[str]) -> None:
+        """Wait for `key`, unless one of `those` devices is free now."""
+        free = [device for device in those if self._source.state_of(device) == "free"]
+        if key not in self._source.wanted and free:
+            self.notify(f"{free[0]} is free now", title="Free", markup=False)
+            return
+        self._source.wanted ^= {key}
+        self.paint()
+
+    # --- what is offered, and how it is shown --------------------------------------------------
+
+    @guarded("free", exclusive=True)
+    async def action_other_kind(self) -> None:
+        before, draft = self._source.inventory, self._draft
+        if before is None or draft is None:
+            return
+        ticked = [d for d in map(before.find, draft.ids) if d is not None]
+        # By UUID, as the GPUs may have other numbers when they are found again.
+        self._ticked_before[before.source] = [d.uuid or d.id for d in ticked]
+        found = await self._source.offer("gpu" if before.is_cpu else "cpu")
+        if found.source == before.source:
+            self.notify(found.problem or "No GPU was found on this machine",
+                        title="CPU slots", markup=False)
+            return
+        if draft.picks and not draft.ids_by_hand:
+            self.resolved, self._waits = False, 0  # ticks as many of the freest of the other kind
+            draft.forget_ticks()
+            self.paint()
+            return
+        known = [d for d in map(found.find, self._ticked_before.get(found.source, ()))
+                 if d is not None]
+        if not known and found.is_cpu:
+            known = list(found.devices[:max(1, len(draft.ids))])
+        self.tick([d.id for d in known])
+
+    def action_order(self) -> None:
+        names = list(ORDERS)
+        self._order = names[(names.index(self._order) + 1) % len(names)]
+        self.paint()
+        self.cursor = 0

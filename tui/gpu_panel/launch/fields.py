@@ -1,0 +1,512 @@
+"""The fields of the form, made from the schema of the spec and from the task's source.
+
+Each key has a field: its name, its type (a choice for a choice), its default in the empty field,
+and its docstring as help. By hand are made the task, the mode and the batch. What is typed goes
+into the draft as text; the engine decides what it means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from string import ascii_letters, digits
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.events import Paste
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, Static
+from textual.widgets.input import Selection
+
+from gpu_engine.common import values
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem
+from gpu_engine.common.values import Kind
+from gpu_engine.plan import own_command
+from gpu_engine.plan.records import Interpreter
+from gpu_engine.spec import modes
+from gpu_engine.spec.catalog import TaskField, TaskInfo, key_docs
+from gpu_engine.spec.schema import SECTIONS, keys
+from gpu_engine.spec.typed_command import one_line
+from gpu_engine.sweep.grid import varied
+from gpu_panel.common.choice import Choice
+from gpu_panel.common.flow import FlowRow, Labelled
+from gpu_panel.common.in_view import FocusInView
+from gpu_panel.common.painting import put_lines
+from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.interpreters import InterpreterLine
+
+OWN_CLASS, OWN_COMMAND = "own class", "own command"
+PARAMS = "task.params."
+_IN_A_ROW = 3
+"""The most fields of a row, below which stand their problems."""
+_WIDEST = 44
+"""Cells of options side by side; wider ones show only the chosen one, and a menu."""
+_WHOLE_ROW = ("task.use", "task.command", "run.env", "run.python")
+_HEADS = {"parallel": "Mode", "batch": "Batch", "amp": "AMP", "train": "Train", "run": "Run"}
+NO_FIELD = frozenset({"task.params", "parallel.node_devices",
+                      *(key for key in keys() if key.startswith("devices."))})
+"""Keys without a field: devices are ticked, and each of a task's params has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the form: a key of the spec, or a parameter of the task."""
+
+    key: str
+    label: str
+    kind: Kind
+    default: str
+    """The text of the default, which an empty field shows."""
+    help: str
+    options: tuple[tuple[str, str], ...] = ()
+    """(value, text) of each option; empty for a text field."""
+    notes: tuple[str, ...] = ()
+    """A few words about each option."""
+    param: TaskField | None = None
+
+    @property
+    def whole_row(self) -> bool:
+        """Whether it takes a row of its own."""
+        return self.key in _WHOLE_ROW or (
+            self.param is not None and not self.options and self.width == _TEXT) \
+            or _cells(self.options) > _WIDEST
+
+    @property
+    def width(self) -> int:
+        """Cells of a text field."""
+        kinds = {kind.name for kind in self.kind.args or (self.kind,)}
+        return 8 if kinds <= {"int", "float", "none", "any"} else _TEXT
+
+    @property
+    def letter(self) -> str:
+        """The letter that it always has; "" for any."""
+        return _LETTERS.get(self.key, "")
+
+    @property
+    def widget_id(self) -> str:
+        """"f-batch-size" for "batch.size"."""
+        return "f-" + re.sub(r"[^\w-]", "-", self.key)
+
+
+_TEXT = 16
+_LETTERS = {"task": "t", "task.use": "c", "task.command": "c", "parallel.mode": "m",
+            "batch.size": "b", "batch.meaning": "g", "batch.accumulate": "a", "amp.dtype": "p",
+            "train.epochs": "e", "train.steps": "n", "train.lr": "l", "train.lr_scale": "s"}
+"""The letters of the fields that every form has, which thus never change."""
+
+
+def _cells(options: Sequence[tuple[str, str]]) -> int:
+    return sum(len(text) + 4 for _, text in options)
+
+
+def _options(kind: Kind, *, none: bool) -> tuple[tuple[str, str], ...]:
+    """(value, text) of what can be chosen; none for a type that is typed. `none`: also nothing."""
+    plain = kind.without_none
+    found = (("false", "no"), ("true", "yes")) if plain.name == "bool" else \
+        tuple((text, clean(text)) for text, _ in plain.choices)
+    return (("", "none"), *found) if found and none else found
+
+
+def of_key(dotted: str) -> Field:
+    """The field of a key of the spec."""
+    key = keys()[dotted]
+    label, notes = key.name.replace("_", " "), ()
+    default, text = values.show(key.default), key_docs()[dotted].replace("`", "")
+    options = _options(key.kind, none=False)
+    if dotted == "parallel.mode":
+        label, options = "", tuple((m.name, m.short) for m in modes.every())
+        notes = tuple(m.help for m in modes.every())
+        text = ". ".join(f"{m.short}: {m.help}" for m in modes.every()) \
+            + ". A script with its own ranks: DP"
+    elif dotted == "batch.meaning":
+        options = (("global", "global"), ("per_gpu", "per GPU"))
+    elif dotted == "task.use":
+        label, default = "class", "module:Class or path/to/file.py:Class"
+    elif dotted == "task.command":
+        default = "python train.py --batch-size {batch.per_gpu}"
+        text = "Your own script, unchanged, as you would type it. Placeholders: " + " ".join(
+            "{" + name + "}" for name in own_command.PLACEHOLDERS) + "; write {{ for a brace"
+    elif dotted == "run.env":
+        default = "NCCL_DEBUG=INFO HF_HOME=/data/hf"
+    elif dotted in ("batch.size", "batch.meaning", "amp.dtype"):
+        label = ""
+    elif dotted == "train.epochs":
+        default = "1"
+    return Field(dotted, "" if dotted == "batch.meaning" else label, key.kind, default, text,
+                 options, notes)
+
+
+def of_param(param: TaskField) -> Field:
+    """The field of a task's parameter."""
+    default = repr(param.default) if isinstance(param.default, float) else \
+        "" if param.default is None else clean(values.show(param.default))
+    kind = values.describe(param.kind) if param.kind.without_none.name == "choice" else param.type
+    about = "" if param.required else f", default {default or '…'}"
+    return Field(
+        PARAMS + param.name, clean(param.name), param.kind,
+        "needed" if param.required else default,
+        f"{clean(param.name)} ({clean(kind)}{about})" + f": {clean(param.help)}" * bool(param.help),
+        _options(param.kind, none=param.kind.has("none") and param.default is None
+                 and not param.required), param=param)
+
+
+FIELDS = {key: of_key(key) for key in keys() if key not in NO_FIELD}
+
+
+def _rows(fields: Iterable[Field]) -> list[list[Field]]:
+    """The fields in rows: a few beside each other, long ones alone."""
+    rows: list[list[Field]] = []
+    for alone, some in groupby(
+            fields, lambda field: field.whole_row or field.key == "parallel.mode"):
+        several, many = list(some), 1 if alone else _IN_A_ROW
+        rows += [several[i:i + many] for i in range(0, len(several), many)]
+    return rows
+
+
+class CommandInput(Input):
+    """An Input that takes all lines of what is pasted, where others take the first."""
+
+    def on_paste(self, event: Paste) -> None:
+        """Put the lines where the cursor is, or in the place of what is selected."""
+        event.prevent_default()
+        event.stop()
+        self.replace(one_line(event.text), *sorted(self.selection))
+
+    def select_varied(self) -> None:
+        """Select the value that is mostly varied, to be replaced; without one, go to the end."""
+        name = varied(self.value.split())
+        if name is None:
+            self.selection = Selection.cursor(len(self.value))
+        else:
+            *_, last = re.finditer(rf"(?:^|\s)-*{re.escape(name)}(?:=|\s+)(\S+)", self.value)
+            self.selection = Selection(*last.span(1))
+
+
+class Fieldset(FocusInView):
+    """All fields of the form."""
+
+    @dataclass
+    class Edited(Message):
+        task: bool = False
+        """Whether the task is another one, whose parameters have to be drawn."""
+
+    def __init__(self, tasks: Sequence[TaskInfo], draft: Draft) -> None:
+        """`tasks`: those that ship with gpu-panel."""
+        super().__init__(id="fields", can_focus=False)
+        self._tasks = tuple(tasks)
+        self.draft = draft
+        self._own_class = False
+        """Whether "own task class" was chosen, and nothing typed yet."""
+        self._problems: Sequence[Problem] = ()
+        self._rows: list[tuple[FlowRow, list[Field]]] = []
+        self._params: list[tuple[FlowRow, list[Field]]] = []
+        self._widgets: dict[str, Choice | Input] = {}
+        """Key → its widget."""
+        self._line = InterpreterLine()
+        self._below = FlowRow("", [Labelled(self._line)], id="row-interpreter")
+        self._taken: Interpreter | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    # --- building ------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        options = [(t.use, f"{t.name} · {_first(t.doc)}" if t.doc else t.name)
+                   for t in self._tasks]
+        options += [(OWN_CLASS, "own task class …"), (OWN_COMMAND, "own command …")]
+        yield FlowRow("Task", [Labelled(Choice(options, closed=True, id="task-choice"))])
+        self._rows = self._made("", [FIELDS["task.use"], FIELDS["task.command"]])
+        yield from (row for row, _ in self._rows)
+        yield Vertical(id="params")
+        for section in (s for s in SECTIONS if s in _HEADS):
+            fields = [f for key, f in FIELDS.items() if key.startswith(f"{section}.")]
+            if section == "run":
+                fields.insert(0, FIELDS["name"])
+            made = self._made(_HEADS[section], fields)
+            self._rows += made
+            for row, parts in made:
+                yield row
+                if parts[0].key == "run.python":
+                    row.above_problems = self._below
+                    yield self._below
+        yield Static("", id="other-problems", classes="problem")
+
+    def _made(self, head: str, fields: Iterable[Field]) -> list[tuple[FlowRow, list[Field]]]:
+        """Rows of widgets, the first with this heading."""
+        made = []
+        for parts in _rows(fields):
+            row = FlowRow("" if made else head, [Labelled(self._widget(f), f.label) for f in parts])
+            made.append((row, parts))
+        return made
+
+    def _widget(self, field: Field) -> Choice | Input:
+        if field.options:
+            wide = _cells(field.options) > _WIDEST and field.key != "parallel.mode"
+            widget: Choice | Input = Choice(field.options, id=field.widget_id, classes="field",
+                                            notes=field.notes, closed=wide)
+            if wide:
+                widget.styles.width = "1fr"
+        else:
+            kind = CommandInput if field.key == "task.command" else Input
+            widget = kind(id=field.widget_id, classes="field", compact=True,
+                          placeholder=field.default)
+            widget.styles.width = "1fr" if field.whole_row else field.width + 1
+        self._widgets[field.key] = widget
+        return widget
+
+    async def show_task(self, task: TaskInfo | None) -> None:
+        """Draw the fields of the task's parameters, unless they are there, and fill them."""
+        fields = [of_param(field) for field in task.fields] if task else []
+        async with self._one_at_a_time:
+            if fields != [field for _, parts in self._params for field in parts]:
+                self._params = []
+                for key in [key for key in self._widgets if key.startswith(PARAMS)]:
+                    del self._widgets[key]
+                made = self._made("", fields)
+                place = self.query_one("#params", Vertical)
+                async with place.batch():
+                    await place.remove_children()
+                    await place.mount_all(row for row, _ in made)
+                self._params = made
+            self._fill(self._params)
+
+    @property
+    def _fields(self) -> Iterable[Field]:
+        return (field for _, parts in (*self._rows, *self._params) for field in parts)
+
+    # --- showing a draft -----------------------------------------------------------------------
+
+    def edit(self, draft: Draft) -> None:
+        """From now on what is typed goes into this one."""
+        self.draft, self._own_class = draft, False
+
+    def fill(self) -> None:
+        """Show the draft's values, without reporting that anything was typed."""
+        with self.prevent(Choice.Changed):
+            self.task_choice.value = self._kind
+        self._fill(self._rows)
+        self.adapt()
+
+    @property
+    def _kind(self) -> str:
+        """What is trained: a task that ships, a class or a command of the person's own."""
+        use = self.draft.text("task.use")
+        known = use in [t.use for t in self._tasks] and not self._own_class
+        return OWN_COMMAND if self.draft.says("task.command") else use if known else OWN_CLASS
+
+    def _fill(self, rows: Iterable[tuple[FlowRow, list[Field]]]) -> None:
+        draft = self.draft
+        with self.prevent(Input.Changed, Choice.Changed):
+            for field in (field for _, parts in rows for field in parts):
+                widget, said = self._widgets[field.key], draft.says(field.key)
+                if isinstance(widget, Choice):
+                    widget.value = draft.text(field.key) if field.param is None else _chosen(
+                        field, draft.value(field.key) if said else field.param.default)
+                elif widget.value.strip() != (text := draft.text(field.key) if said else ""):
+                    widget.value = text
+
+    def show_interpreter(self, taken: Interpreter | None) -> None:
+        """Show what the ranks of a task would run in; None: that is not known."""
+        self._taken = taken
+        box = self._input("run.python")
+        self._line.show(taken, box.value)
+        box.placeholder = clean(taken.path) if taken is not None else ""
+
+    def adapt(self) -> None:
+        """Show only the fields that the chosen mode and task use, with defaults in empty ones."""
+        mode = modes.find(self.draft.mode)
+        own = self._kind == OWN_COMMAND
+        command = self.draft.value("task.command")
+        words = command if isinstance(command, list) else None
+        with self.prevent(Choice.Changed):
+            self._choice("parallel.mode").value = self.draft.mode
+        for row, parts in self._rows:
+            for field in parts:
+                box = self._widgets[field.key]
+                box.display = self._has(field.key, mode)
+                # An own command needs a placeholder for the field to have an effect.
+                box.set_class(own and not own_command.is_told(words, field.key), "-untold")
+            row.display = any(self._widgets[field.key].display for field in parts)
+            row.adapt_labels()
+        self._below.display = self._widgets["run.python"].display
+        self._input("parallel.master_port").placeholder = str(mode.port) \
+            if mode is not None and mode.port else "any"
+        self._input("train.epochs").placeholder = "" if self.draft.says("train.steps") else "1"
+
+    def _has(self, key: str, mode: modes.Mode | None) -> bool:
+        draft, kind = self.draft, self._kind
+        if key in ("task.use", "task.command"):
+            return kind == (OWN_CLASS if key == "task.use" else OWN_COMMAND)
+        if kind == OWN_COMMAND and key in own_command.NEVER_TOLD:
+            return draft.insists(key)
+        if key == "train.lr_reference_batch":
+            return draft.text("train.lr_scale") != "none" or draft.says(key)
+        if draft.hosts and key in ("parallel.nodes", "parallel.node_rank"):
+            return False  # they follow from the hosts
+        return mode is None or mode.applies(key)
+
+    # --- problems ------------------------------------------------------------------------------
+
+    def show_problems(self, problems: Sequence[Problem]) -> None:
+        """Show each problem below its field, and those without a field at the end. Problems about
+        devices are left to the devices pane."""
+        self._problems = problems
+        by_field: dict[str, list[Problem]] = defaultdict(list)
+        for problem in problems:
+            if not problem.key.startswith("devices."):
+                by_field[field_of(problem.key)].append(problem)
+        for row, parts in (*self._rows, *self._params):
+            texts: list[str] = []
+            for field in parts:
+                widget = self._widgets[field.key]
+                mine = by_field.pop(field.key, []) if widget.display else []
+                widget.set_class(bool(mine), "-invalid")
+                texts += [_problem(p, field.label if len(parts) > 1 else "") for p in mine]
+            row.show(texts)
+        put_lines(self.query_one("#other-problems", Static),
+                  [_problem(p, {"task.use": "task"}.get(p.key, p.key))
+                   for rest in by_field.values() for p in rest])
+
+    def focus_problem(self, problems: Sequence[Problem]) -> None:
+        for problem in problems:
+            widget = self._widgets.get(field_of(problem.key))
+            if widget is not None and widget.display:
+                widget.focus()
+                return
+
+    # --- what is typed -------------------------------------------------------------------------
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._report(event.input, event.value)
+
+    @on(Choice.Changed)
+    def _chose(self, event: Choice.Changed) -> None:
+        event.stop()
+        if event.choice is not self.task_choice:
+            self._report(event.choice, event.value)
+            return
+        self._own_class = event.value == OWN_CLASS
+        if event.value == OWN_COMMAND:
+            self.draft.put("task.command", "")
+        else:
+            self.draft.use_task("" if self._own_class else event.value)
+        self.fill()
+        self.post_message(self.Edited(task=True))
+
+    @on(InterpreterLine.Chosen)
+    def _chose_interpreter(self, event: InterpreterLine.Chosen) -> None:
+        event.stop()
+        self._input("run.python").value = event.python  # which reports it as typed
+
+    def _report(self, widget: Widget, text: str) -> None:
+        field = self._field(widget)
+        if field is None:
+            return
+        if field.param is not None:
+            self.draft.put_param(field.param, text)
+        else:
+            self.draft.put(field.key, text)
+        if field.key in ("parallel.mode", "train.epochs", "train.steps"):
+            self.fill()  # others follow from it
+        self.post_message(self.Edited(task=field.key == "task.use"))
+
+    def _field(self, widget: Widget | None) -> Field | None:
+        """The field of a widget; None if it is none of the fields."""
+        return next((f for f in self._fields if self._widgets[f.key] is widget), None)
+
+    def help_of(self, focused: Widget | None) -> str:
+        """The help of the focused field; empty if `focused` is none of the fields."""
+        if focused is self.task_choice:
+            return "What is trained: a task that ships with gpu-panel, a class of your own, or " \
+                "your own script"
+        if focused is self._line:
+            return self._line.ABOUT
+        field = self._field(focused)
+        if field is None:
+            return ""
+        told = own_command.TOLD_BY.get(field.key)
+        if told is not None and self._widgets[field.key].has_class("-untold"):
+            return f"Your command does not use this: write {{{told[0]}}} where the value should " \
+                f"go. {field.help}"
+        return field.help
+
+    # --- going to a field ----------------------------------------------------------------------
+
+    def letters(self) -> dict[Widget, str]:
+        """A letter for each field that is shown, to go there: its own, else one of its label, else
+        any."""
+        shown: list[tuple[Widget, str, str]] = [(self.task_choice, "t", "")]
+        shown += [(self._widgets[f.key], f.letter, f.label) for f in self._fields
+                  if self._widgets[f.key].display]
+        free = dict.fromkeys(c for c in ascii_letters + digits if c not in _LETTERS.values())
+        found: dict[Widget, str] = {}
+        for widget, own, label in shown:
+            found[widget] = letter = own or next((c for c in (*label.lower(), *free) if c in free),
+                                                 "")
+            free.pop(letter, None)
+        return found
+
+    def show_letters(self, shown: Mapping[Widget, str]) -> None:
+        for row in self.query(FlowRow):
+            row.show_letters(shown)
+
+    def focus_varied(self, last: Widget | None) -> None:
+        """Go to what is mostly changed before a run is made again, ready to be replaced: the
+        learning rate, or that option of the command; or to another field if that had the focus
+        `last`."""
+        box = self._input("task.command" if self._kind == OWN_COMMAND else "train.lr")
+        (last if last is not None and last.display else box).focus()
+        if isinstance(box, CommandInput) and last in (None, box):
+            box.call_after_refresh(box.select_varied)  # the focus selects all of it
+
+    @property
+    def task_choice(self) -> Choice:
+        return self.query_one("#task-choice", Choice)
+
+    def _input(self, key: str) -> Input:
+        widget = self._widgets[key]
+        assert isinstance(widget, Input)
+        return widget
+
+    def _choice(self, key: str) -> Choice:
+        widget = self._widgets[key]
+        assert isinstance(widget, Choice)
+        return widget
+
+
+def field_of(problem_key: str) -> str:
+    """The key of the field that shows a problem of `problem_key`."""
+    return "run.env" if problem_key.startswith("run.env.") else problem_key
+
+
+def _problem(problem: Problem, label: str) -> str:
+    """The text below a field: "✗ master port: the port is taken …"."""
+    if problem.key == "task.command":  # which word of the command
+        label = problem.value if isinstance(problem.value, str) else ""
+    elif problem.key.startswith("run.env."):
+        label = problem.key.removeprefix("run.env.")
+    message = clean(problem.message)
+    return f"✗ {clean(label)}: {message}" if label else f"✗ {message}"
+
+
+def _chosen(field: Field, value: object) -> str:
+    """The option of a parameter that a value stands for; the value itself if it is none of them."""
+    try:
+        value = values.convert(value, field.kind)
+    except ValueError:
+        return values.show(value)
+    texts = [text for text, choice in field.kind.without_none.choices if choice is value]
+    return texts[0] if texts else values.show(value)
+
+
+def _first(doc: str) -> str:
+    sentence = " ".join(doc.split()).partition(". ")[0].rstrip(".")
+    return clean(sentence, 56)

@@ -1,0 +1,291 @@
+"""The form pane: what to train and how, and its presets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Key
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem, UserError
+from gpu_panel import keys
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.errors import guarded
+from gpu_panel.common.painting import put
+from gpu_panel.common.panes import Pane
+
+if TYPE_CHECKING:
+    from gpu_engine.spec.catalog import TaskInfo
+    from gpu_panel.launch.device_source import DeviceSource
+    from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.fields import Fieldset
+    from gpu_panel.launch.review import Review
+
+
+class HelpLine(Static):
+    """Says what the field with the focus is for. It takes the key while a letter is asked for."""
+
+    @dataclass
+    class Typed(Message):
+        """The person has typed a letter, or "" to leave."""
+
+        letter: str
+
+    def ask(self) -> None:
+        self.can_focus = True
+        self.focus()
+        self.update(Content("The letter of a field; esc leaves"))
+
+    def on_key(self, event: Key) -> None:
+        if event.is_printable or event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Typed(event.character or "" if event.is_printable else ""))
+
+    def on_blur(self) -> None:
+        self.can_focus = False
+
+
+class FormPane(Vertical, Pane):
+    """Puts what is typed into the draft. Empty until the first draft is shown."""
+
+    NAME = "form"
+    TITLE = "Launch"
+    CALLED = "the launch form"
+    KEYS = keys.of("form")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"save"})
+    HELP = """Type what to train and how. An empty field takes the default that is shown in it.
+Problems are shown below their fields, and you can launch once there are none. Up and down go from
+field to field; left and right choose between options, enter or space shows all of them. While you
+type in a field, digits and letters go into it: esc leaves it."""
+
+    class Edited(Message):
+        """The draft has been changed here."""
+
+    @dataclass
+    class Loaded(Message):
+        """The person has loaded another preset, whose draft replaces the one shown."""
+
+        draft: Draft
+
+    def __init__(self, source: DeviceSource) -> None:
+        """`source`: the devices here, by which a saved preset names them."""
+        super().__init__(id=self.NAME)
+        self._source = source
+        self._fields: Fieldset | None = None
+        self._problems: tuple[Problem, ...] = ()
+        self._help = HelpLine("", id="field-help")
+        self._letters: dict[Widget, str] = {}
+        self._last: Widget | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._fields is not None
+
+    @property
+    def _last_used(self) -> Widget | None:
+        """The field that had the focus last, if it can have it again."""
+        last = self._last
+        return last if last is not None and last.is_attached and last.display else None
+
+    def enter(self) -> None:
+        """Go to the field that had the focus last, or to the first one."""
+        if self._fields is not None:
+            (self._last_used or self._fields.task_choice).focus()
+
+    def enter_to_vary(self) -> None:
+        """Go to the last field, or else to what is mostly changed before a run is made again."""
+        if self._fields is not None:
+            self._fields.focus_varied(self._last_used)
+
+    def ask_for_letter(self) -> None:
+        """Show a letter at each field, and go to the one whose letter is typed."""
+        if self._fields is not None:
+            self._letters = self._fields.letters()
+            self._fields.show_letters(self._letters)
+            self._help.ask()
+
+    @on(HelpLine.Typed)
+    def _letter_typed(self, event: HelpLine.Typed) -> None:
+        event.stop()
+        field = next((w for w, letter in self._letters.items()
+                      if letter and letter == event.letter), None)
+        if field is not None:
+            field.focus()
+        else:
+            self.enter()
+            if event.letter:
+                there = " ".join(sorted(filter(None, self._letters.values())))
+                self.notify(f"No field has the letter {event.letter}; there are {there}",
+                            severity="warning", markup=False)
+
+    # --- input from the screen -------------------------------------------------------------------
+
+    async def show_draft(self, draft: Draft) -> None:
+        """Show and edit another draft. Waits until its task's parameters are drawn, and the first
+        time until all fields are."""
+        if self._fields is None:
+            tasks = await in_thread(_tasks)
+            from gpu_panel.launch.fields import Fieldset  # read by now
+
+            fields = Fieldset(tasks, draft)
+            with self.app.batch_update():  # so that no half of the form is painted
+                await self.mount(fields, self._help)
+                self._fields = fields  # only now, as the other methods need all of its widgets
+        self._fields.edit(draft)
+        self._fields.fill()
+        self._entitle()
+        await self._show_task()
+
+    def adapt(self) -> None:
+        if self._fields is not None:
+            self._fields.adapt()
+            self._entitle()
+
+    def _entitle(self) -> None:
+        if self._fields is not None:
+            self.border_title = Content(f"{self.TITLE} ─ {clean(self._fields.draft.title)}")
+
+    def show_review(self, review: Review) -> None:
+        self._problems = review.problems
+        if self._fields is not None:
+            self._fields.show_problems(review.problems)
+            self._fields.show_interpreter(review.interpreter)
+
+    def focus_problem(self) -> None:
+        if self._fields is not None:
+            self._fields.focus_problem(self._problems)
+
+    # --- what is typed -------------------------------------------------------------------------
+
+    def on_fieldset_edited(self, event: Fieldset.Edited) -> None:
+        event.stop()
+        if event.task:
+            self._show_task_soon()
+        self._edited()
+
+    def _edited(self) -> None:
+        self.adapt()
+        self.post_message(self.Edited())
+
+    @guarded("task", exclusive=True)
+    async def _show_task_soon(self) -> None:
+        await self._show_task()
+
+    async def _show_task(self) -> None:
+        if (fields := self._fields) is None:
+            return
+        use = fields.draft.text("task.use")
+        task = await _described(use)
+        if use == fields.draft.text("task.use"):
+            await fields.show_task(task)
+            fields.show_problems(self._problems)
+
+    def on_descendant_focus(self) -> None:
+        if self.screen.focused is not self._help:
+            self._last = self.screen.focused
+        self._show_help()
+
+    def on_descendant_blur(self) -> None:
+        self._show_help()
+
+    def _show_help(self) -> None:
+        """Show the help of the field that has the focus now; the events of two widgets may come in
+        any order. There are letters before the fields while one is asked for."""
+        if self._fields is not None and self.screen.focused is not self._help:
+            if self._letters:
+                self._letters = {}
+                self._fields.show_letters({})
+            put(self._help, Content(self._fields.help_of(self.screen.focused)))
+
+    # --- keys ----------------------------------------------------------------------------------
+
+    def action_focus_previous(self) -> None:
+        self.screen.focus_previous()
+
+    def action_focus_next(self) -> None:
+        self.screen.focus_next()
+
+    def action_page(self, step: int) -> None:
+        if self._fields is not None:
+            self._fields.scroll_relative(y=step * self._fields.size.height, animate=False)
+
+    async def action_leave(self) -> None:
+        await self.app.run_action("leave", self.screen)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to leave a text field alone: elsewhere nothing holds up the letter keys."""
+        if action == "leave":
+            return isinstance(self.screen.focused, Input)
+        return super().check_action(action, parameters)
+
+    @guarded("presets", exclusive=True)
+    async def action_presets(self) -> None:
+        from gpu_panel.launch.presets import PresetsScreen
+
+        name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
+        if self._fields is None:
+            return
+        draft = self._fields.draft
+        if draft.preset is not None and not await in_thread(draft.preset.path.exists):
+            draft.preset = None  # it was deleted: the shown command is no longer built on it
+            self._edited()
+        if name is not None:
+            self.post_message(self.Loaded(await in_thread(lambda: _read(name))))
+
+    def _renamed(self, old: str, new: str) -> None:
+        """If the preset in the form was renamed, go on with its new name."""
+        draft = self._fields.draft if self._fields is not None else None
+        preset = draft.preset if draft is not None else None
+        if draft is not None and preset is not None and preset.name == old and not preset.shipped:
+            draft.preset = replace(preset, name=new, path=preset.path.with_stem(new))
+            self._edited()
+
+    @guarded("presets", exclusive=True)
+    async def action_save(self) -> None:
+        from gpu_panel.launch.presets import ask_and_save
+
+        if self._fields is None:
+            return
+        draft = self._fields.draft
+        saved = await ask_and_save(self.app, draft, self._source.inventory)
+        if saved is not None:
+            draft.saved(saved)
+            self._edited()
+
+
+def _tasks() -> list[TaskInfo]:
+    """Which tasks ship with gpu-panel; reads the fields' code too, off the event loop. Blocks."""
+    from gpu_engine.spec import catalog
+    from gpu_panel.launch import fields  # noqa: F401
+
+    return catalog.builtin()
+
+
+def _read(preset: str) -> Draft:
+    """The draft of this preset. Blocks. Raises UserError if it can't be read."""
+    from gpu_engine.spec import presets
+    from gpu_panel.launch.draft import Draft
+
+    return Draft(presets.load(preset))
+
+
+async def _described(use: str) -> TaskInfo | None:
+    """A task with its parameters; None if it can't be found."""
+    from gpu_engine.spec import catalog
+
+    if not use:
+        return None
+    try:
+        return await in_thread(lambda: catalog.describe(use))
+    except UserError:
+        return None  # the review shows the problem at the field

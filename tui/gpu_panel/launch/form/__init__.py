@@ -1,1 +1,0 @@
-"""The form pane: what is trained and how."""

@@ -1,1 +1,0 @@
-"""The plan pane: what will run."""

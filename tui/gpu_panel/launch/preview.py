@@ -1,0 +1,222 @@
+"""The preview: what the cursor of the list of runs points at, beside or below that list.
+
+The cursor only says where it is. Once it has rested there for a moment, the page is made ready, and
+then replaces what is shown; so a held arrow key reads nothing on its way. A page reads only while
+it can be seen, and not at all once its runs have ended and were read: the list notices when one
+of them changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from textual.containers import Container, Vertical
+from textual.content import Content
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.worker import Worker
+
+from gpu_panel.common.errors import guarded
+from gpu_panel.common.panes import Pane
+from gpu_panel.common.reading import Followed
+from gpu_panel.launch.run_line import Pointed
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+    from gpu_panel.compare.store import CompareStore
+    from gpu_panel.run.store import RunStore
+    from gpu_panel.sweep.store import SweepStore
+
+MOST = 4
+"""Runs that are remembered: a store takes up to some tens of MiB."""
+
+
+class Stores:
+    """Stores by what they are of. Their modules are imported when the first is made, as that takes
+    longer than the first frame may."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, RunStore] = {}
+        self._compared: CompareStore | None = None
+        self._sweep: SweepStore | None = None
+
+    def run(self, run: Run) -> RunStore:
+        from gpu_panel.run.store import RunStore
+
+        found = self._runs.pop(str(run.path), None) or RunStore(run)
+        self._runs[str(run.path)] = found  # the last one looked at is the last to go
+        while len(self._runs) > MOST:
+            del self._runs[next(iter(self._runs))]
+        return found
+
+    def compared(self, runs: Sequence[Run]) -> CompareStore:
+        """That of several runs, in the order in which they were first asked for."""
+        from gpu_panel.compare.store import MOST as COMPARED
+        from gpu_panel.compare.store import CompareStore
+
+        paths = {run.path for run in runs[:COMPARED]}
+        if self._compared is None or {one.run.path for one in self._compared.runs} != paths:
+            self._compared = CompareStore(runs)
+        return self._compared
+
+    def sweep(self, sweep: str) -> SweepStore:
+        from gpu_panel.sweep.store import SweepStore
+
+        if self._sweep is None or self._sweep.sweep != sweep:
+            self._sweep = SweepStore(sweep)
+        return self._sweep
+
+SOON = 0.05
+"""Seconds for which a page waits for its first figures; what was shown stays until then."""
+AGAIN, CATCHING_UP = 0.5, 0.1
+"""Seconds between two polls of what was read: usually, and while old events are being read."""
+
+
+class Page(Vertical):
+    """Shows what the cursor points at by the panes of its screen, which take no focus here."""
+
+    DEFAULT_CSS = "Page { display: none; }"
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__()
+        self.stores = stores
+        self.store: Any = None
+        """What has been read of what is shown, a `Followed`; None before the first."""
+
+    def on_mount(self) -> None:
+        """The list keeps the focus."""
+        for widget in self.query("*"):
+            widget.can_focus = False
+
+    async def begin(self, at: Pointed) -> None:
+        """Get ready to be shown: what was shown before stays on the screen until this returns."""
+        raise NotImplementedError
+
+    def paint(self) -> None:
+        raise NotImplementedError
+
+    def on_resize(self) -> None:
+        self.paint()
+
+    def entitle(self, title: Content, keys_here: str) -> None:
+        """Say in the frame what is shown, and which keys are for it."""
+        if isinstance(frame := self.parent, Widget) and self.display:
+            frame.border_title, frame.border_subtitle = title, Content(keys_here)
+
+    async def follow(self) -> None:
+        """Read and paint until nothing changes any more. May be cancelled and called again."""
+        store: Followed = self.store
+        reading = asyncio.create_task(store.follow())
+        try:
+            shown: object = None
+            while True:
+                now = (store.version, store.caught_up)
+                if now != shown or self._changes():
+                    shown = now
+                    self.paint()
+                elif store.caught_up:
+                    return
+                await asyncio.wait({reading},
+                                   timeout=AGAIN if store.caught_up else CATCHING_UP)
+                if reading.done():
+                    reading.result()
+        finally:
+            reading.cancel()
+
+    def _changes(self) -> bool:
+        """Whether anything of it may still change by itself."""
+        return self.store is None or self.store.live
+
+SETTLE = 0.05
+"""Seconds for which the cursor must rest: longer than between two keys of one that is held."""
+
+
+class PreviewPane(Container, Pane):
+    """Shows what the cursor of the list of runs points at."""
+
+    NAME = "preview"
+    TITLE = "Preview"
+    TAB = False
+    HELP = """The run under the cursor of the list, as it is now: loss and memory of its ranks, what
+each rank does, the end of its log; why it has failed, or what it waits for. Of a sweep its curves
+and its best value so far, of marked runs the comparison."""
+
+    def __init__(self, stores: Stores) -> None:
+        """`stores`: what has been read of runs."""
+        super().__init__(id=self.NAME)
+        self._stores = stores
+        self._at: Pointed | None = None
+        self._rest: Timer | None = None
+        self._page: Page | None = None
+        self._reader: Worker[None] | None = None
+
+    def point(self, at: Pointed | None) -> None:
+        """Show this soon. Called for every move of the cursor, and when a run has changed."""
+        before, self._at = self._at, at
+        if at is not None and before is not None and at.key == before.key:
+            if self._rest is None and (self._reader is None or self._reader.is_finished):
+                self.poll()  # it had ended; perhaps it goes on
+            return
+        if self._rest is not None:
+            self._rest.stop()
+        self._rest = self.set_timer(SETTLE, self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self.poll()
+
+    def poll(self) -> None:
+        """Read and show what the cursor points at, if it can be seen; else stop reading."""
+        if self._at is not None and self.can_be_seen:
+            self._reader = self._read(self._at)
+        else:
+            self.rest()
+
+    def rest(self) -> None:
+        """Read nothing more for now."""
+        self.workers.cancel_group(self, "preview")
+        if self._at is None and self._page is not None:
+            self._page.display = False
+            self._page = None
+            self.border_title, self.border_subtitle = self.TITLE, ""
+
+    @property
+    def can_be_seen(self) -> bool:
+        """Whether it is on the screen that is on top, and not in a tab behind."""
+        return self.is_mounted and self.screen.is_active and self.size.height > 0 \
+            and all(node.display for node in self.ancestors_with_self)
+
+    def on_show(self) -> None:
+        """It has been hidden."""
+        self.poll()
+
+    def on_hide(self) -> None:
+        """Nobody sees it: the tab of another pane is in front, or there is no room."""
+        self.rest()
+
+    @guarded("preview", exclusive=True)
+    async def _read(self, at: Pointed) -> None:
+        page = await self._page_of(at)
+        await page.begin(at)
+        for other in self.children:
+            other.display = other is page
+        self._page = page
+        await page.follow()
+
+    async def _page_of(self, at: Pointed) -> Page:
+        """The page for this, which is made when it is first needed."""
+        kind: type[Page]
+        if at.sweep is not None:
+            from gpu_panel.launch.previews import SweepPage as kind
+        elif len(at.lines) > 1:
+            from gpu_panel.launch.previews import MarkedPage as kind
+        else:
+            from gpu_panel.launch.previews import RunPage as kind
+        found = self.query_children(kind)
+        if found:
+            return found.first()
+        page = kind(self._stores)
+        await self.mount(page)
+        return page

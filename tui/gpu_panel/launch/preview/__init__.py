@@ -1,1 +1,0 @@
-"""The preview: what the cursor of the list of runs points at, beside or below that list."""

@@ -1,0 +1,254 @@
+"""The pages of the preview: a run, a sweep, marked runs. They are made of the panes of the screens
+that enter opens, with less room."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Static
+
+from gpu_engine.common.clean import clean
+from gpu_engine.runs.folder import Run
+from gpu_engine.sweep.table import One, short, summary
+from gpu_panel.charts.dots import DotsView
+from gpu_panel.common.painting import put
+from gpu_panel.compare.curves import CurvesPane
+from gpu_panel.compare.store import Compared, CompareStore
+from gpu_panel.compare.tables import DifferencesPane, FiguresPane
+from gpu_panel.launch.preview import SOON, Page
+from gpu_panel.launch.run_line import Pointed
+from gpu_panel.run.banner import Banner
+from gpu_panel.run.chart import LossPane, MemoryPane
+from gpu_panel.run.log.pane import LogPane
+from gpu_panel.run.log.view import LogView
+from gpu_panel.run.pane import Moment, RunPane
+from gpu_panel.run.ranks import RanksPane
+from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.about import about
+from gpu_panel.run.text.banner import banner
+from gpu_panel.run.text.headline import DOT, figures, heading
+from gpu_panel.sweep.pane import SweepPane
+from gpu_panel.sweep.screen import EVERY, against, varied
+from gpu_panel.sweep.store import SweepStore
+
+
+class RunPage(Page):
+    """Loss and memory, the ranks, the end of the log; what failed or what it waits for above."""
+
+    DEFAULT_CSS = """
+    RunPage {
+        #run-facts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+        #run-banner { height: auto; max-height: 25%; }
+        #run-plan { padding: 1 1 0 1; height: 1fr; }
+        #run-curves { height: 2fr; MemoryPane { margin-left: 1; } }
+        #run-ranks { max-height: 25%; }
+        #run-log { height: 1fr; min-height: 1; }
+    }
+    """
+
+    store: RunStore | None
+    _rank: int | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="run-facts", markup=False)
+        yield Banner(id="run-banner", markup=False)
+        with Horizontal(id="run-curves"):
+            yield LossPane(id="run-loss")
+            yield MemoryPane(id="run-memory")
+        yield RanksPane(id="run-ranks")
+        yield LogPane(id="run-log")
+        yield Static(id="run-plan", markup=False)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one(LogView).wrapped = True  # nobody can move to the end of a long line here
+
+    async def begin(self, at: Pointed) -> None:
+        run: Run = at.lines[0].run
+        store = self.stores.run(run)
+        if store.caught_up:  # perhaps a while ago
+            await store.poll_now()
+        if store is self.store:
+            return
+        if not store.caught_up:
+            reading = asyncio.create_task(store.follow())
+            with suppress(TimeoutError):
+                await store.wait_for(lambda s: s.caught_up, SOON)
+            reading.cancel()
+        self.store, self._rank = store, None
+        for pane in self._panes():
+            pane.anew()
+
+    def _changes(self) -> bool:
+        state = self.store.state if self.store is not None else None
+        return state is None or state.live
+
+    def _panes(self) -> Iterator[RunPane]:
+        yield from (pane for pane in self.query("*") if isinstance(pane, RunPane))
+
+    def paint(self) -> None:
+        store, now = self.store, time.time()
+        if store is None or not self.size:
+            return
+        what, how_far = heading(store, now, self.size.width - 4)
+        self.entitle(Content.assemble(what[1:].rstrip(), " ─ ", how_far.rstrip()),
+                     self._keys(store))
+        lines, tone = banner(store, now)
+        if store.state is not None and store.state.state == "completed" and len(lines) == 1:
+            lines = []  # the title and the facts say it
+        facts = figures(store, now)
+        self._arrange(store, bool(lines), bool(facts.plain.strip()))
+        put(self.query_one("#run-facts", Static), facts, layout=False)
+        self.query_one(Banner).show(lines, tone)
+        if store.turn is not None:
+            put(self.query_one("#run-plan", Static), Content("\n").join(about(store, now)[:-1]))
+        moment = Moment(now, self._changes(), self._rank)
+        for pane in self._panes():
+            if pane.display:
+                pane.paint(store, moment)
+
+    def _keys(self, store: RunStore) -> str:
+        if store.turn is not None:
+            return "enter whole screen" + DOT + "[ ] move" + DOT + "s out of the queue"
+        return "enter whole screen" + DOT + ("s stop" if self._changes() else "u resume" + DOT
+                                             + "e again")
+
+    def _arrange(self, store: RunStore, said: bool, facts: bool) -> None:
+        """Show the parts that there is room for. `said`: whether the banner has anything to say;
+        `facts`: whether there are figures. Why it failed comes before the curves."""
+        high, waits = self.size.height, store.turn is not None
+        failed = store.state is not None and store.state.state in ("failed", "lost")
+        curves = bool(len(store.loss.all)) or (self._changes() and not waits
+                                               and not self._bare(store))
+        ranks = sum(max(len(view.gpu_allocated), 1) for view in store.ranks.values())
+        curves = curves and (high >= 11 or not failed)
+        self.query_one("#run-ranks").styles.height = ranks + 2
+        for part, shown in (("facts", facts and high >= 10), ("banner", said), ("plan", waits),
+                            ("curves", curves), ("ranks", ranks and high >= 14 and not waits),
+                            ("log", not waits and (high >= 14 or failed or not curves))):
+            self.query_one(f"#run-{part}").display = bool(shown)
+
+    def _bare(self, store: RunStore) -> bool:
+        """Whether a person's own command records nothing to draw, so far."""
+        return store.plan is not None and store.plan.spec.task.command is not None \
+            and not len(store.loss.all)
+
+    def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
+        """A click on a rank shows its log and its curves on top, as on the whole screen."""
+        self._rank = event.pass_on(self._panes())
+        self.call_after_refresh(self.paint)
+
+class SweepCurves(CurvesPane):
+    """The curves, which the legend calls by their values."""
+
+    labels: dict[str, str] = {}  # noqa: RUF012  replaced, never changed
+
+    def label(self, one: Compared) -> str:
+        return self.labels.get(one.id) or super().label(one)
+
+
+class SweepPage(Page):
+    """Curves and dots beside each other, the table below."""
+
+    DEFAULT_CSS = """
+    SweepPage {
+        #sweep-pictures { height: 1fr; min-height: 5; }
+        CurvesPane { width: 1fr; height: 1fr; min-height: 4; }
+        DotsView { width: 1fr; height: 1fr; margin-left: 1; }
+    }
+    """
+    sweep: SweepStore | None = None
+    store: CompareStore | None
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="sweep-pictures"):
+            yield SweepCurves(id="sweep-curves")
+            yield DotsView(id="sweep-dots", classes="pane")
+        yield SweepPane(id="sweep-table")
+
+    async def begin(self, at: Pointed) -> None:
+        assert at.sweep is not None
+        # The list puts those that run first; here each keeps its colour.
+        self.store = self.stores.compared([line.run for line in sorted(
+            at.lines, key=lambda line: line.sweep.index if line.sweep else 0)])
+        sweep = self.stores.sweep(at.sweep)
+        if sweep is not self.sweep:
+            self.sweep = sweep
+            self.query_one(SweepPane).anew(sweep)
+
+    async def follow(self) -> None:
+        table = self.query_one(SweepPane)
+        table.poll_now()
+        looking = self.set_interval(EVERY, table.poll)
+        try:
+            await super().follow()
+        finally:
+            looking.stop()
+
+    def _changes(self) -> bool:
+        return super()._changes() or self.query_one(SweepPane).members is None
+
+    def paint(self) -> None:
+        if self.store is None or not self.size:
+            return
+        table = self.query_one(SweepPane)
+        table.styles.height = min(table.rows_wanted, self.size.height // 2)
+        last = self.sweep.last if self.sweep is not None else None
+        curves = self.query_one(SweepCurves)
+        if last is not None:
+            curves.labels = {one.id: labelled(one) for one in last.members}
+        curves.paint(self.store, None)
+        if last is None:
+            return
+        said = summary(last.group.of, last.members)
+        self.entitle(Content(f"sweep {last.group.id} {last.group.name} ─ {said}"),
+                     "enter whole table · → its runs · s stop all")
+        for key in varied(last.group.keys, last.members)[:1]:
+            self.query_one(DotsView).show(*against(key, last.members, last.by))
+
+
+def labelled(one: One) -> str:
+    """"lr 1e-4": short, as a legend has one line."""
+    return clean(" ".join(f"{key} {value}" for key, value in zip(
+        short(list(one.values)), one.values.values(), strict=True)), 40)
+
+
+_DIFFERENCES_FROM = 16
+"""Rows of a page from which on there is room for the differences too."""
+
+
+class MarkedPage(Page):
+    """Curves over each other, figures, and what differs if there is room."""
+
+    DEFAULT_CSS = """
+    MarkedPage {
+        CurvesPane { min-height: 4; }
+        FiguresPane { min-height: 2; }
+        DifferencesPane { min-height: 2; height: auto; max-height: 30%; }
+    }
+    """
+    store: CompareStore | None
+
+    def compose(self) -> ComposeResult:
+        yield CurvesPane(id="marked-curves")
+        yield FiguresPane(id="marked-figures")
+        yield DifferencesPane(id="marked-differences")
+
+    async def begin(self, at: Pointed) -> None:
+        self.store = self.stores.compared([line.run for line in at.lines])
+
+    def paint(self) -> None:
+        if self.store is None or not self.size:
+            return
+        self.entitle(Content(f"{len(self.store.runs)} marked runs"), "c whole screen · esc unmark")
+        self.query_one(DifferencesPane).display = self.size.height >= _DIFFERENCES_FROM
+        for pane in (self.query_one(CurvesPane), self.query_one(FiguresPane),
+                     self.query_one(DifferencesPane)):
+            if pane.display:
+                pane.paint(self.store, None)

@@ -1,0 +1,472 @@
+"""The runs on disk, as the runs pane shows them. Blocks: called in a thread, one call at a time.
+
+Every run gets its line first, from a few small files of its folder; the figures of those that have
+ended are then read little by little, the ones on the screen first. A finished run is read again
+only when its folder says that something has changed, and one that waits in the queue only when the
+line has; what they all wait for stands in one file. So a thousand of them cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+from gpu_engine.common import paths, procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import json_inside
+from gpu_engine.common.series import Series
+from gpu_engine.diagnose import hangs
+from gpu_engine.events.paths import ranks_with_files
+from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.reader import sample
+from gpu_engine.events.schema import Eval, Event, Metric, Schedule, Start, Step, Training
+from gpu_engine.events.view import RunView
+from gpu_engine.launching.reattach import reattach_all
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import disk_room, notes, waiting
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs import job as jobs
+from gpu_engine.runs import summary as digests
+from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.follow import Follower
+from gpu_engine.runs.summary import Digest
+from gpu_engine.runs.waiting import Entry, Reasons
+from gpu_engine.sweep import figures
+from gpu_engine.sweep.figures import FiguresOf
+from gpu_engine.sweep.track import EVAL, LOSS, Extent
+from gpu_panel import readonly
+from gpu_panel.common import errors
+from gpu_panel.launch import row_keys
+from gpu_panel.launch.run_line import RunLine
+
+T = TypeVar("T")
+NEWEST = 50
+"""The newest runs, which are checked for changes at each refresh, as the live ones are."""
+LISTING = 0.4
+"""Seconds that a refresh spends on listing runs for the first time."""
+SPELL = 0.15
+"""Seconds that a refresh spends on reading figures for the first time."""
+_RECHECKED = 40
+"""Older runs that are checked for changes at each refresh."""
+_AGAIN = 30.0
+"""Seconds after which the folder is listed again even if it looks unchanged."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a run."""
+
+    stamp: object
+    """Its line holds until this is another; None: it is to be looked at anew."""
+    digest: Digest | None
+    """None: it could not be looked at for a fault of ours."""
+    line: RunLine
+    reading: LiveRun | None = None
+    """Of a live run, whose stamp is None."""
+    whole: bool = False
+    """Whether the least and the greatest of its values are known."""
+
+
+class RunsFeed:
+    """Reads the runs and remembers what it has read between refreshes."""
+
+    def __init__(self) -> None:
+        self.first: tuple[str, ...] = ()
+        self.values = False
+        """Whether the values that runs have recorded are wanted, from all of their events."""
+        self._runs: dict[str, Run] = {}
+        self._order: list[str] = []
+        """Ids of all runs listed so far, but for those in the queue, newest first."""
+        self._turn = 0
+        self._folder_stamp: int | None = None
+        self._listed_at = 0.0
+        self._known: dict[str, _Known] = {}
+        self._line: dict[str, Entry] = {}
+        self._reasons: dict[str, Reasons] = {}
+        """What the runs in it wait for, by the machine on which they wait."""
+        self._ensured: float | None = None
+        """When it was last seen to that somebody starts them, monotonic seconds."""
+        self.news: str | None = None
+        """What the person should be told once; whoever tells it sets it to None."""
+
+    @cached_property
+    def _values(self) -> FiguresOf:
+        """Their file is read when a column first asks for them."""
+        return FiguresOf()
+
+    def refresh(self) -> tuple[list[RunLine], int]:
+        """Every run listed so far, live ones first, then those in the queue in its order, then the
+        newest; and the number of runs that are still to be listed, or whose figures are still to
+        be read."""
+        self._list()
+        self._read_queued()
+        for name in self._due():
+            self._read_safely(self._runs[name])
+        unlisted = self._read_new()
+        unread = self._read_figures(0.0 if unlisted else SPELL)
+        if self.values and not unlisted + unread:
+            unread = self._read_values(SPELL)
+        found = [one.line for one in self._known.values() if not one.line.waits]
+        found.sort(key=lambda line: (not line.live, -line.created))
+        self._order = [line.id for line in found]
+        waiting = self._waiting()
+        queue = [waiting[name].line for name in self._line if name in waiting]
+        live = sum(line.live for line in found)
+        return [*found[:live], *queue, *found[live:]], unlisted + unread
+
+    def relist(self) -> None:
+        """List the folder again at the next refresh, and check every run for changes: a resume
+        does not change the folder's time stamp."""
+        self._folder_stamp = None
+        for known in self._known.values():
+            known.stamp = None
+
+    def _waiting(self) -> dict[str, _Known]:
+        """The runs in the queue."""
+        return {name: one for name, one in self._known.items() if one.line.waits}
+
+    def _list(self) -> None:
+        """List the folder if it has changed, and every 30 s, as a change within one tick of the
+        file system's clock is not seen. Runs on other machines that nobody mirrors any more are
+        then mirrored again."""
+        try:
+            stamp = paths.runs_folder().stat().st_mtime_ns
+        except OSError:
+            stamp = None
+        now = time.monotonic()
+        if stamp == self._folder_stamp and now - self._listed_at < _AGAIN:
+            return
+        self._folder_stamp, self._listed_at = stamp, now
+        if not readonly.on:
+            reattach_all()
+        self._runs = {run.id: run for run in runs.each_run()}
+        self._known = {k: v for k, v in self._known.items() if k in self._runs}
+
+    def _read_queued(self) -> None:
+        """Look at the runs that have entered, left or moved in the queue since the last time, and
+        see what the others wait for now."""
+        folder = paths.queue_folder()
+        line, before = waiting.line(folder), self._line
+        if line is not before:
+            self._line = line
+            for name in [n for n in self._waiting() if line.get(n) is not before.get(n)]:
+                self._read_safely(self._runs[name])
+        reasons = {host: waiting.reasons(folder, host)
+                   for host in {entry.host for entry in line.values()}}
+        # A reason without a board depends on how long the run has waited.
+        if reasons != self._reasons or any(r.board is None for r in reasons.values()):
+            self._reasons = reasons
+            for name, known in self._waiting().items():
+                self._say_why(name, known)
+        if line and not readonly.on:
+            self._have_them_started(line.values())
+
+    def _say_why(self, name: str, known: _Known) -> None:
+        entry = self._line.get(name)
+        if entry is not None and entry.host in self._reasons:
+            known.line = replace(known.line, reason=self._reasons[entry.host].of(name, entry))
+
+    def _have_them_started(self, line: Iterable[Entry]) -> None:
+        """See that somebody starts the runs in the queue: after a reboot nobody does. A run that
+        has just been submitted is left to whoever did that."""
+        now = time.monotonic()
+        if self._ensured is not None and now - self._ensured < _AGAIN:
+            return
+        here, before = socket.gethostname(), time.time() - _AGAIN
+        count = sum(entry.host == here and entry.submitted < before for entry in line)
+        if not count:
+            return
+        self._ensured = now
+        from gpu_engine.queue import waiter  # only where runs wait
+
+        try:
+            if waiter.ensure():
+                self.news = "The queue had stopped, and runs again: " \
+                            f"{count:,} run{' waits' if count == 1 else 's wait'} in it"
+        except UserError as err:
+            self.news = str(err)
+
+    def _read_new(self) -> int:
+        """Look at runs that are not listed yet, newest first. Returns how many are left."""
+        new = [run for name, run in self._runs.items() if name not in self._known]
+        # The order in which they ended or began, as far as the folders tell without being read.
+        new.sort(key=_changed, reverse=True)
+        if new:  # one at least, however slow the disk is
+            self._read_safely(new[0])
+        return _for_a_while(new[1:], LISTING, self._read_safely)
+
+    def _due(self) -> list[str]:
+        """The runs to be checked for changes now."""
+        older = [*self._order[NEWEST:], *self._waiting()]
+        turn = older[self._turn:self._turn + _RECHECKED]
+        self._turn = self._turn + _RECHECKED if self._turn + _RECHECKED < len(older) else 0
+        anew = [name for name, known in self._known.items() if known.stamp is None]
+        return [name for name in dict.fromkeys((*self._order[:NEWEST], *turn, *anew))
+                if name in self._runs]
+
+    def _wanted(self, whole: bool) -> list[_Known]:
+        """The runs that have ended and whose figures are not read yet, or not as a `whole`; those
+        on the screen first."""
+        found = (self._known.get(name)
+                 for name in dict.fromkeys((*self.first, *self._order, *self._known)))
+        return [one for one in found if one is not None and one.reading is None
+                and one.digest is not None and not one.line.waits
+                and not (one.whole if whole else one.line.read)]
+
+    def _read_figures(self, seconds: float) -> int:
+        """Read figures for the first time, for so long. Returns how many runs are left."""
+        def read(known: _Known) -> None:
+            assert known.digest is not None
+            try:
+                known.line = with_end(known.line, known.digest)
+            except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
+                errors.record(err)
+                known.line = _broken(known.line.run, err)
+
+        return _for_a_while(self._wanted(whole=False), seconds, read)
+
+    def _read_values(self, seconds: float) -> int:
+        """Read what runs have recorded, for so long; what was read once is in a file. Returns how
+        many runs are left."""
+        def read(known: _Known) -> None:
+            assert known.digest is not None
+            known.whole = True  # also if that fails: its column stays empty
+            try:
+                found = self._values.read(known.line.run, known.digest.state)
+            except Exception as err:  # noqa: BLE001  the run is listed all the same
+                errors.record(err)
+            else:
+                known.line = replace(known.line, values=found.values)
+
+        wanted = self._wanted(whole=True)
+        left = _for_a_while(wanted, seconds, read)
+        if wanted and not left and not readonly.on:
+            self._values.save()
+        return left
+
+    def _read_safely(self, run: Run) -> None:
+        """Look at a run. If that fails for any reason, show it as unreadable, so that one bad run
+        does not hide all others."""
+        try:
+            self._read_run(run)
+        except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
+            before = self._known.get(run.id)
+            if before is None or before.digest is not None:
+                errors.record(err)
+            self._known[run.id] = _Known("unreadable", None, _broken(run, err))
+
+    def _read_run(self, run: Run) -> None:
+        try:
+            stamp: object = (jobs.stamp(run.path), notes.stamp(run.path), self._line.get(run.id))
+        except OSError:
+            stamp = "no state.json"
+            if not run.path.is_dir():
+                self._known.pop(run.id, None)
+                return
+        before = self._known.get(run.id)
+        if before is not None and before.stamp == stamp:
+            return
+        waits = self._state_in_queue(run)
+        reading = before.reading if before is not None else None
+        digest = digests.read(run, before.digest if before is not None and reading else None, waits)
+        found = _Known(stamp, digest, _line(digest))
+        if waits is not None:
+            found.line = replace(found.line, waits=True, read=True)
+            self._say_why(run.id, found)
+        elif digest.state.live:
+            # The devices and processes of a job may be another machine's.
+            here = digest.state.boot in (None, procs.boot_id())
+            found.stamp, found.reading = None, reading or LiveRun(run)
+            found.line = found.reading.read(found.line, here)
+        elif before is not None and before.digest == digest and not before.line.waits:
+            found.line = before.line  # only looked at anew
+        elif before is not None:  # until the new ones have been read
+            old = before.line
+            found.line = replace(found.line, step=old.step, total=old.total, loss=old.loss,
+                                 history=old.history, values=old.values)
+        self._known[run.id] = found
+
+    def _state_in_queue(self, run: Run) -> State | None:
+        """The state of a run that is in the queue, without the reason; else None."""
+        if run.id not in self._line:
+            return None
+        state = State.from_dict(json_inside(run.path, "state.json"))
+        return state if state is not None and state.state == "queued" and state.pid is None \
+            else None
+
+
+def _for_a_while(wanted: Sequence[T], seconds: float, work: Callable[[T], object]) -> int:
+    """Do this work for each, for so long. Returns how many are left."""
+    end = time.monotonic() + seconds
+    for done, one in enumerate(wanted):
+        if time.monotonic() > end:
+            return len(wanted) - done
+        work(one)
+    return 0
+
+
+def _broken(run: Run, error: Exception) -> RunLine:
+    return RunLine(run, run.id, "", 1, "unreadable", False, 0.0,
+                   reason=f"can't be shown: {type(error).__name__}; see {errors.log_path()}")
+
+
+def _line(digest: Digest) -> RunLine:
+    """What a digest says about its run; its figures are not known yet."""
+    state, run = digest.state, digest.run
+    job = jobs.read(run.path)
+    return RunLine(run, digest.name, digest.mode, digest.replicas, state.state, state.live,
+                   state.created, state.ended, state.reason, started=state.started,
+                   job=job is not None and job.doubt is None, preset=state.name, task=digest.task,
+                   tags=digest.notes.tags, note=digest.notes.note,
+                   warnings=tuple(one.message for one in state.warnings),
+                   seconds=state.took(time.time()), sweep=digest.sweep,
+                   settings=digest.settings, read=False)
+
+
+def _changed(run: Run) -> float:
+    with suppress(OSError):
+        return os.stat(run.path).st_mtime  # noqa: PTH116  a thousand of them
+    return 0.0
+
+
+# --- the figures of one run -------------------------------------------------------------------
+
+_MOST_RANKS = 16
+"""Ranks of a finished run whose files are read."""
+_PARTS = 10
+"""Pieces of the first rank's file for the curve, which is ten cells wide."""
+_MOST_VALUES = 200
+_POINTS = 256
+"""The most points of a live run's loss curve."""
+_BUDGET = 0.05
+"""Seconds that one reading of a live run may take."""
+
+
+class LiveRun:
+    """A live run, and what has been read of it."""
+
+    def __init__(self, run: Run) -> None:
+        self._follower = Follower(run)
+        self._history = Series(_POINTS)
+        self._values: dict[str, Extent] = {}
+        """Of the first rank, which has all that is recorded once."""
+        self._plan: LaunchPlan | None = None
+        self._odd = next(iter(run.odd()), None)
+
+    def read(self, line: RunLine, here: bool) -> RunLine:
+        """`line` with what is known now. `here`: whether its processes are this machine's."""
+        if self._plan is None:
+            self._plan = line.run.plan()
+        plan, follower = self._plan, self._follower
+        for rank, told in follower.poll(budget=_BUDGET):
+            if rank == min(follower.ranks):
+                if isinstance(told, Eval | Metric):
+                    _extend(self._values, told)
+                for step in [told] if isinstance(told, Step) else () \
+                        if isinstance(told, Event) else told.steps:
+                    if step.loss is not None:
+                        self._history.add(step.step, step.loss)
+        now = follower.progress()
+        node = plan.node_rank if plan is not None else 0
+        pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
+                     if view.pid is not None and view.node in (None, node)
+                     and not (plan is not None and plan.on_hosts))
+        line = replace(line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids,
+                       history=_means(self._history), read=True, odd=self._odd,
+                       values=self._values | _losses(now.loss),
+                       devices=_devices(plan) if here else ())
+        if follower.behind:
+            return line
+        if line.state == "running" and (still := hangs.find_hang(
+                follower.ranks.values(), time.time(), unheard=follower.state.unheard)) \
+                and not still.works:
+            unheard = disk_room.silence(line.run.path) if still.silent else None
+            return replace(line, still=unheard or still.text)
+        return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
+                       seconds_left=now.seconds_left)
+
+
+def with_end(line: RunLine, digest: Digest) -> RunLine:
+    """The line of a run that has ended, with its last figures and the shape of its loss curve."""
+    view = RunView()
+    curve: list[tuple[int, float]] = []
+    values: dict[str, Extent] = {}
+    ranks = sorted(ranks_with_files(line.run.path))[:_MOST_RANKS]
+    view.add(ranks)
+    for rank in ranks:
+        first = rank == ranks[0]
+        for event in sample(line.run.events(rank), Start, Schedule, Step, Training, Eval, Metric,
+                            parts=_PARTS if first else 1):
+            view.fold(rank, event)
+            if first and isinstance(event, Eval | Metric):
+                _extend(values, event)
+            if first and isinstance(event, Step) and event.loss is not None:
+                curve.append((event.step, event.loss))
+    end = view.progress()
+    # The start of a long file is out of date if a resume has asked for more steps.
+    total = _planned(digest, view.ranks.values()) or end.total_steps
+    best = figures.of(line.run.path).values.get(LOSS) if line.sweep is not None else None
+    last = {name: Extent(None, None, one.last) for name, one in values.items()}
+    return replace(line, step=end.step, total=total, loss=end.loss, read=True,
+                   values=last | _losses(end.loss),
+                   best=best.least if best is not None else None,
+                   history=_evenly(curve), samples_per_s=end.samples_per_s,
+                   steps_per_s=end.steps_per_s, odd=next(iter(line.run.odd()), None))
+
+
+def _evenly(curve: list[tuple[int, float]], points: int = 2 * _PARTS) -> tuple[float, ...]:
+    """Means of a curve at evenly spaced steps; where a piece of the file was left out, the mean
+    before it, and before the first the first: an event may be about many steps."""
+    if not curve:
+        return ()
+    last = max(step for step, _ in curve)
+    parts: list[list[float]] = [[] for _ in range(points)]
+    for step, loss in curve:
+        parts[min(step * points // max(last, 1), points - 1)].append(loss)
+    out = [curve[0][1]]
+    for part in parts:
+        out.append(sum(part) / len(part) if part else out[-1])
+    return tuple(out[1:])
+
+
+def _means(curve: Series) -> tuple[float, ...]:
+    """Of its buckets that have any value; NaN for one that has no finite one."""
+    return tuple(total / count if count else math.nan for total, count, bad in
+                 zip(curve.total, curve.count, curve.bad, strict=True) if count or bad)
+
+
+def _losses(last: float | None) -> dict[str, Extent]:
+    """The loss as a value of which only the last is known."""
+    return {} if last is None else {LOSS: Extent(None, None, last)}
+
+
+def _extend(values: dict[str, Extent], event: Eval | Metric) -> None:
+    for name, value in event.values.items():
+        full = (EVAL if isinstance(event, Eval) else "") + name
+        before = values.get(full)
+        if value is None or (before is None and len(values) >= _MOST_VALUES):
+            continue
+        known = [one for one in (value, *((before.least, before.greatest) if before else ()))
+                 if one is not None and math.isfinite(one)]
+        values[full] = Extent(min(known, default=None), max(known, default=None), value)
+
+
+def _planned(digest: Digest, views: Iterable[RankView]) -> int | None:
+    """The number of steps that the last attempt was to reach; None if that is unknown."""
+    if digest.steps is not None:
+        return digest.steps
+    each = next((v.steps_per_epoch for v in views if v.steps_per_epoch), None)
+    return each * digest.epochs if each and digest.epochs else None
+
+
+def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:
+    """(key, rank) of all devices that the ranks use, here and on hosts: see `row_keys`."""
+    return tuple((row_keys.of(r.host, d.id), r.rank)
+                 for r in (plan.ranks if plan is not None else ()) for d in r.devices)

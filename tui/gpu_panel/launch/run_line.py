@@ -1,0 +1,485 @@
+"""The runs in the list: what is known of one, the columns that show it, and its row of text; a
+sweep as one row. Pure.
+
+The columns are those of `COLUMNS`, and any that `report.columns` knows: keys of the spec, and
+recorded values.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+from gpu_engine.common.clean import clean
+from gpu_engine.report import columns as by_name
+from gpu_engine.runs.query import Asked
+from gpu_engine.spec import modes
+from gpu_panel.charts.sparkline import sparkline
+from gpu_panel.common import units
+from gpu_panel.common.rows import Line, Part, Row, cells, fit
+from gpu_panel.run.text.states import glyph, tone
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+    from gpu_engine.runs.state import StateName
+    from gpu_engine.runs.sweep import Member
+    from gpu_engine.sweep.track import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """What the list knows about one run."""
+
+    run: Run
+    name: str
+    """The name that a person gave it, else the one that it was started with."""
+    mode: str
+    world: int
+    state: str
+    live: bool
+    created: float
+    ended: float | None = None
+    reason: str | None = None
+    step: int | None = None
+    total: int | None = None
+    loss: float | None = None
+    history: tuple[float, ...] = ()
+    samples_per_s: float | None = None
+    """Of a run that has ended: over its last steps."""
+    steps_per_s: float | None = None
+    seconds_left: float | None = None
+    started: float | None = None
+    devices: tuple[tuple[str, int], ...] = ()
+    """(key of the device's row, rank) of a live run."""
+    pids: tuple[tuple[int, int], ...] = ()
+    """(pid, rank) of a live run's ranks on this machine."""
+    still: str | None = None
+    waits: bool = False
+    """Whether it is in this machine's queue; then its reason says what it waits for."""
+    job: bool = False
+    """Whether it is a job of Slurm that can be asked about: its reason is no bad news."""
+    warnings: tuple[str, ...] = ()
+    odd: str | None = None
+    preset: str = ""
+    task: str = ""
+    """The task's class as module:Class, or the command."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    seconds: float | None = None
+    sweep: Member | None = None
+    best: float | None = None
+    """Of a member of a sweep that has ended: its best loss."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The keys of its spec, and their values as text."""
+    values: Mapping[str, Extent] = field(default_factory=dict)
+    """How far each value that it has recorded has gone: only the last is known, unless a column
+    needs more or it is live."""
+    read: bool = True
+    """Whether its events have been read; before, its figures are not known."""
+
+    id: str = field(init=False, compare=False)
+    """The run's id. Kept, as it is asked for thousands of times a second among a thousand runs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", self.run.id)
+
+    @property
+    def asked(self) -> Asked:
+        """What it can be found by."""
+        return Asked.of(id=self.id, name=self.name, preset=self.preset, task=self.task,
+                        mode=self.mode, state=self.state, tags=self.tags, note=self.note,
+                        settings=self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """A run, a sweep, or the marked runs."""
+
+    lines: tuple[RunLine, ...]
+    sweep: str | None = None
+    """Its id; None: these runs are of none, or stand for themselves."""
+
+    @property
+    def key(self) -> object:
+        """The same for the same runs, whatever has become of them."""
+        return self.sweep or frozenset(line.run.path for line in self.lines)
+
+
+# --- columns ----------------------------------------------------------------------------------
+
+_STATES: tuple[StateName, ...] = ("running", "starting", "stopping", "queued", "failed", "lost",
+                                  "unreadable", "stopped", "completed")
+"""In this order runs are sorted by their state: first what needs somebody."""
+_WAITS = "…"
+"""Stands for a figure that is still being read."""
+
+_HEAD = 16
+"""Cells of the head of a column that stands for a key or a recorded value."""
+
+Value = float | str | by_name.Order
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    cell: Callable[[RunLine, int], str]
+    """A run's text in so many cells."""
+    order: Callable[[RunLine], Value | None] | None = None
+    head: str = ""
+    """If that is not its name."""
+    falls: bool = False
+    """Whether the greatest comes first, unless the order is turned round."""
+    width: int = 0
+    """In cells; 0: as wide as its longest text, up to `most`."""
+    most: int = 0
+    right: bool = False
+    tone: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.head or self.name
+
+    def part(self, line: RunLine, width: int) -> Part:
+        """A run's cell of exactly `width` cells."""
+        text = self.cell(line, width)
+        style = self.tone
+        if self.name == "state":
+            style = "warn" if line.state == "completed" and line.warnings else tone(line.state)
+        if self.right and (gap := width - cells(text)) > 0:
+            return " " * gap + text, style
+        return fit(text, width), style
+
+
+def mode_text(line: RunLine) -> str:
+    """ "DDP×4"; "" if its plan can't be read."""
+    mode = modes.find(line.mode)
+    name = mode.short if mode else clean(line.mode, 12)
+    return name + (f"×{line.world}" if line.world > 1 else "")
+
+
+def _steps(line: RunLine, width: int) -> str:
+    """How far a run has got: "1,240 of 5,862" or "21 %"; where its end is not known, as that of a
+    person's own command: "1,240" or "1.2k"."""
+    if line.step is None:
+        return "" if line.read else _WAITS
+    if width < 10:
+        if line.total:
+            return units.share(line.step / line.total)
+        text = units.count(line.step)
+        return text if len(text) <= width else units.short(line.step)
+    total = f"{line.total:,}" if line.total else ""
+    text = f"{line.step:,}" + (f" of {total}" if total else "")
+    return text if len(text) <= width else f"{line.step:,}/{total}"
+
+
+def _finite(value: float | None) -> float | None:
+    """None for a value that can't be put in an order."""
+    return value if value is not None and value - value == 0 else None
+
+
+def _text(name: str, of: Callable[[RunLine], str], most: int, tone: str = "") -> Column:
+    """A column of words, which sort as such."""
+    return Column(name, lambda r, w: clean(of(r)), lambda r: of(r).lower() or None, most=most,
+                  tone=tone)
+
+
+COLUMNS: dict[str, Column] = {c.name: c for c in (
+    Column("state", lambda r, w: f"{glyph(r.state)} {r.state}" if w > 2 else glyph(r.state),
+           lambda r: _STATES.index(r.state) if r.state in _STATES else len(_STATES), width=12),
+    _text("run", lambda r: r.id, 24, "strong"),
+    _text("name", lambda r: r.name, 22),
+    _text("preset", lambda r: r.preset, 22),
+    _text("task", lambda r: r.task.rpartition(":")[2] if " " not in r.task else r.task, 30),
+    _text("mode", mode_text, 14, "dim"),
+    _text("tags", lambda r: " ".join(r.tags), 20, "accent"),
+    Column("step", _steps, lambda r: r.step, falls=True, width=20, right=True),
+    Column("loss", lambda r, w: units.loss(r.loss) if r.loss is not None else
+           _WAITS * (not r.read), lambda r: _finite(r.loss), width=8, right=True),
+    Column("curve", lambda r, w: sparkline(r.history, w), width=10, tone="accent"),
+    Column("speed", lambda r, w: "" if r.samples_per_s is None and r.steps_per_s is None else
+           units.pace_cell(r.samples_per_s, r.steps_per_s), lambda r: _finite(r.samples_per_s),
+           "examples/s", falls=True, width=12, right=True),
+    Column("time", lambda r, w: units.clock(r.seconds) if r.seconds is not None else "",
+           lambda r: r.seconds, "took", falls=True, width=10, right=True),
+    Column("begun", lambda r, w: units.ago(time.time() - r.created) if r.created else "",
+           lambda r: r.created, falls=True, width=12),
+    _text("note", lambda r: r.note.partition("\n")[0], 40, "dim"),
+)}
+
+
+@cache
+def find(name: str) -> Column | None:
+    """The column of this name; None: there can be none."""
+    if name in COLUMNS or not by_name.known(name):
+        return COLUMNS.get(name)
+
+    def cell(line: RunLine, width: int) -> str:
+        text = by_name.text(name, line.settings, line.values)
+        return text if text or line.read or not recorded else _WAITS
+
+    recorded = by_name.is_recorded(name)
+    return Column(name, cell, lambda r: by_name.order(name, r.settings, r.values),
+                  fit(by_name.head(name), _HEAD).rstrip(), falls=by_name.greatest_first(name),
+                  most=by_name.WIDEST, right=recorded)
+
+
+def these(names: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of these names, without those that can't be."""
+    return tuple(found for name in names if (found := find(name)) is not None)
+
+
+DEFAULT = ("state", "run", "name", "mode", "tags", "step", "loss", "curve", "speed", "time")
+
+_OTHERS = "*"
+"""Stands for every column that is none of `COLUMNS`, the last one first."""
+_SHRINK = (("begun", 0), ("curve", 8), ("note", 20), ("task", 14), ("step", 14), ("speed", 0),
+           ("curve", 0), ("tags", 8), ("note", 0), ("task", 0), ("step", 5), ("time", 0),
+           ("name", 14), ("preset", 0), (_OTHERS, 8), ("tags", 0), ("state", 2), ("name", 10),
+           ("mode", 0), (_OTHERS, 0), ("step", 0), ("loss", 0))
+"""How the columns get narrower or go, the least important first, until all fit."""
+GAP = MARK_WIDTH = 2
+_END = 14
+"""The cells that are kept for how a run ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that are shown and their widths in cells."""
+
+    columns: tuple[tuple[Column, int], ...]
+    marks: bool
+    room: int
+    """The cells that are left for how a run ended."""
+
+    def at(self, x: int) -> Column | None:
+        """The column at this cell of a line."""
+        left = MARK_WIDTH if self.marks else 0
+        for column, width in self.columns:
+            if left <= x < left + width:
+                return column
+            left += width + GAP
+        return None
+
+
+def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT, *,
+           marks: bool = False) -> Layout:
+    """The columns `chosen` as they fit into `width` cells. One that would be empty is left out."""
+    known = {column.name: column for column in these(chosen)}
+    sizes: dict[str, int] = {}
+    for name, column in known.items():
+        size = column.width or min(column.most, _longest(column, lines))
+        if size:
+            sizes[name] = max(size, len(column.title) + 1)
+    room = width - _END - (MARK_WIDTH if marks else 0)
+    others = [name for name in reversed(known) if name not in COLUMNS]
+    for name, size in ((name, size) for shrunk, size in _SHRINK
+                       for name in (others if shrunk == _OTHERS else (shrunk,))):
+        if sum(size + GAP for size in sizes.values()) <= room:
+            break
+        if name in sizes:
+            sizes[name] = min(sizes[name], size)
+            if not size:
+                del sizes[name]
+    found = tuple((known[name], size) for name, size in sizes.items())
+    return Layout(found, marks, room + _END - sum(size + GAP for size in sizes.values()))
+
+
+def _longest(column: Column, lines: Collection[RunLine]) -> int:
+    if column.name == "run":
+        return max((len(line.id) for line in lines), default=0)
+    # Most of a thousand runs have the same few names.
+    lines = lines if column.name not in COLUMNS else {
+        (line.name, line.preset, line.task, line.tags, line.note, line.mode, line.world): line
+        for line in lines}.values()
+    return max((cells(column.cell(line, 99)) for line in lines), default=0)
+
+
+def in_order(lines: Sequence[RunLine], by: str | None, turned: bool) -> list[RunLine]:
+    """The runs sorted by a column, those without a value last; by None as they are: live ones
+    first, then the newest. `turned`: the other way round."""
+    column = find(by) if by is not None else None
+    if column is None or (order := column.order) is None:
+        return list(reversed(lines)) if turned else list(lines)
+    known = [(value, line) for line in lines if (value := order(line)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=column.falls is not turned)  # type: ignore[arg-type, return-value]
+    there = {line.id for _, line in known}
+    return [*(line for _, line in known), *(line for line in lines if line.id not in there)]
+
+
+# --- a run as a row ----------------------------------------------------------------------------
+
+MARK = "▣"
+_BELOW = "  └ "
+
+
+class RunText:
+    """A line of text that is made when it is first drawn: of a thousand runs only a screenful
+    is."""
+
+    def __init__(self, line: RunLine, layout: Layout, marked: bool, below: bool) -> None:
+        """As of `run_line`."""
+        self._of = line, layout, marked, below
+
+    @cached_property
+    def _parts(self) -> Line:
+        return run_line(*self._of)
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._parts)
+
+
+def run_row(line: RunLine, layout: Layout, marked: bool = False) -> Row:
+    """The row of a run: one line, and a second one if there is no room for why it failed, waits or
+    stands still."""
+    words = remarks(line)
+    long = bool(words) and _length(joined([*words, *_ago(line)])) > layout.room
+    first = RunText(line, layout, marked, long)
+    return Row(line.id, (first, ((_BELOW, "dim"), *joined(words))) if long else (first,))
+
+
+def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = False) -> Line:
+    """A run on one line. `below`: what is said of it stands in a line of its own."""
+    parts: list[Part] = [(MARK + " " if marked else "  ", "accent")] if layout.marks else []
+    for column, width in layout.columns:
+        text, style = column.part(line, width)
+        parts.append((text + " " * GAP, style))
+    words = [] if below else remarks(line)
+    if line.live and not words and line.seconds_left is not None:
+        words = [(f"{units.clock(line.seconds_left)} left", "")]
+    return (*parts, *joined([*words, *_ago(line)]))
+
+
+def head_line(layout: Layout, by: str | None, turned: bool) -> Line:
+    """The heads of the columns; the one that the runs are sorted by has an arrow."""
+    text = "  " if layout.marks else ""
+    for column, width in layout.columns:
+        down = column.falls is not turned
+        head = column.title + (("▼" if down else "▲") if column.name == by else "")
+        text += (head.rjust(width) if column.right else head.ljust(width))[:width] + " " * GAP
+    return ((text, "dim"),)
+
+
+def remarks(line: RunLine) -> list[Part]:
+    """What a person should know about a run: why it failed, waits or stands still, what is wrong
+    with its folder."""
+    parts: list[Part] = []
+    if line.reason:
+        waits = line.job or line.waits
+        bad = line.state in ("failed", "lost") or (line.live and not waits)
+        style = "warn" if line.state == "unreadable" else "bad" if bad else "dim"
+        if bad or line.live or line.state == "unreadable" or line.step is None:
+            parts.append((clean(line.reason), style))
+    elif line.live and line.still:
+        parts.append((f"! {clean(line.still)}", "warn"))
+    if line.live or line.state == "completed":
+        more = f" (and {len(line.warnings) - 1} more)" if len(line.warnings) > 1 else ""
+        parts += [(f"! {clean(first)}{more}", "warn") for first in line.warnings[:1]]
+    if line.odd and line.state != "unreadable" and line.odd != line.reason:
+        parts.append((clean(line.odd), "warn"))
+    return parts
+
+
+def _ago(line: RunLine) -> list[Part]:
+    if line.live or not line.ended:
+        return []
+    return [(units.ago(time.time() - line.ended), "dim")]
+
+
+def joined(parts: Sequence[Part]) -> Line:
+    out: list[Part] = []
+    for part in parts:
+        out += [(" · ", "dim"), part] if out else [part]
+    return tuple(out)
+
+
+def _length(line: Line) -> int:
+    return sum(cells(text) for text, _ in line)
+
+
+def text_row(text: str) -> Row:
+    """A row of text that the cursor skips."""
+    return Row("", (((text, "dim"),),))
+
+
+# --- a sweep as a row --------------------------------------------------------------------------
+
+_LONGEST = 22
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLine:
+    """A sweep in the list."""
+
+    id: str
+    first: Member
+    """One of its members' places, for what is the same in all of them."""
+    members: tuple[RunLine, ...]
+    unfolded: bool
+
+    @property
+    def to_stop(self) -> list[RunLine]:
+        """Its runs in the order in which they are stopped: first those that wait, the last of the
+        line before the others, so that none starts on a device that another has just left."""
+        waits = [line for line in self.members if line.state == "queued"]
+        return [*reversed(waits), *(line for line in self.members if line.state != "queued")]
+
+
+def fold(lines: Sequence[RunLine], unfolded: Collection[str]) -> list[RunLine | SweepLine]:
+    """The list with each sweep in place of its first run; the runs of those in `unfolded`, ids,
+    follow it, in the order of the grid."""
+    groups: dict[str, list[RunLine]] = {}
+    for line in lines:
+        if line.sweep is not None:
+            groups.setdefault(line.sweep.sweep, []).append(line)
+    out: list[RunLine | SweepLine] = []
+    for line in lines:
+        place = line.sweep
+        if place is None:
+            out.append(line)
+        elif (found := groups.pop(place.sweep, None)) is not None:
+            is_open = place.sweep in unfolded
+            out.append(SweepLine(place.sweep, place, tuple(found), is_open))
+            if is_open:
+                out += sorted(found, key=lambda one: one.sweep.index if one.sweep else 0)
+    return out
+
+
+def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool) -> Row:
+    """The row of a sweep. `matching`: whether only the runs that match a filter are listed."""
+    parts: list[Part] = []
+    if layout.marks:
+        every = all(one.id in marked for one in line.members)
+        parts.append((MARK + " " if every else "  ", "accent"))
+    sign = "▾" if line.unfolded else "▸"
+    head = f"{sign} sweep"
+    if layout.columns and layout.columns[0][0].name == "state":
+        head = fit(head, layout.columns[0][1])
+    parts += [(head + " " * GAP, "accent"), (line.id + " ", "strong"),
+              (clean(line.first.name, _LONGEST) + " " * GAP, "")]
+    # How far it is: "12 of 16 done · 1 failed · best 0.412 (lr=3e-4)".
+    counts = Counter(one.state for one in line.members)
+    bad = counts["failed"] + counts["lost"]
+    running = sum(counts[state] for state in ("running", "starting", "stopping"))
+    if matching and len(line.members) < line.first.of:
+        said: list[Part] = [(f"{len(line.members)} of its {line.first.of} runs match", "")]
+    else:
+        said = [(f"{counts['completed']} of {line.first.of} done", "")]
+    said += [(f"{running} running", "accent")] if running else []
+    said += [(f"{counts['queued']} waiting", "dim")] if counts["queued"] else []
+    said += [(f"{bad} failed", "bad")] if bad else []
+    said += [(f"{counts['stopped']} stopped", "dim")] if counts["stopped"] else []
+    done = [one for one in line.members if one.best is not None and one.state == "completed"]
+    if done:
+        best = min(done, key=lambda one: one.best or 0.0)
+        said += [(f"best {units.loss(best.best)}", "good")]
+        if best.sweep is not None and best.sweep.values:
+            from gpu_engine.sweep.table import short  # only where there are sweeps
+
+            keys = short(list(best.sweep.values))
+            values = zip(keys, best.sweep.values.values(), strict=True)
+            said += [(" ".join(f"{k}={clean(v, 16)}" for k, v in values), "dim")]
+    return Row(line.id, ((*parts, *joined(said)),))

@@ -1,0 +1,687 @@
+"""The runs pane: the list of runs, read in the background, filtered and sorted; and what can be
+done with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events, work
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widgets import Input
+
+from gpu_engine.common.clean import clean
+from gpu_engine.report import columns as by_name
+from gpu_engine.runs import query
+from gpu_panel import keys, readonly, themed
+from gpu_panel.commands import same
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.dialogs import AskLine
+from gpu_panel.common.errors import guard, guarded
+from gpu_panel.common.panes import Pane
+from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.launch import run_line
+from gpu_panel.launch.run_line import (
+    COLUMNS,
+    DEFAULT,
+    MARK_WIDTH,
+    Layout,
+    Pointed,
+    SweepLine,
+    find,
+    in_order,
+    layout,
+    these,
+)
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+    from gpu_panel.commands.own import Values
+    from gpu_panel.launch.preview import Stores
+    from gpu_panel.launch.run_feed import RunsFeed
+    from gpu_panel.launch.run_line import RunLine
+
+READ_ON = 0.1
+"""Seconds before the next reading while there are runs that have not been read."""
+
+
+class FilterInput(Input):
+    """The words that runs must match, in a line below the list. It is shown only while it has the
+    focus."""
+
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("filter"))
+    DEFAULT_CSS = """
+    FilterInput { border: none; height: 1; padding: 0 1; }
+    """
+
+    def __init__(self, runs: RunsPane) -> None:
+        self._runs = runs
+        super().__init__(id="runs-filter", compact=True,
+                         placeholder="text, or state:failed tag:lr train.lr=0.1 name: preset: "
+                                     "task: mode: note: id: · -word leaves out")
+
+    def action_keep(self) -> None:
+        """Back to the list, which stays filtered."""
+        self._runs.focus()
+
+    def action_leave(self) -> None:
+        """Back to the list of all runs."""
+        self.value = ""
+        self._runs.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._runs.show_matches(event.value)
+
+    def on_blur(self, event: events.Blur) -> None:
+        self.display = False
+
+
+_ASK_SLURM = 3.0
+"""Seconds between two checks whether there are jobs of Slurm, and whether it is time to ask."""
+_DOES = {"stop": "stopped", "resume": "resumed", "remove": "removed", "again": "loaded",
+         "note": "named", "tags": "tagged", "move": "moved", "open": "opened"}
+_OF_ONE = ("resume", "again", "note", "move")
+
+
+class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+    """One run a row: live ones on top, then the queue, then the newest; or sorted by a column. Some
+    are marked."""
+
+    NAME = "runs"
+    TITLE = "Runs"
+    CALLED = "the runs"
+    KEYS = keys.of("runs", "filter")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("runs"))
+    CHANGES: ClassVar[frozenset[str]] = frozenset({
+        "stop", "resume", "remove", "prune", "move", "note", "tags", "export"})
+    HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
+the run under the cursor, live or finished; enter shows it on a whole screen. s asks it to
+save and end; u resumes a run that has ended; e loads a run's settings into the
+form. x removes a finished run with its checkpoints for good, X all but the newest; both ask.
+
+Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]
+move one forward and back, { and } to the front and to the end; s removes it.
+
+The runs of a sweep are one line: enter opens its table, → and ← show and hide its runs here.
+
+/ looks for runs: each word is text that a run must have anywhere, or FIELD:TEXT with one of id,
+name, preset, task, mode, tag, state and note, as in state:failed tag:lr; -WORD leaves out what
+matches. o sorts by the next column, O reverses the order, C chooses the columns; a click on a
+column's head sorts by it. n gives a run a name and a note, t tags.
+
+m marks runs. Then s, x and t are for all marked runs, after one question that names them, and c
+compares them. Esc clears the marks, then the filter."""
+
+    @dataclass
+    class Read(Message):
+        runs: tuple[RunLine, ...]
+
+    @dataclass
+    class Points(Message):
+        """The cursor points at something else, or what it points at has changed."""
+
+        at: Pointed | None
+
+    @dataclass
+    class Again(Message):
+        run: Run
+
+    def __init__(self, stores: Stores) -> None:
+        """`stores`: what has been read of runs, for the screens that are opened here."""
+        super().__init__(id=self.NAME)
+        self._stores = stores
+        self._asking = False
+        self._moves = asyncio.Lock()
+        """Held while a run is moved in the queue, so that moves follow each other."""
+        self.lines: tuple[RunLine, ...] | None = None
+        """The runs as they were read last; None before the first time."""
+        self.live = self.waiting = 0
+        """How many runs are live, apart from those that wait in the queue; and how many those are.
+        """
+        self.marked: set[str] = set()
+        self.wanted = query.parse("")
+        self.columns: tuple[str, ...] = DEFAULT
+        self.order: str | None = None
+        """The column that the runs are sorted by; None: live ones first, then the queue, then the
+        newest."""
+        self.turned = False
+        self._choices_read = False
+        self._shown: list[RunLine] = []
+        """The runs that match, sorted."""
+        self._entries: list[RunLine | SweepLine] = []
+        """The same with each sweep as one line, as they are drawn."""
+        self.unfolded: set[str] = set()
+        self._feed: RunsFeed | None = None
+        self._field: FilterInput | None = None
+        self._reading = False
+        self._skipped = False
+        self._unread = 0
+        self._layout: Layout | None = None
+        self._footer_for: object = None
+        self._pointed: Pointed | None = None
+        self._new: str | None = None
+        self.entitle("Runs")
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Read what is new on disk, unless that is still being done. If no run is live, do so at
+        every second call only."""
+        self._skipped = self.lines is not None and not self.live and not self._skipped
+        if not self._reading and not self._skipped:
+            self._reading = True
+            self._read()
+
+    def poll_now(self) -> None:
+        """Read what is new now, as something is known to have changed."""
+        self._skipped = True
+        self.poll()
+
+    @work(exit_on_error=False, group="runs")
+    async def _read(self) -> None:
+        top = round(self.scroll_y)
+        in_sight = tuple(line.id for entry in self._entries[top:top + self.size.height] for line in
+                         (entry.members if isinstance(entry, SweepLine) else (entry,)))
+        values = any(map(by_name.is_recorded, self.columns))
+
+        def refreshed() -> tuple[RunsFeed, tuple[list[RunLine], int]]:
+            from gpu_panel.launch.run_feed import RunsFeed  # after the first frame
+
+            feed = self._feed or RunsFeed()
+            feed.first, feed.values = in_sight, values
+            return feed, feed.refresh()
+
+        try:
+            with guard(self.app):
+                feed, (found, unread) = await in_thread(refreshed)
+                self._feed, news, feed.news = feed, feed.news, None
+                if self.is_mounted:
+                    if news is not None:
+                        self.notify(news, markup=False)
+                    self.show(found, unread)
+                    if unread:
+                        self.set_timer(READ_ON, lambda: self.screen.is_active and self.poll_now())
+        finally:
+            self._reading = False
+
+    def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
+        """Show these runs. `unread`: the number of those that are not read yet."""
+        self.lines, self._unread = tuple(found), unread
+        self.waiting = sum(line.waits for line in found)
+        self.live = sum(line.live for line in found) - self.waiting
+        if self.marked:
+            self.marked &= {line.id for line in found}
+        if not self._choices_read:
+            self._read_choices()
+        self._arrange()
+        self.post_message(self.Read(self.lines))
+
+    def _arrange(self) -> None:
+        found = self.lines or ()
+        if self.wanted:
+            found = [line for line in found if self.wanted.matches(line.asked)]
+        self._shown = in_order(found, self.order, self.turned)
+        self._entries = run_line.fold(self._shown, self.unfolded)
+        self._entitle()
+        self.repaint()
+        if self._new is not None:
+            self._go_to(self._new)
+
+    def repaint(self) -> None:
+        """Also called when the pane gets its first width, as a tab that was behind: only then there
+        are rows, and one under the cursor."""
+        super().repaint()
+        self._refresh_footer()
+
+    def go_to(self, run: str) -> None:
+        """Put the cursor on a run that has just been started, once it is listed; of a sweep, on the
+        line that stands for it."""
+        self._new = run
+        self.poll_now()
+
+    def _go_to(self, run: str) -> None:
+        key = next((entry.id for entry in self._entries if entry.id == run or (
+            isinstance(entry, SweepLine) and any(one.id == run for one in entry.members))), None)
+        if key in self.keys:
+            self.cursor, self._new = self.keys.index(key), None
+
+    def _entitle(self) -> None:
+        every = self.lines or ()
+        earlier = len(every) - self.live - self.waiting
+        counts = [f"{self.live} running"] if self.live else []
+        counts += [f"{self.waiting:,} waiting"] if self.waiting else []
+        counts += [f"{earlier:,} earlier"] if earlier else []
+        if self.wanted:
+            counts = [f"{len(self._shown):,} of {len(every):,} match {self.wanted.text.strip()}"]
+        if self.marked:
+            hidden = len(self.marked - {line.id for line in self._shown})
+            counts += [f"{len(self.marked)} marked" + (f", {hidden} not shown" if hidden else "")]
+        if self.order is not None or self.turned:
+            counts += ["by " + "".join(c.title for c in these([self.order])) if self.order
+                       else "by age, oldest first"]
+        if self._unread:
+            counts += [f"reading {self._unread:,}"]
+        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""), self._keys_here())
+
+    def _keys_here(self) -> str:
+        """The keys for the run under the cursor that the footer does not show."""
+        if (sweep := self.sweep_at_cursor) is not None:
+            return f"{'← fold' if sweep.unfolded else '→ show its runs'} · m mark · x remove"
+        line = self.line_at_cursor
+        if line is not None and line.waits and not self.marked:
+            return "[ ] move in the queue · { first · } last"
+        return "/ filter · m mark · n name · x remove · e again" if self.lines else ""
+
+    # --- painting ------------------------------------------------------------------------------
+
+    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        if self.lines is None:
+            return None, [run_line.text_row("Looking for runs …")]
+        if not self.lines:
+            return None, [run_line.text_row("No runs yet. ctrl+l launches one.")]
+        self._layout = columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
+        rows = [run_line.sweep_row(entry, columns, self.marked, bool(self.wanted))
+                if isinstance(entry, SweepLine)
+                else run_line.run_row(entry, columns, entry.id in self.marked)
+                for entry in self._entries]
+        if not rows:
+            doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
+            rows.append(run_line.text_row(f"No run matches{doubt}. Esc shows all runs."))
+        return run_line.head_line(columns, self.order, self.turned), rows
+
+    # --- filter, order, columns ----------------------------------------------------------------
+
+    async def action_filter(self) -> None:
+        if self._field is None:
+            self._field = FilterInput(self)
+            await self.screen.mount(self._field, after=self)
+        self._field.value = self.wanted.text
+        self._field.display = True
+        self._field.focus()
+
+    def show_matches(self, text: str) -> None:
+        if text != self.wanted.text:
+            self.wanted = query.parse(text)
+            self._arrange()
+
+    def action_clear(self) -> None:
+        """Clear the marks; if there are none, the filter."""
+        if self.marked:
+            self.marked = set()
+        else:
+            self.wanted = query.parse("")
+        self._arrange()
+
+    def action_order(self) -> None:
+        shown = [c.name for c, _ in self._layout.columns if c.order] if self._layout else []
+        known = [None, *shown]
+        at = known.index(self.order) if self.order in known else -1
+        self._sort_by(known[(at + 1) % len(known)])
+
+    def action_best(self) -> None:
+        """Sort by the loss and go to the best run; if they are sorted so, as before."""
+        self.come_forward()
+        self.enter()
+        self._sort_by(None if self.order == "loss" and not self.turned else "loss")
+
+    def action_turn(self) -> None:
+        self._sort_by(self.order, not self.turned)
+
+    def header_clicked(self, x: int) -> None:
+        column = self._layout.at(x) if self._layout is not None else None
+        if column is not None and column.order is not None:
+            self._sort_by(column.name, column.name == self.order and not self.turned)
+
+    def _sort_by(self, name: str | None, turned: bool = False) -> None:
+        self.order, self.turned = name, turned
+        self._arrange()
+        self.scroll_to(y=0, animate=False)
+        self.cursor = 0
+        self._keep_choices()
+
+    @work(exit_on_error=False, group="run", exclusive=True)
+    async def action_columns(self) -> None:
+        every = self.lines or ()
+        more = by_name.names((line.settings for line in every), (line.values for line in every))
+        recorded = [clean(name) for name in more if by_name.is_recorded(name)]
+        typed = await self.app.push_screen_wait(AskLine(
+            "Columns of the runs", " ".join(self.columns), "Names, in the order in which they "
+            f"stand: {', '.join(COLUMNS)}, any key of the spec, and what runs have recorded"
+            + (f", such as {', '.join(recorded[:8])}" if recorded else "")
+            + f". Usual are {' '.join(DEFAULT)}.", longest=1000, does="accept",
+            wrong=lambda text: next((f"there is no column {name}" for name in text.split()
+                                     if find(name) is None), None)))
+        if typed is not None:
+            self._show_columns(typed.split())
+            if self.order not in self.columns:
+                self.order = None
+            self._arrange()
+            self._keep_choices()
+            self.poll_now()  # a value that is shown now may have to be read
+
+    def _show_columns(self, names: Iterable[str]) -> None:
+        known = tuple(c.name for c in these(list(dict.fromkeys(names))))
+        self.columns = known if "run" in known else ("run", *known)
+
+    def _read_choices(self) -> None:
+        self._choices_read = True
+        kept = themed.read().get("runs")
+        if isinstance(kept, dict):
+            names, order = kept.get("columns"), kept.get("order")
+            if isinstance(names, list):
+                self._show_columns(name for name in names if isinstance(name, str))
+            column = find(order) if isinstance(order, str) else None
+            if column is not None and column.order is not None:
+                self.order, self.turned = order, kept.get("turned") is True
+
+    @work(exit_on_error=False, group="choices", exclusive=True)
+    async def _keep_choices(self) -> None:
+        try:
+            await in_thread(lambda: themed.keep("runs", lambda: {
+                "columns": list(self.columns), "order": self.order, "turned": self.turned}))
+        except OSError as err:
+            self.notify(f"The columns can't be saved: {err}", severity="warning", markup=False)
+
+    # --- the cursor and the marks ----------------------------------------------------------------
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        super().watch_cursor(old, new)
+        self._refresh_footer()
+
+    @property
+    def pointed(self) -> Pointed | None:
+        """The marked runs; unless there are several, the sweep or the run under the cursor."""
+        if len(self.marked) > 1:
+            return Pointed(tuple(in_order(self.targets, self.order, self.turned)))
+        if (sweep := self.sweep_at_cursor) is not None:
+            return Pointed(sweep.members, sweep.id)
+        return Pointed((line,)) if (line := self.line_at_cursor) is not None else None
+
+    def _refresh_footer(self) -> None:
+        """Update the footer if other actions can be used than before, and tell what the cursor
+        points at."""
+        pointed = self.pointed
+        if pointed != self._pointed:
+            self._pointed = pointed
+            self.post_message(self.Points(pointed))
+        line = self.line_at_cursor
+        sweep = self.sweep_at_cursor
+        now = ((line.live, line.waits) if line is not None else sweep and sweep.unfolded,
+               len(self.marked) > 1,
+               bool(self.marked), any(one.live for one in self.targets), bool(self.wanted))
+        if now != self._footer_for:
+            self._footer_for = now
+            self._entitle()
+            self.refresh_bindings()
+
+    @property
+    def line_at_cursor(self) -> RunLine | None:
+        key = self.key_at_cursor
+        return next((line for line in self._shown if line.id == key), None)
+
+    @property
+    def sweep_at_cursor(self) -> SweepLine | None:
+        key = self.key_at_cursor
+        return next((one for one in self._entries if isinstance(one, SweepLine) and one.id == key),
+                    None)
+
+    @property
+    def targets(self) -> list[RunLine]:
+        """The marked runs, also those that the filter hides; if none is, the one under the
+        cursor, or all runs of the sweep there."""
+        if self.marked:
+            return [line for line in self.lines or () if line.id in self.marked]
+        if (sweep := self.sweep_at_cursor) is not None:
+            return sweep.to_stop
+        return [line] if (line := self.line_at_cursor) is not None else []
+
+    # --- what can be done with the runs --------------------------------------------------------
+
+    def on_mount(self) -> None:
+        self.set_interval(_ASK_SLURM, self._ask_slurm)
+
+    @work(exit_on_error=False, group="slurm")
+    async def _ask_slurm(self) -> None:
+        """Have the run folders say what Slurm says, without waiting for it elsewhere. Also while
+        another screen is shown, which reads those folders."""
+        if not self._asking and not readonly.on:
+            self._asking = True
+            try:
+                with guard(self.app):
+                    await in_thread(_ask_slurm)
+            finally:
+                self._asking = False
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Allow stop for a live run and resume for one that has ended, so that the footer shows
+        only one of them; for marked runs what can be done to several."""
+        line = self.line_at_cursor
+        if action == "clear":
+            return bool(self.marked or self.wanted)
+        if action == "compare":
+            return len(self.marked) > 1
+        if self.marked and action in ("stop", "resume", "remove"):
+            live = [one.live for one in self.targets]
+            return {"stop": any(live), "resume": False, "remove": not all(live)}[action]
+        sweep = self.sweep_at_cursor
+        if action == "fold":
+            return sweep is not None or (line is not None and line.sweep is not None)
+        if sweep is not None:
+            live = [one.live for one in sweep.members]
+            return {"stop": any(live), "remove": not all(live), "open": True, "mark": True,
+                    "tags": True}.get(action, action not in _OF_ONE)
+        if line is not None and line.state == "unreadable" \
+                and action in ("resume", "remove", "again"):
+            return None
+        if action == "resume":
+            return line is not None and not line.live
+        if action == "stop" and line is not None:
+            return line.live
+        if action in ("stop", "open", "remove", "again", "mark", "note", "tags"):
+            return None if line is None or (action == "remove" and line.live) else True
+        return True
+
+    def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        line, does = self.line_at_cursor, _DOES.get(action)
+        if action == "compare":
+            return "Mark two runs or more with m, to compare them"
+        if does is None:
+            return ""
+        if self.sweep_at_cursor is not None and action in _OF_ONE:
+            return f"Only a single run can be {does}: → shows those of this sweep"
+        if self.marked and action == "resume":
+            return "Only a single run can be resumed: esc clears the marks"
+        if self.marked or line is None:
+            return f"None of these runs can be {does}" if self.marked else "No run selected"
+        if line.live:
+            return f"Run {line.id} can't be {does}: it is {line.state}; s stops it"
+        return f"Run {line.id} can't be {does}: it is {line.state}"
+
+    def action_mark(self) -> None:
+        """Mark the run under the cursor, or all runs of the sweep, or take the marks away; and go
+        to the next."""
+        if (key := self.key_at_cursor) is not None:
+            self._mark(key)
+            self.action_cursor_down()
+
+    def _mark(self, key: str) -> None:
+        """Mark the run of this row, or all runs of the sweep; if they are, take the marks away."""
+        ids = next(({one.id for one in entry.members} for entry in self._entries
+                    if isinstance(entry, SweepLine) and entry.id == key), {key})
+        self.marked = self.marked - ids if ids <= self.marked else self.marked | ids
+        self._arrange()
+
+    def action_mark_all(self) -> None:
+        shown = {line.id for line in self._shown}
+        self.marked = self.marked - shown if shown <= self.marked else self.marked | shown
+        self._arrange()
+
+    def action_compare(self) -> None:
+        from gpu_panel.compare.screen import CompareScreen
+        from gpu_panel.compare.store import MOST
+
+        if len(self.marked) > MOST:
+            self.notify(f"At most {MOST} runs are compared; {len(self.marked)} are marked",
+                        severity="warning", markup=False)
+            return
+        chosen = in_order(self.targets, self.order, self.turned)
+        runs = [line.run for line in chosen]
+        self.app.push_screen(CompareScreen(runs, self._stores.compared(runs)))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click opens a run; with ctrl, or on the column of marks, it marks it."""
+        offset = event.get_content_offset(self)
+        if offset is None or offset.y == 0:
+            return
+        on_mark = bool(self.marked) and offset.x < MARK_WIDTH
+        if (event.ctrl or on_mark) and (key := self.key_at(offset.y)) is not None:
+            event.prevent_default()  # of Rows: it would open the run
+            self._mark(key)
+
+    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+        event.stop()
+        self.action_open()
+
+    def action_open(self) -> None:
+        if (sweep := self.sweep_at_cursor) is not None:
+            from gpu_panel.sweep.screen import SweepScreen
+
+            self.app.push_screen(SweepScreen(sweep.id, self._stores.sweep(sweep.id)))
+        elif (line := self.line_at_cursor) is not None:
+            self.open(line.run)
+
+    def action_fold(self, open_it: bool) -> None:
+        """Show the runs of the sweep under the cursor in the list, or as one line."""
+        sweep, line = self.sweep_at_cursor, self.line_at_cursor
+        name = sweep.id if sweep is not None else line.sweep.sweep if line and line.sweep else None
+        if name is None:
+            return
+        (self.unfolded.add if open_it else self.unfolded.discard)(name)
+        self._arrange()
+        if not open_it and name in self.keys:
+            self.cursor = self.keys.index(name)
+
+    def open(self, run: Run) -> None:
+        from gpu_panel.run.screen import RunScreen
+
+        self.app.push_screen(RunScreen(run, store=self._stores.run(run),
+                                       again=lambda: self.post_message(self.Again(run))))
+
+    def placeholders(self) -> Values:
+        """For the person's own commands. Blocks."""
+        from gpu_panel.commands.own import of_run
+
+        line = self.line_at_cursor
+        return of_run(line.run) if line is not None else {}
+
+    def action_again(self) -> None:
+        if (line := self.line_at_cursor) is not None:
+            self.post_message(self.Again(line.run))
+
+    @guarded("export")
+    async def action_export(self) -> None:
+        """Write a report of the marked runs, or of the one under the cursor, or their figures."""
+        from gpu_panel.export.exporting import export
+
+        if targets := self.targets:
+            await export(self.app, [line.id for line in targets])
+
+    @guarded("run", exclusive=True)
+    async def action_note(self) -> None:
+        from gpu_engine.runs import notes
+        from gpu_panel.launch import run_actions
+
+        if (line := self.line_at_cursor) is None:
+            return
+        await in_thread(lambda: notes.require_readable(line.run.path))
+        known = await in_thread(lambda: notes.read(line.run.path))
+        change = await self.app.push_screen_wait(
+            run_actions.NoteDialog(line.id, line.preset, known))
+        if change is not None:
+            await run_actions.write_on(self.app, [line], change)
+            self._list_anew()
+
+    @guarded("run", exclusive=True)
+    async def action_tags(self) -> None:
+        from gpu_panel.launch import run_actions
+
+        if not (targets := self.targets):
+            return
+        used = sorted({tag for line in self.lines or () for tag in line.tags})
+        tags = targets[0].tags if len(targets) == 1 else None
+        asking = run_actions.TagsDialog([line.id for line in targets], tags, used)
+        typed = await self.app.push_screen_wait(asking)
+        if typed or (typed == "" and tags is not None):
+            await run_actions.write_on(self.app, targets, asking.change(typed))
+            self._list_anew()
+
+    @guarded("run", exclusive=True)
+    async def action_stop(self) -> None:
+        from gpu_panel.launch import run_actions
+
+        if targets := self.targets:
+            await run_actions.ask_and_stop(self.app, targets)
+            self.poll_now()
+
+    @guarded("move")
+    async def action_move(self, to: str) -> None:
+        """Move the run under the cursor in the queue: "up", "down", "first" or "last"."""
+        if (line := self.line_at_cursor) is None:
+            return
+        if not line.waits:
+            self.notify(f"Run {line.id} does not wait in the queue: it is {line.state}",
+                        markup=False)
+            return
+        from gpu_engine.queue import change
+
+        async with self._moves:
+            await in_thread(lambda: change.move(line.run, to))
+        same.done(self.app, f"Run {line.id} was moved", [["queue", "move", line.id, to]])
+        self.poll_now()
+
+    @guarded("run", exclusive=True)
+    async def stop(self, line: RunLine, title: str) -> None:
+        from gpu_panel.launch import run_actions
+
+        await run_actions.ask_and_stop(self.app, [line], title)
+
+    @guarded("run", exclusive=True)
+    async def action_resume(self) -> None:
+        from gpu_panel.run.resume_dialog import ResumeDialog
+        from gpu_panel.run.resume_options import ResumeOptions
+
+        if (line := self.line_at_cursor) is None:
+            return
+        options = await in_thread(lambda: ResumeOptions.read(line.run))
+        if await self.app.push_screen_wait(ResumeDialog(line.run, options)):
+            self._list_anew()
+            self.open(line.run)
+
+    @guarded("run", exclusive=True)
+    async def action_remove(self) -> None:
+        from gpu_panel.launch import run_actions
+
+        if (targets := self.targets) and await run_actions.ask_and_remove(self.app, targets):
+            self._list_anew()
+
+    @guarded("run", exclusive=True)
+    async def action_prune(self) -> None:
+        from gpu_panel.launch.run_actions import ask_and_prune
+
+        if self.lines and await ask_and_prune(self.app):
+            self._list_anew()
+
+    def _list_anew(self) -> None:
+        if self._feed is not None:
+            self._feed.relist()
+        self.poll_now()
+
+
+def _ask_slurm() -> None:
+    from gpu_engine.slurm import watch  # after the first frame
+
+    watch.refresh()

@@ -1,1 +1,0 @@
-"""The runs pane: live runs with their figures, earlier ones with how they ended."""
