@@ -148,6 +148,15 @@ def acquire() -> Probe:
     return Probe()
 
 
+def drop() -> None:
+    """End the probe that `discover` has left for `acquire`, in a program that goes on for long."""
+    global _spare
+    with _lock:
+        probe, _spare = _spare, None
+    if probe is not None:
+        probe.close()
+
+
 def _put_back(probe: Probe) -> None:
     global _spare
     with _lock:
