@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_engine.common import units
-from gpu_engine.runs.waiting import Entry, Wants
+from gpu_engine.runs.waiting import BEHIND, Entry, Wants
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,6 @@ Decision = Start | Wait | Turn
 Choose = Callable[[int, Sequence[str]], Sequence[str] | None]
 """Chooses so many of these devices, the best first; None if they do not go together."""
 
-_BEHIND = "for runs ahead of it"
 PLACES = 16
 """How many places a user takes among all users: whoever queues a thousand runs leaves room for
 others between."""
@@ -140,7 +139,7 @@ def decide(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, monoton
         open_to_it = [d for d in able if d.id not in kept]
         if not open_to_it and able and not wants.ids:
             if request.owner is None:  # most of a long line; nothing of it is worked out
-                out.append(Wait(request.id, _BEHIND))
+                out.append(Wait(request.id, BEHIND))
             continue
         ready = [d for d in open_to_it if _ready(d, wants, monotonic)]
         taken: Sequence[str] | None = None

@@ -24,11 +24,12 @@ from pathlib import Path
 
 from gpu_engine.common import units
 from gpu_engine.common.files import json_inside, write_json_inside
+from gpu_engine.common.files import locked as locked_by_another
 from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import State
 
 FILE = "queue.json"
-FIRST = "waits for its first check"
+FIRST, BEHIND = "waits for its first check", "for runs ahead of it"
 NOBODY = "waits, but nothing starts it: gpu-engine queue has it go on"
 """The reason of a run without a supervisor."""
 
@@ -166,11 +167,15 @@ def line(folder: Path) -> dict[str, Entry]:
 def judge(recorded: State, run: Path, *, held: bool) -> State | None:
     """The state of a run that waits, with the reason; None if it does not wait. `held`: whether
     somebody holds its lock."""
-    if recorded.state not in ("queued", "starting") or read(run) is None:
+    entry = read(run) if recorded.state in ("queued", "starting") else None
+    if entry is None:
         return None
     if held:
         return recorded if recorded.reason or recorded.pid else replace(recorded, reason=FIRST)
-    return replace(recorded, state="queued", pid=None, ticks=None, reason=NOBODY)
+    served = entry.sweep is not None and locked_by_another(
+        sweep_lock(folder_beside(run), entry.sweep))
+    return replace(recorded, state="queued", pid=None, ticks=None,
+                   reason=f"waits {BEHIND}" if served else NOBODY)
 
 
 def sweep_lock(folder: Path, sweep: str) -> Path:
