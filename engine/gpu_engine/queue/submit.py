@@ -133,18 +133,27 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
         _note(run, made, prepared)
         waiting.enter(run.path)
         waiting.write(run.path, entry)
-        if begin:
-            supervise(run, os.dup(lock))
     except BaseException as err:
-        with contextlib.suppress(OSError):
-            waiting.leave(run.path)
-        discard(run)
+        os.close(lock)
+        _take_back(run)
         if isinstance(err, OSError):
             raise UserError(f"{run.path}: can't be written: {reason(err)}") from None
         raise
-    finally:
+    if not begin:
         os.close(lock)
+        return run
+    try:
+        supervise(run, lock)
+    except UserError:
+        _take_back(run)
+        raise
     return run
+
+
+def _take_back(run: Run) -> None:
+    with contextlib.suppress(OSError):
+        waiting.leave(run.path)
+    discard(run)
 
 
 def _note(run: Run, made: LaunchPlan, prepared: Submission) -> None:

@@ -117,6 +117,8 @@ class _Place:
     within: tuple[str, ...] = ()
     priority: int = 0
     number: float = 0.0
+    pauses: bool = False
+    """Its start did not work out, and others go first for a while."""
 
 
 class _View(NamedTuple):
@@ -227,10 +229,10 @@ class Waiter:
             self._stop_reading()
             self._step_back()
             return None
-        if time.monotonic() < self._until:
+        inventory, pauses = self._find_devices(entry), time.monotonic() < self._until
+        self._stand(entry, inventory, pauses)
+        if pauses:
             return None
-        inventory = self._find_devices(entry)
-        self._stand(entry, inventory)
         folder, now = paths.leases_folder(), time.monotonic()
         stamp = (leases.stamp(folder), entry)
         if self._readings is None and stamp == self._stamp and now - self._looked < _ANEW:
@@ -298,9 +300,12 @@ class Waiter:
                 if file.live and (known := entries.get(place.run)) is not None \
                         and place.run not in served:
                     served.add(place.run)
-                    standing.append(_standing(place.run, known, inventory, ours,
-                                              name if file.path.parent == last else None))
-            elif file.live and (place.keys or place.count) and place.cpu == entry.cpu:
+                    if not place.pauses:
+                        standing.append(_standing(
+                            place.run, known, inventory, ours,
+                            name if file.path.parent == last else None))
+            elif file.live and (place.keys or place.count) and place.cpu == entry.cpu \
+                    and not place.pauses:
                 if name in late:
                     log.warning("%s has not taken its turn for %.0f s, and is passed over",
                                 file.user, PATIENCE)
@@ -311,16 +316,19 @@ class Waiter:
                 if name not in self._passed:
                     standing.append(Standing(Request(name, wants, file.user), owner, name,
                                              (-place.priority, place.number, 0.0, place.run)))
-        missing = [name for name in entries if name not in served and name != self.run.id]
+        holders = leases.holders(folder)
+        starting = {each.run for one in holders.values() for each in (one, *one.others)}
+        missing = [name for name in entries if name not in served | starting | {self.run.id}]
         standing += [_standing(name, entries[name], inventory, ours, None)
                      for name in self._about_to_stand(missing, entries)]
         if self.run.id not in served:  # as on a full disk
             standing.append(_standing(self.run.id, entry, inventory, ours, None))
-        return _View(turns.in_turn(standing), leases.holders(folder))
+        return _View(turns.in_turn(standing), holders)
 
     def _about_to_stand(self, names: Sequence[str], entries: Mapping[str, Entry]) -> Iterator[str]:
-        """Those of our runs ahead of this one that have no supervisor, but get one in a moment: the
-        next members of a sweep, and after a reboot all."""
+        """Those of our runs ahead of this one without a file that count all the same: their
+        supervisor is just beginning, or gets started, as those of the next members of a sweep, and
+        after a reboot all."""
         now, beginning = time.time(), time.monotonic() - self._began < BEGINNING
         goes_on: dict[str, bool] = {}
         own = waiting.place(self.run.id, entries[self.run.id])
@@ -331,13 +339,13 @@ class Waiter:
                 goes_on[entry.sweep] = bool(files.locked(lock))
             if waiting.place(name, entry) < own and entry.after is None \
                     and (entry.begin is None or entry.begin <= now) \
-                    and (beginning if entry.sweep is None else goes_on[entry.sweep]) \
-                    and not Run(self.run.path.parent / name).supervised():
+                    and ((beginning if entry.sweep is None else goes_on[entry.sweep])
+                         or Run(self.run.path.parent / name).supervised()):
                 yield name
 
     # --- its own place -------------------------------------------------------------------------
 
-    def _stand(self, entry: Entry, inventory: Inventory) -> None:
+    def _stand(self, entry: Entry, inventory: Inventory, pauses: bool) -> None:
         """Have a file in the line that says what the run waits for."""
         def keys(ids: Sequence[str]) -> list[str]:
             found = [(i, inventory.find(i)) for i in ids]
@@ -345,7 +353,7 @@ class Waiter:
 
         place = _Place(self.run.id, str(self.queue), tuple(keys(entry.ids)), entry.count,
                        entry.free, entry.cpu, entry.share, tuple(keys(entry.within)),
-                       entry.priority, entry.number)
+                       entry.priority, entry.number, pauses)
         about = asdict(place)
         if self._file is not None and about == self._about and self._placed:
             return
@@ -521,7 +529,6 @@ class Waiter:
         """Have others go first for a while. Raises _Over after too many failures that are not about
         devices."""
         self._stop_reading()
-        self._step_back()
         self._tries, self._failures = self._tries + 1, self._failures + failed
         if self._failures >= _MOST_FAILURES:
             raise _Over("failed", f"it could not be started, and waited {why}")

@@ -8,6 +8,7 @@ its own. This process ends with the last member that has none. Killed, it leaves
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import random
@@ -39,14 +40,18 @@ def main(folder: Path, sweep: str) -> int:
                         stream=sys.stderr)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.environ["GPU_PANEL_HOME"] = str(folder.parent)
-    fd = os.open(waiting.sweep_lock(folder, sweep),
-                 os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = waiting.sweep_lock(folder, sweep)
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     starts, host = Counter[str](), socket.gethostname()
-    while take_lock(fd):
-        waits = [Run(folder.parent / "runs" / name) for name, entry in waiting.line(folder).items()
+
+    def waits() -> list[Run]:
+        every = [Run(folder.parent / "runs" / name) for name, entry in waiting.line(folder).items()
                  if (entry.sweep, entry.host) == (sweep, host)]
-        waits = [run for run in waits if starts[run.id] < _MOST_STARTS or run.supervised()]
-        for run in waits[:AHEAD]:
+        return [run for run in every if starts[run.id] < _MOST_STARTS or run.supervised()]
+
+    while take_lock(fd):
+        members = waits()
+        for run in members[:AHEAD]:
             try:
                 if not run.supervised() and serve.start(run):
                     starts[run.id] += 1
@@ -54,8 +59,13 @@ def main(folder: Path, sweep: str) -> int:
             except UserError as err:
                 starts[run.id] += 1
                 log.error("%s", err)
-        if len(waits) <= AHEAD and all(run.supervised() for run in waits):
-            return 0
+        if all(run.supervised() for run in members):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            # A member that came before the lock was free has found it held, and started nobody.
+            if all(run.supervised() for run in waits()):
+                for file in (lock, lock.with_suffix(".log")):
+                    file.unlink(missing_ok=True)
+                return 0
         time.sleep(_INTERVAL * (1 + random.random() / 2))
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:  # guards that have ended
