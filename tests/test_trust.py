@@ -24,7 +24,7 @@ WRITING = {
         notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
         observe/identity.py: open_inside in note
-        queue/start.py: write_inside in _write, write_json_inside in _write
+        queue/wait.py: write_inside in _plan, write_json_inside in _plan
         runs/attempts.py: write_inside in save
         runs/create.py: open_inside in lock_of, write_inside in _make, write_json_inside in _make,
             write_inside in reopen_run, write_json_inside in reopen_run
@@ -70,9 +70,8 @@ WRITING = {
     "the person's private home, under a name of our making": """
         remote/there/code.py: open in send
         code/store.py: write_bytes in built
-        queue/__main__.py: open in main
-        queue/submit.py: write_atomic in _enter
-        queue/waiter.py: open in ensure, write_json in _write_board
+        queue/serve.py: open in ensure
+        sweep/__main__.py: open in main
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh

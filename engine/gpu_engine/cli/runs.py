@@ -114,11 +114,11 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 def _go_on_with_the_queue() -> None:
     from gpu_engine.runs import waiting
 
-    if waiting.any_here(paths.queue_folder()):
-        from gpu_engine.queue import waiter  # only where runs wait
+    if waiting.ids(paths.queue_folder()):
+        from gpu_engine.queue import serve  # only where runs wait
 
         with suppress(UserError):  # the list is printed all the same
-            waiter.ensure()
+            serve.ensure()
 
 
 def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]

@@ -224,6 +224,15 @@ def acquire() -> Probe:
     return probe or Probe()
 
 
+def drop() -> None:
+    """End the probe that `discover` has left for `acquire`, in a program that goes on for long."""
+    global _spare
+    with _lock:
+        probe, _spare = _spare, None
+    if probe is not None:
+        probe.close()
+
+
 def put_back(probe: Probe) -> None:
     """Keep a probe for the next `acquire`."""
     global _spare

@@ -183,9 +183,9 @@ class Run:
         """Tell the supervisor to stop the run: a task's ranks finish their step and save, and a
         command gets its `run.stop_signal`, a second time SIGTERM. `now`: kill them.
 
-        If the run waits for its turn, it waits no longer. If it is lost, the processes that are
-        left of it are ended, which takes up to `run.grace`. Raises UserError if nothing runs, or if
-        the folder is not this user's alone.
+        If the run waits for its turn, it waits no longer on return. If it is lost, the processes
+        that are left of it are ended, which takes up to `run.grace`. Raises UserError if nothing
+        runs, or if the folder is not this user's alone.
         """
         trust.require_ours(self.path)
         if self._leave_the_line():
@@ -196,6 +196,7 @@ class Run:
             return
         if not state.live:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
+        waits = waiting.read(self.path) is not None
         if state.pid is None:
             state = self._wait_for_supervisor()
         # Only the process that holds this run's lock: the folder's word for a pid is not enough.
@@ -206,6 +207,9 @@ class Run:
             state = self.state()
             raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
                             f"run {self.id} is not running: it is {state.state}")
+        end = time.monotonic() + _ENDING
+        while waits and self.state().live and time.monotonic() < end:
+            time.sleep(0.02)
 
     def end_leftovers(self, *, now: bool = False) -> None:
         """End what is left of a lost run, with the signals of a stop. Raises UserError."""
@@ -216,8 +220,8 @@ class Run:
             leftovers.end(self.path, plan.stop_signal, plan.spec.run.grace, now=now)
 
     def _leave_the_line(self) -> bool:
-        """End a run that waits for its turn. Returns False if it does not, or is just being
-        started. Raises UserError if its folder can't be written."""
+        """End a run that waits for its turn and has no supervisor, as after a reboot. Returns False
+        if it is none. Raises UserError if its folder can't be written."""
         if waiting.read(self.path) is None:
             return False
         with telling(f"run {self.id} can't be stopped"):

@@ -59,11 +59,10 @@ class Digest:
                         note=self.notes.note, settings=self.settings)
 
 
-def read(run: Run, before: Digest | None = None, state: State | None = None) -> Digest:
+def read(run: Run, before: Digest | None = None) -> Digest:
     """The digest of a run. What can't be read of its plan and its notes is left out. `before`: its
-    digest a moment ago, in the same attempt, whose plan still holds. `state`: its state, if that is
-    known."""
-    state = state or run.state()
+    digest a moment ago, in the same attempt, whose plan still holds."""
+    state = run.state()
     if before is not None:
         return replace(before, state=state, notes=notes.read(run.path))
     plan = _table(json_inside(run.path, "plan.json"))
