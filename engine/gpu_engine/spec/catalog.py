@@ -303,8 +303,8 @@ def _hint(node: ast.expr, source: _Source, depth: int = 0) -> Any:
         if name == "Optional":
             return Union[args[0], None]  # noqa: UP007 - a type may be None here
         origin = _TYPES.get(name, Any)
-        return Any if origin is Any or (origin in (dict, Mapping) and len(args) != 2) \
-            else origin[args]
+        pairs = name in ("dict", "Dict", "Mapping")
+        return Any if origin is Any or (pairs and len(args) != 2) else origin[args]
     name = _last(node)
     if isinstance(node, ast.Name) and name in source.names:
         return _hint(source.names[name], source, depth + 1)
