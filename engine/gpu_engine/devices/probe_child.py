@@ -60,7 +60,8 @@ class Worker(threading.Thread):
             except registry.DriverLost as lost:
                 self.broken = str(lost)
             except Exception as error:  # noqa: BLE001  the other GPUs must still be read
-                self.latest = self.reader.failed(f"reading it failed: {error!r}", lost=False)
+                self.latest = tuple(Sample(d, problem=f"reading it failed: {error!r}",
+                                           taken=time.time()) for d in self.reader.devices)
             with self._done:
                 self.looked, self.since = self.since or time.monotonic(), None
                 self._done.notify()
