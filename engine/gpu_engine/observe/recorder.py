@@ -49,7 +49,7 @@ class ScriptRecorder(RecordWriter):
         self.device: int | None = None
         """The index of the GPU whose memory is recorded; None for all GPUs in use."""
         self.queue: deque[Any] = deque()
-        """Steps and values to be recorded, in the form that `step_events` describes."""
+        """Steps and values to be recorded, in the form that `steps` describes."""
         self.findings: Findings | None = None
         self.parts = ScriptParts()
         """What the time of the steps is spent on."""
