@@ -12,8 +12,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.report import columns
 from gpu_engine.runs import folder, summary
-from gpu_engine.runs.query import Query
-from gpu_engine.runs.summary import Digest
+from gpu_engine.runs.summary import Digest, Query
 from gpu_engine.spec.best import parse_best
 from gpu_engine.sweep.figures import Figures, FiguresOf
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpu_engine.runs.query import Asked
+from gpu_engine.runs.summary import Asked
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
