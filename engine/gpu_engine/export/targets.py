@@ -33,14 +33,10 @@ def opener(to: str, run_id: str, name: str, out: Path | None, *, several: bool =
             path = out / f"{run_id}.csv"
         return lambda: Csv(path)
     if to == "tensorboard":
-        folder = (out or Path("tensorboard")) / f"{run_id}-{_file_name(name)}"
+        kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".")[:80]
+        folder = (out or Path("tensorboard")) / f"{run_id}-{kept or 'run'}"
         return lambda: TensorBoard(folder)
     return lambda: Wandb(project or PROJECT, out or Path(), online=online, again=again)
-
-
-def _file_name(name: str) -> str:
-    kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-    return kept.lstrip(".")[:80] or "run"
 
 
 FIRST = ("step", "time", "attempt")

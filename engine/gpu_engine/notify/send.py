@@ -35,6 +35,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -250,7 +251,8 @@ def post(to: To, message: Message) -> Post:
                  "priority": _PRIORITY.get(message.event, 3),
                  "tags": [_TAG[message.event]] if message.event in _TAG else []}
     elif to.kind == "slack":
-        value = {"text": _slack(f"{message.title}\n{message.text}")}
+        # Entities, as escape() makes them, for &, < and > alone.
+        value = {"text": escape(f"{message.title}\n{message.text}", quote=False)}
     elif to.kind == "discord":
         text = _MARKDOWN.sub(r"\\\1", message.text)
         if len(text) > _DISCORD_MOST:
@@ -267,10 +269,6 @@ def _ntfy(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     root, _, topic = parts.path.rstrip("/").rpartition("/")
     return urlunsplit((parts.scheme, parts.netloc, root + "/", "", "")), unquote(topic)
-
-
-def _slack(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _cut(text: str, most: int) -> str:

@@ -47,7 +47,8 @@ class Order:
             return columns.order(self.by, one.settings, figures.values)
         best, took = best_evaluation(one, figures), one.state.took(self.now)
         if self.by == "loss":
-            return _finite(last_loss(figures))
+            loss = last_loss(figures)
+            return loss if loss is not None and math.isfinite(loss) else None
         if self.by == "best":
             return None if best is None else -best[1] if best[2] else best[1]
         if self.by == "steps":
@@ -104,10 +105,6 @@ def best_evaluation(one: Digest, figures: Figures) -> tuple[str, float, bool] | 
         if value is not None:
             return name, value, largest
     return None
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _why(one: Digest) -> list[str]:

@@ -137,7 +137,9 @@ class Run:
                          reason=_why_no_state(self.path))
         if (job := slurm_job.read(self.path)) is not None:
             return slurm_job.judge(recorded, job, slurm_job.asked_to_stop(self.path))
-        held = self._lives(recorded) if recorded.live else False
+        held: bool | None = False
+        if recorded.live and (held := self._held()) is None:
+            held = procs.alive(recorded.pid, recorded.ticks)
         if (waits := waiting.judge(recorded, self.path, held=held)) is not None:
             return waits
         if recorded.live and not held:
@@ -156,10 +158,6 @@ class Run:
         else:
             why = "its supervisor died"
         return "; ".join([why, *leftovers.describe(self.path)])
-
-    def _lives(self, recorded: State) -> bool:
-        held = self._held()
-        return procs.alive(recorded.pid, recorded.ticks) if held is None else held
 
     def supervised(self) -> bool:
         """Whether a supervisor holds the lock; False if the lock can't be read."""

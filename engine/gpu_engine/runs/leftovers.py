@@ -57,7 +57,8 @@ def processes(run: Path) -> list[int]:
     process and its ancestors are left out."""
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
     above = _above(os.getpid())
-    return sorted(pid for pid in _pids() if pid not in above and _belongs(pid, wanted))
+    return sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208
+                  if pid not in above and _belongs(pid, wanted))
 
 
 def end(run: Path, *, now: bool = False) -> None:
@@ -79,17 +80,11 @@ def end(run: Path, *, now: bool = False) -> None:
         for pid in left:
             if kill or pid not in signalled:
                 signalled.add(pid)
-                _signal(pid, wanted, signal.SIGKILL if kill else signal.SIGTERM)
+                with contextlib.suppress(OSError):
+                    procs.send(pid, procs.start_ticks(pid),
+                               signal.SIGKILL if kill else signal.SIGTERM,
+                               lambda found: _belongs(found, wanted))
         time.sleep(0.05)
-
-
-def _signal(pid: int, wanted: bytes, number: signal.Signals) -> None:
-    with contextlib.suppress(OSError):
-        procs.send(pid, procs.start_ticks(pid), number, lambda found: _belongs(found, wanted))
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
 def _belongs(pid: int, wanted: bytes) -> bool:
