@@ -34,7 +34,7 @@ WRITING = {
         runs/job.py: write_inside in ask_to_stop, write_json_inside in write
         runs/notes.py: write_json_inside in change
         runs/sweep.py: write_json_inside in write
-        runs/traces.py: write_json_inside in trace
+        diagnose/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted, write_inside in again
         remote/run/queries.py: open_inside in _whole, write_inside in _manifest
@@ -53,7 +53,7 @@ WRITING = {
         remote/there/code.py: touch in build
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
-        export/to_csv.py: mkstemp in tempfile_in
+        export/targets.py: mkstemp in tempfile_in
         training/checkpoint.py: open in write_file
         remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send
@@ -83,7 +83,7 @@ WRITING = {
         cli/page.py: write_atomic in command
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
-        export/atomic_output.py: open in __init__
+        export/target.py: open in __init__
         training/export.py: open in _in_one_step
         remote/reach/setup/install_there.py: touch in main, copytree in make,
             write_text in make, write_text in switch""",
