@@ -144,7 +144,7 @@ def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
         wrapped(*args, **kwargs)
         spent["backward"] += clock() - began
 
-    writer = sys.modules["_gpu_panel.observe.install"].observer.rec._writer
+    writer = sys.modules["_gpu_panel.observe.install"].observer.rec
     guard = writer.guard
 
     def timed_guard(work: Callable[[], None]) -> None:

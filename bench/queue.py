@@ -1,10 +1,9 @@
-"""What a queue of a thousand waiting runs costs, and how soon a freed device is taken:
-python -m bench queue
+"""What waiting runs cost, and how soon a freed device is taken: python -m bench queue
 
 On a machine whose driver is the stand-in, with 8 GPUs. A process of somebody else's is on each
-GPU, so the waiter has to look at the devices all the time. Prints the share of
-a core and the memory of all processes of the queue over half a minute, the time to submit and to
-list the thousand, and the time from a device's release to the start of the supervisor.
+GPU, so whoever is next has to look at the devices all the time. Prints the share of a core and the
+memory of all processes of twenty runs that wait, over half a minute, the time to submit and to list
+them, and the time from a device's release to the start of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import psutil
 
 from bench.monitor import builder
 
-RUNS, SECONDS, ROUNDS = int(os.environ.get("BENCH_RUNS", "1000")), 30.0, 5
+RUNS, SECONDS, ROUNDS = int(os.environ.get("BENCH_RUNS", "20")), 30.0, 5
 
 
 def submit(count: int) -> None:
@@ -35,32 +34,31 @@ def submit(count: int) -> None:
     any_two = named | {"devices": {"pick": 2}, "parallel": {"mode": "dp"}}
     prepared = submit.prepare(from_dict(named))
     for number in range(count):
-        submit.submit(from_dict(any_two if number % 2 else named), When(), prepared, begin=False)
+        submit.submit(from_dict(any_two if number % 2 else named), When(), prepared)
 
 
-def processes(home: Path) -> list[psutil.Process]:
-    """The waiter and all its children."""
-    from gpu_engine.runs import waiting
+def processes() -> list[psutil.Process]:
+    """The supervisors of all waiting runs, their guards and their children."""
+    from gpu_engine.queue import change
 
-    board = None
-    while board is None:
-        board = waiting.read_board(home / "queue", os.uname().nodename)
-        time.sleep(0.05)
-    waiter = psutil.Process(board.pid)
-    return [waiter, *waiter.children(recursive=True)]
+    found = []
+    for one in change.line():
+        guard = psutil.Process(one.state.pid).parent()
+        assert guard is not None
+        found += [guard, *guard.children(recursive=True)]
+    return found
 
 
-def cost(home: Path) -> None:
+def cost() -> None:
     """Print what the waiting costs."""
-    from gpu_engine.queue import change, waiter
+    from gpu_engine.queue import change
 
     began = time.monotonic()
     submit(RUNS)
     took = time.monotonic() - began
     sys.stdout.write(f"submitted {RUNS} runs in {took:.1f} s, {took / RUNS * 1000:.1f} ms each\n")
-    waiter.ensure()
     time.sleep(15)  # the first look
-    found = processes(home)
+    found = processes()
     used = sum(sum(p.cpu_times()[:2]) for p in found)
     time.sleep(SECONDS)
     used = sum(sum(p.cpu_times()[:2]) for p in found) - used
@@ -120,7 +118,7 @@ def main() -> None:
             machine.set(*free, *(f"gpu {i} proc {os.getpid()} 30000000000 compute 50"
                                  for i in range(8)))
             if "cost" in parts:
-                cost(home)
+                cost()
 
 
 if __name__ == "__main__":

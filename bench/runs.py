@@ -117,37 +117,28 @@ async def measure(size: tuple[int, int]) -> str:
 
 
 def make_queue(count: int, stack: ExitStack) -> None:
-    """`count` runs in the queue, of which each waits; and what shows that somebody starts them."""
-    import fcntl
+    """`count` runs in the queue, of which each waits and has its lock held, as by a supervisor."""
     import socket
-    from dataclasses import asdict
+    from dataclasses import replace
 
-    from gpu_engine.common import paths, procs
-    from gpu_engine.common.files import write_json
+    from gpu_engine.common import paths
     from gpu_engine.plan.records import LaunchPlan
     from gpu_engine.runs import waiting
     from gpu_engine.runs.create import create_run
     from gpu_engine.runs.folder import private_folder
 
-    folder, host = private_folder(paths.queue_folder()), socket.gethostname()
-    lock = stack.enter_context(waiting.lock_path(folder, host).open("w"))
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    private_folder(paths.queue_folder())
     plan = LaunchPlan.from_dict(json.loads(next(
         paths.runs_folder().glob("*/plan.json")).read_text()))
     assert plan is not None
-    names = []
     for number in range(count):
         run, fd = create_run("digits-ddp", "", plan)
-        waiting.write(run.path, waiting.Entry(submitted=time.time(), number=number, host=host,
-                                              count=2))
         waiting.enter(run.path)
-        os.close(fd)
-        names.append(run.id)
-    pid = os.getpid()
-    write_json(waiting.board_path(folder, host), asdict(waiting.Board(
-        time.time(), pid, procs.start_ticks(pid), procs.boot_id(),
-        {name: "waits for any 2 GPUs: 1 of 8 now" if n == 0 else "waits for runs before it"
-         for n, name in enumerate(names)})))
+        waiting.write(run.path, waiting.Entry(submitted=time.time(), number=number,
+                                              host=socket.gethostname(), count=2))
+        stack.callback(os.close, fd)
+        run.write_state(replace(run.state(), reason="waits for runs ahead of it" if number else
+                                "waits for any 2 GPUs: 1 of 8 now"))
 
 
 async def measure_queue(size: tuple[int, int], count: int) -> str:

@@ -24,7 +24,7 @@ from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import ranks_a_node
-from gpu_engine.plan.processes import placeholders
+from gpu_engine.plan.build import placeholders
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import DevicesSpec, RunSpec

@@ -13,7 +13,7 @@ import pytest
 import gpu_engine
 import gpu_panel
 from gpu_engine.devices.probe import Discover, Probe
-from gpu_engine.queue import waiter
+from gpu_engine.queue import serve
 from gpu_engine.remote.reach import setup
 from gpu_engine.remote.reach.channel import open_channel
 from gpu_engine.remote.reach.records import LOCAL, Host
@@ -87,8 +87,8 @@ COMMANDS = ("--version", "hosts check local", "runs", "show last", "devices", "p
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command(words, marker):
-    run = queue("true")
-    assert waiter.ensure()
+    run = queue("true", begin=False)
+    assert serve.ensure()
     wait_for(lambda: state(run) == "completed" and not run.supervised())
     done = subprocess.run([BIN / "gpu-engine", *words.split()], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
@@ -114,8 +114,8 @@ def test_what_a_process_starts_for_which_pythonpath_names_the_folder_by_an_empty
     probe.close()
     with open_channel(Host(LOCAL)):
         pass
-    run = queue("true")
-    assert waiter.ensure()
+    run = queue("true", begin=False)
+    assert serve.ensure()
     wait_for(lambda: state(run) == "completed" and not run.supervised())
     assert exporting._run(["report", "--markdown", run.id, "--out", "r.md"]).returncode == 0
     assert not marker.exists()

@@ -24,7 +24,7 @@ WRITING = {
         notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
         observe/identity.py: open_inside in note
-        queue/start.py: write_inside in _write, write_json_inside in _write
+        queue/wait.py: write_inside in _plan, write_json_inside in _plan
         runs/attempts.py: write_inside in save
         runs/create.py: open_inside in lock_of, write_inside in _make, write_json_inside in _make,
             write_inside in reopen_run, write_json_inside in reopen_run
@@ -34,7 +34,7 @@ WRITING = {
         runs/job.py: write_inside in ask_to_stop, write_json_inside in write
         runs/notes.py: write_json_inside in change
         runs/sweep.py: write_json_inside in write
-        runs/traces.py: write_json_inside in trace
+        diagnose/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted, write_inside in again
         remote/run/queries.py: open_inside in _whole, write_inside in _manifest
@@ -53,7 +53,7 @@ WRITING = {
         remote/there/code.py: touch in build
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
-        export/to_csv.py: mkstemp in tempfile_in
+        export/targets.py: mkstemp in tempfile_in
         training/checkpoint.py: open in write_file
         remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send
@@ -70,9 +70,8 @@ WRITING = {
     "the person's private home, under a name of our making": """
         remote/there/code.py: open in send
         code/store.py: write_bytes in built
-        queue/__main__.py: open in main
-        queue/submit.py: write_atomic in _enter
-        queue/waiter.py: open in ensure, write_json in _write_board
+        queue/serve.py: open in ensure
+        sweep/__main__.py: open in main
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
@@ -84,7 +83,7 @@ WRITING = {
         cli/page.py: write_atomic in command
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
-        export/atomic_output.py: open in __init__
+        export/target.py: open in __init__
         training/export.py: open in _in_one_step
         remote/reach/setup/install_there.py: touch in main, copytree in make,
             write_text in make, write_text in switch""",

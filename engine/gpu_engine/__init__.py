@@ -37,10 +37,10 @@ def log(**values: float) -> None:
     import sys
 
     # An observed script has the recorder under the second name (observe/hook/sitecustomize.py).
-    for name in ("gpu_engine.worker.rank.current", "_gpu_panel.worker.rank.current"):
-        current = sys.modules.get(name)
-        if current is not None and current.recorder is not None:
-            current.recorder.metric(values)
+    for package in ("gpu_engine", "_gpu_panel"):
+        recorder = getattr(sys.modules.get(f"{package}.worker.rank.record_writer"), "current", None)
+        if recorder is not None:
+            recorder.metric(values)
             return
     if "torch" not in sys.modules:
         import os

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpu_engine.common import procs
-from gpu_engine.queue import waiter
+from gpu_engine.queue import serve
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job, notes, sweep, waiting
 from gpu_engine.runs.create import create_run
@@ -132,7 +131,7 @@ def harmless(done: Any) -> str:
 @pytest.fixture(params=["1", "0"], ids=["colour", "plain"])
 def colour(request, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", request.param)
-    monkeypatch.setattr(waiter, "ensure", lambda *more: None)
+    monkeypatch.setattr(serve, "ensure", lambda *more: None)
 
 
 @pytest.fixture
@@ -153,10 +152,6 @@ SHOWN = ["runs", "runs --json", "runs --filter toy", "show failed", "show queued
 @pytest.mark.parametrize("words", SHOWN)
 def test_run_folders(three, words):
     (three["failed"].path.parent / "a\x1b]52;c;QQ==\x07").mkdir()
-    board = waiting.folder_beside(three["queued"].path) / f"board-{socket.gethostname()}.json"
-    board.write_text(json.dumps({
-        "at": time.time(), "pid": os.getpid(), "ticks": procs.start_ticks(os.getpid()),
-        "boot": procs.boot_id(), "reasons": {three["queued"].id: "waits for" + BAD}}))
     text = harmless(called(*(three[word].id if word in three else word for word in words.split())))
     if words in ("runs", "runs --json", "show failed", "logs failed", "queue",
                  "compare failed completed", "compare failed completed --markdown", "note failed",

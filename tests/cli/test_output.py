@@ -142,3 +142,9 @@ def test_what_an_encoding_has_is_left(home):
                           env=told | {"PYTHONIOENCODING": "latin-1", "LANG": "en_GB.ISO-8859-1"})
     said = done.stdout.decode("latin-1")
     assert "a × b" in said
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    assert output.table([("mode", "speed"), "a title", ("dp", "1,000")]) == [
+        "mode  speed", "a title", "dp    1,000"]
+    assert output.table([]) == []

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.cli import tab
-
 from ..command_line import called
 from ..conftest import patience
 
@@ -81,17 +79,6 @@ def test_no_error_is_shown_while_somebody_types(home: Path, monkeypatch: pytest.
     for line in "show ", "sweep ", "hosts check ":
         answers(f"gpu-engine {line}", monkeypatch)
     assert sorted(home.rglob("*")) == before
-
-
-def test_a_tab_looks_into_few_runs(home: Path, monkeypatch: pytest.MonkeyPatch):
-    for i in range(400):
-        (home / "runs" / f"{i:04x}").mkdir(parents=True)
-        os.utime(home / "runs" / f"{i:04x}", (i, i))
-    read = []
-    monkeypatch.setattr(tab, "json_inside", lambda run, name: read.append(run))
-    assert answers("gpu-engine show ", monkeypatch)[1:5:3] == ["018f", "018e"]
-    assert len(read) <= 100
-    assert answers("gpu-engine show 001", monkeypatch)[1] == "001f"
 
 
 @pytest.mark.parametrize("line", ["gpu-engine ", "gpu-engine run d", "gpu-engine stop 0",

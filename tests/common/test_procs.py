@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -68,3 +69,29 @@ def test_command_line_and_environment():
         assert b"MARK=a=b c" in procs.environment(child.pid)
         assert procs.program(child.pid) == Path(sys.executable).resolve().name
         child.stdin.close()
+
+
+@pytest.mark.parametrize(("code", "said"), [
+    ("raise SystemExit(3)", "exited with 3"),
+    ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 2)", "killed by signal 36")])
+def test_how_a_process_ended(code: str, said: str) -> None:
+    status = subprocess.run([sys.executable, "-S", "-c", code], check=False).returncode
+    assert procs.describe_exit(status) == said
+
+
+def test_a_process_with_thousands_of_files_is_told_that_there_is_something_to_read():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    read, write = os.pipe()
+    try:
+        os.dup2(read, 2000)
+        assert not procs.readable(2000, 0)
+        os.write(write, b"x")
+        assert procs.readable(2000, 3000)
+    finally:
+        for fd in (2000, read, write):
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with pytest.raises(OSError, match="is not open"):
+        procs.readable(2000, 0)

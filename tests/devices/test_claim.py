@@ -245,15 +245,6 @@ def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob
     assert blocked(plan, again_on_them=True) is None
 
 
-def test_of_two_queued_runs_one_takes_a_slot_and_a_launch_shares_it(home):
-    device = DeviceUse("cpu:0", "CPU 0", None, "cpu")
-    plan = replace(made(), device_type="cpu", ranks=(RankPlan(0, 0, 0, (device,)),))
-    with claim.acquire(plan, "ab12", queued=True):
-        with pytest.raises(UserError, match="CPU 0 is held by run ab12"):
-            claim.acquire(plan, "cd34", queued=True)
-        claim.acquire(plan, "ef56").close()
-    with claim.acquire(plan, "ef56"), pytest.raises(UserError, match="held by run ef56"):
-        claim.acquire(plan, "cd34", queued=True)
 
 
 # --- no GPU where some were meant ---------------------------------------------------------------

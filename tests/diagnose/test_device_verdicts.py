@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from gpu_engine.diagnose import device_times, device_verdicts, verdicts
+from gpu_engine.diagnose import device_times, verdicts
 from gpu_engine.diagnose.device_times import DeviceFiles, DeviceTimes
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES, HOSTS
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.report import story
+from gpu_engine.report import content
 
 from .. import event_lines
 from ..command_line import called
@@ -232,7 +232,7 @@ def test_the_last_readings_of_this_machine_and_of_hosts_are_read(tmp_path):
 def test_figures_that_cannot_be_true_say_nothing():
     for odd in (float("nan"), float("inf"), -1.0):
         assert codes([rank(**BY_PYTHON)], device(others=odd, utilization=odd, clock=odd)) == []
-    assert device_verdicts.FULL < 1
+    assert verdicts.FULL < 1
 
 
 def test_a_run_shows_what_its_devices_did_and_so_does_its_report(home):
@@ -244,7 +244,7 @@ def test_a_run_shows_what_its_devices_did_and_so_does_its_report(home):
                     "clock": [0.4]}
             event_lines.append(run.path / DEVICES,
                                event_lines.line("devices", line, t=T0 - 80 + 5 * at))
-    [text] = story.read(run.run).verdicts
+    [text] = content.read(run.run).verdicts
     assert text.startswith("throttling: the clock of GPU 0 is held down for 100% of the time ")
     assert text in called("show", run.run.id).stdout
     told = json.loads(called("show", "--json", run.run.id).stdout)["diagnosis"]["verdicts"]

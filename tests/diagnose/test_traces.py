@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
-import shutil
 import time
 from pathlib import Path
 
@@ -15,14 +13,13 @@ from click.testing import CliRunner
 from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import traces
+from gpu_engine.diagnose.traces import trace
 from gpu_engine.events.schema import Trace
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.traces import trace
 from gpu_engine.worker.rank.tracer import Tracer
 
 from .. import odd_runs
 from ..conftest import wait_for
-from ..export.kit import Written
 from ..observe.kit import PYTHON, SCRIPTS
 
 TWO = ("--mode", "ddp", "--devices", "cpu:0,cpu:1", "--set", "parallel.launcher=direct")
@@ -38,94 +35,32 @@ def written(folder: Path, *events: tuple) -> Path:
     return folder
 
 
-def test_own_time_idle_and_hidden_communication_of_a_processor(tmp_path):
+def test_own_time_of_operators_on_a_processor(tmp_path):
     step = "ProfilerStep#{}"
     found = traces.read(written(
         tmp_path, ("user_annotation", step.format(1), 1, 0, 1000),
         ("user_annotation", step.format(2), 1, 1000, 2000),
         ("cpu_op", "aten::linear", 1, 0, 400), ("cpu_op", "aten::addmm", 1, 100, 300),
         ("cpu_op", "aten::mm", 2, 600, 700), ("cpu_op", "c10d::allreduce_", 1, 500, 520),
-        ("cpu_op", "aten::mm", 1, 1900, 2000), ("cpu_op", "aten::mm", 1, 2000, 2400),
-        ("user_annotation", "gloo:all_reduce", 3, 600, 1000)), "t.json.gz")
+        ("cpu_op", "aten::mm", 1, 1900, 2000), ("cpu_op", "aten::mm", 1, 2000, 2400)),
+        "t.json.gz")
     assert (found.steps, found.gpu) == (2, False)
     assert found.seconds == pytest.approx(0.002)
-    assert [(o.name, round(o.seconds * 1e6), o.calls) for o in found.operators] == [
+    assert {(o.name, round(o.seconds * 1e6), o.calls) for o in found.operators} == {
         ("aten::linear", 200, 1), ("aten::addmm", 200, 1), ("aten::mm", 200, 2),
-        ("c10d::allreduce_", 20, 1)]
-    assert found.idle == pytest.approx(1 - 600 / 2000)  # what waits for others is not computing
-    assert found.communication == pytest.approx(0.2)
-    assert found.hidden == pytest.approx(0.25)
-    assert round(found.gaps[0].seconds * 1e6) == 1200
-    assert (found.gaps[0].after, found.gaps[0].before) == ("aten::mm", "aten::mm")
-    assert ["55%" in text for text in found.advice] == [True]
+        ("c10d::allreduce_", 20, 1)}
+    assert found.operators[-1].name == "c10d::allreduce_"
 
 
 def test_kernels_of_a_gpu_come_before_the_operators_that_launch_them(tmp_path):
-    kernels = [("kernel", "gemm", 7, 10 * i, 10 * i + 5) for i in range(50)]
-    found = traces.read(written(
-        tmp_path, ("user_annotation", "ProfilerStep#9", 1, 0, 1000), *kernels,
-        ("cpu_op", "aten::mm", 1, 0, 990), ("cpu_op", "aten::item", 1, 700, 900),
-        ("kernel", "ncclDevKernel_AllReduce_Sum_f32", 8, 400, 700)), "t.json.gz", usual=0.001)
-    assert found.gpu
-    assert found.operators[0].name == "ncclDevKernel_AllReduce_Sum_f32"
-    assert found.operators[1].calls == 50
-    assert found.communication == pytest.approx(0.3)
-    assert found.hidden == pytest.approx(1 / 6)
-    assert found.idle == pytest.approx(1 - (40 * 5 + 300) / 1000)
-    assert [text[:12].split()[0] for text in found.advice] == ["for", "25%", "20%"]
-
-
-def test_the_time_that_the_profiler_takes_is_not_the_gpus():
-    """Three steps of an MLP in bf16 on an H200, from pinned memory, by torch 2.11: by events of the
-    script's own, 3.0 of the 3.2 ms that a step took were the GPU's."""
-    found = traces.read(Path(__file__).parent, "h200.json.gz", usual=0.0032)
-    assert found.gpu
-    assert (found.steps, found.of) == (3, pytest.approx(0.0096))
+    """Three steps of an MLP in bf16 on an H200, by torch 2.11."""
+    folder = Path(__file__).parent
+    found = traces.read(folder, "h200.json.gz")
+    assert (found.gpu, found.steps) == (True, 3)
     assert found.seconds == pytest.approx(0.01729, abs=1e-5)
-    assert found.idle == pytest.approx(0.14, abs=0.005)
-    assert found.advice == ()
-    first, *rest = traces.lines(found)
-    assert first == ("3 steps in 17.29 ms, 5.76 ms each (3.20 ms without the profiler: shares are "
-                     "of that); no kernel on the GPU for 14% of it")
-    assert rest[1].startswith("  1.64 ms   17%      12×  multi_tensor_apply_kernel<FusedOptimizer")
-    unknown = traces.read(Path(__file__).parent, "h200.json.gz")
-    assert (round(unknown.idle, 2), unknown.advice) == (0.52, ())  # nor whose it is
-    assert traces.read(Path(__file__).parent, "h200.json.gz", usual=0.0055).of == unknown.seconds
-    more = traces.read(Path(__file__).parent, "h200.json.gz", usual=1e-9)  # these did more
-    assert (more.idle, round(more.of, 4)) == (0, round(0.48 * unknown.seconds, 4))
-
-
-@pytest.mark.parametrize(("medians", "usual"), [
-    ([0.5, 0.0032, 0.0032, 9.0], 0.0032), ([], None), ([-1.0, 0.0, math.nan, math.inf], None)])
-def test_how_long_steps_usually_take_is_known_from_those_before(home, medians, usual):
-    with Written() as it:
-        it.start()
-        for at, median in enumerate(medians):
-            it.tell(0, "step_time", t=1.0 + at, step=10 * at + 10, n=10, seconds=1.0,
-                    median=median)
-    (it.run.path / "traces").mkdir()
-    shutil.copy(Path(__file__).with_name("h200.json.gz"), it.run.path / "traces" / "a.json.gz")
-    answer = Trace(first=39, steps=3, path="traces/a.json.gz")
-    _, found, _ = traces.describe(it.run, 0, answer)
-    assert isinstance(found, traces.Summary)
-    assert found.of == pytest.approx(found.seconds if usual is None else 3 * usual)
-
-
-def test_copies_from_memory_that_is_not_pinned_are_advised_against(tmp_path):
-    copies = [("gpu_memcpy", f"Memcpy HtoD ({'Pageable' if i % 2 else 'Pinned'} -> Device)", 7,
-               100 * i, 100 * i + 30) for i in range(10)]
-    found = traces.read(written(tmp_path, ("user_annotation", "ProfilerStep#9", 1, 0, 1000),
-                                ("kernel", "gemm", 7, 30, 990), *copies), "t.json.gz")
-    assert [text[:3] for text in found.advice] == ["15%"]
-
-
-def test_nothing_is_advised_where_no_figure_carries_it(tmp_path):
-    found = traces.read(written(
-        tmp_path, ("user_annotation", "ProfilerStep#1", 1, 0, 1000),
-        ("cpu_op", "aten::mm", 1, 10, 990),
-        ("user_annotation", "Optimizer.step#SGD.step", 1, 900, 990)), "t.json.gz")
-    assert found.advice == ()
-    assert found.hidden is None
+    _, _, lines = traces.describe(runs.Run(folder), Trace(1, 3, "h200.json.gz"))
+    assert lines[0] == "3 steps in 17.29 ms, 5.76 ms each with the profiler"
+    assert lines[2].startswith("  1.64 ms    9%      12×  multi_tensor_apply_kernel<FusedOptimizer")
 
 
 @pytest.mark.parametrize("data", [
@@ -157,7 +92,6 @@ def test_all_ranks_of_a_script_trace_the_same_steps_and_train_on(home):
         assert one["summary"]["steps"] == 2
         assert {"aten::addmm", "c10d::allreduce_"} <= {o["name"] for o in
                                                        one["summary"]["operators"]}
-        assert one["summary"]["communication"] > 0
         assert Path(one["path"]).stat().st_mode & 0o77 == 0
     assert first["path"].partition("-step-")[2] == second["path"].partition("-step-")[2]
     assert not (run.path / "trace.json").exists()

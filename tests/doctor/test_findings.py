@@ -14,7 +14,8 @@ from gpu_engine.devices.records import TOO_HOT, Device, DeviceProcess, Inventory
 from gpu_engine.doctor import machine, user_files
 from gpu_engine.doctor.machine import Finding
 from gpu_engine.interpreters.ask import Build
-from gpu_engine.runs import folder, leftovers, waiting
+from gpu_engine.queue import serve
+from gpu_engine.runs import folder, leftovers
 
 GIB = 1 << 30
 GPU = Device("0", "gpu", "NVIDIA A100", 0, "GPU-0", 80 * GIB)
@@ -218,12 +219,12 @@ def test_runs(tmp_path, monkeypatch):
     every = [*(run(name, "lost") for name in "abcdefg"), run("x", "unreadable"), run("y", "queued")]
     monkeypatch.setattr(folder, "all_runs", lambda: every)
     monkeypatch.setattr(leftovers, "processes", lambda path: path == "a")
-    monkeypatch.setattr(waiting, "any_here", lambda queue: True)
+    monkeypatch.setattr(serve, "alone", lambda: {"y": None})
     found = user_files.runs()
     assert level_of(found, "run a is lost", "gpu-engine stop a") == ["problem"]
     assert level_of(found, "run b is lost", "gpu-engine resume b") == ["note"]
     assert level_of(found, "1 more are lost") == ["note"]
     assert level_of(found, "run x", "FIFO") == ["note"]
-    assert level_of(found, "1 runs wait", "gpu-engine queue") == ["problem"]
+    assert level_of(found, "1 waiting run has no supervisor", "gpu-engine queue") == ["problem"]
     monkeypatch.setattr(folder, "all_runs", lambda: [run("z", "running")])
     assert [f.level for f in user_files.runs()] == ["ok"]

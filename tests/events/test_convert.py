@@ -76,6 +76,7 @@ def test_the_format_of_the_file_is_what_it_was(told):
     {"t": 1.0, "kind": "step", "step": 1 << 70},
     {"t": 1.0, "kind": "step", "step": 1, "losses": [1.0, "x"]},
     {"t": 1.0, "kind": "step", "step": 1, "loss": 10**400},
+    {"t": 1.0, "kind": "metric", "step": 1, "a": 10**400},
     {"t": 1.0, "kind": "step", "step": 1, "others": {"a": {}}},
     {"t": 1.0, "kind": "step", "step": 1, "others": {"1": []}},
     {"t": 1.0, "kind": "start", "rank": 0, "device": "cpu"},

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.export import TARGETS, exporter, needed, source
-from gpu_engine.export.row import About, Anew, Row
-from gpu_engine.export.targets import opener
-from gpu_engine.export.to_csv import Csv, cell, quoted
+from gpu_engine.export import TARGETS, exporter, target
+from gpu_engine.export import rows as rows_module
+from gpu_engine.export.target import About, Anew, Row
+from gpu_engine.export.targets import Csv, cell, opener, quoted
 from gpu_engine.runs import sweep
 from gpu_engine.runs.folder import Run
 
@@ -140,7 +140,7 @@ def hasty(monkeypatch):
     """An export that waits for nobody for long."""
     monkeypatch.setattr(exporter, "_ANEW_EVERY", 0.0)
     monkeypatch.setattr(exporter, "_LOOK_EVERY", 0.05)
-    monkeypatch.setattr(source, "PATIENCE", 0.1)
+    monkeypatch.setattr(rows_module, "PATIENCE", 0.1)
 
 
 def test_no_row_is_lost_or_doubled_while_a_run_is_followed(home, tmp_path, hasty):
@@ -309,7 +309,7 @@ def test_mistakes_about_a_run_and_a_place(run, tmp_path):
 def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
     for extra in TARGETS[1:]:
         with pytest.raises(exporter.UserError) as found:
-            needed.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
+            target.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
                         else "no_such_module_at_all")
         assert re.search(rf"{sys.executable} -m pip install '{extra}[<>]", str(found.value))
     assert "can't be imported" in str(found.value)
@@ -317,7 +317,7 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, mon
     (tmp_path / "no_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(exporter.UserError, match="no_library is not installed"):
-        needed.load("no_library", "no_library")
+        target.load("no_library", "no_library")
 
 
 @pytest.mark.parametrize("step", [2, 3])

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events.reader import Tail
-from gpu_engine.export import source as source_module
-from gpu_engine.export.merge import Merge, RankSteps
-from gpu_engine.export.row import MOST_NAMES, Names, Row
-from gpu_engine.export.source import Source
+from gpu_engine.export import rows as rows_module
+from gpu_engine.export.rows import Merge, RankSteps, Source
+from gpu_engine.export.target import MOST_NAMES, Names, Row
 
 from .. import event_lines
 from .kit import T0, Written, told
@@ -96,10 +95,8 @@ def test_ranks_that_sum_up_steps_otherwise_count_with_the_mean_of_the_same_steps
         for a, b in parts[rank]:
             mean = float(data.draw(st.integers(-5, 5)))
             each[rank] += [mean] * (b - a + 1)
-            text = event_lines.line("step", {"step": b, "n": b - a + 1, "loss": mean, "lr": 0.1,
-                                             "skipped": 0}, t=T0 + b)
-            tail = Tail(Path())
-            event = tail._parse(text)
+            event = event_lines.from_dict({"kind": "step", "step": b, "n": b - a + 1, "loss": mean,
+                                           "lr": 0.1, "skipped": 0, "t": T0 + b})
             assert event is not None
             steps.fold([event])
         ranks[rank] = steps
@@ -224,7 +221,7 @@ def test_a_step_waits_for_all_ranks_and_is_told_once(home):
 
 
 def test_nobody_waits_for_ever_for_a_rank_that_is_silent_or_appears_late(home, monkeypatch):
-    monkeypatch.setattr(source_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(rows_module, "PATIENCE", 0.0)
     with Written(ranks=2) as it:
         it.start(0)
         it.start(1)
@@ -245,7 +242,7 @@ def test_nobody_waits_for_ever_for_a_rank_that_is_silent_or_appears_late(home, m
 
 def test_who_was_silent_for_long_is_read_again(home, monkeypatch):
     """The only rank of a run, in steps that take longer than the others would wait."""
-    monkeypatch.setattr(source_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(rows_module, "PATIENCE", 0.0)
     with Written() as it:
         it.start()
         source, steps = Source(it.path), []

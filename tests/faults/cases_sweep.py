@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 
-from gpu_engine.common import paths
-from gpu_engine.queue import waiter
+from gpu_engine.queue import serve
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import sweep
 
-from ..conftest import wait_for
 from .kit import Box, case
 
 BODY = """
@@ -59,4 +57,4 @@ def a_sweep_with_failures(box: Box) -> None:
         "completed", ["failed", "completed"])
     best = json.loads(box.cli("sweep", "last", "--json").stdout)["points"][0]["best"]
     assert (best["n"], best["mean"]) == (2, 6.0)  # 8 of the first seed, 8 / 2 of the second
-    wait_for(lambda: not waiter.running(paths.queue_folder()))
+    assert serve.alone() == {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.launching import launcher
-from gpu_engine.queue import waiter
+from gpu_engine.queue import serve
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 
@@ -78,10 +78,12 @@ def test_out_of_the_queue(home, umask):
     check(ended(engine("run", "--queue", "--devices", "cpu:0", "--", "sh", "-c", WRITES)), umask)
 
 
-def test_out_of_a_queue_that_somebody_else_has_begun(home, umask):
-    run = queue("sh", "-c", WRITES)
-    os.umask(0o077)
-    assert waiter.ensure()
+def test_out_of_a_queue_that_goes_on_after_a_reboot(home, umask):
+    """That of whoever has it go on."""
+    before = os.umask(0o077)
+    run = queue("sh", "-c", WRITES, begin=False)
+    os.umask(before)
+    assert serve.ensure() == 1
     check(ended(run), umask)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events.view import Progress
-from gpu_engine.notify import bodies, messages
+from gpu_engine.notify import messages, send
 from gpu_engine.notify.config import To
 from gpu_engine.notify.messages import Message
 from gpu_engine.runs.state import AttemptRecord, Cause, State
@@ -72,20 +72,20 @@ def test_no_control_character_is_told_and_no_length_is_unbounded(name, cause, ho
 # --- payloads -----------------------------------------------------------------------------------
 
 def test_ntfy_is_sent_json_at_the_servers_root():
-    post = bodies.post(To("p", "ntfy", "https://ntfy.example.org/below/my%20topic", token="tk_1"),
+    post = send.post(To("p", "ntfy", "https://ntfy.example.org/below/my%20topic", token="tk_1"),
                        said())
     assert post.url == "https://ntfy.example.org/below/"
     assert post.headers["Authorization"] == "Bearer tk_1"
     value = json.loads(post.body)
     assert value == {"topic": "my topic", "title": "digits failed", "message": said().text,
                      "priority": 4, "tags": ["x"]}
-    assert json.loads(bodies.post(To("p", "ntfy", "https://ntfy.sh/t"), said("finished")).body)[
+    assert json.loads(send.post(To("p", "ntfy", "https://ntfy.sh/t"), said("finished")).body)[
         "priority"] == 3
 
 
 def test_slack_gets_text_in_which_nothing_is_a_command():
     told = replace(said(), text="a < b & c <!channel>")
-    post = bodies.post(To("s", "slack", "https://hooks.slack.com/services/T/B/x"), told)
+    post = send.post(To("s", "slack", "https://hooks.slack.com/services/T/B/x"), told)
     assert json.loads(post.body) == {
         "text": "digits failed\na &lt; b &amp; c &lt;!channel&gt;"}
     assert "Authorization" not in post.headers
@@ -93,7 +93,7 @@ def test_slack_gets_text_in_which_nothing_is_a_command():
 
 def test_discord_calls_nobody_and_is_never_too_long():
     told = replace(said(), text="@everyone my_run*2 " + "_" * 3000)
-    value = json.loads(bodies.post(To("d", "discord", "https://discord.com/api/w"), told).body)
+    value = json.loads(send.post(To("d", "discord", "https://discord.com/api/w"), told).body)
     assert value["allowed_mentions"] == {"parse": []}
     assert value["content"].startswith(r"@everyone my\_run\*2 \_\_")
     assert len(value["content"]) <= 2000
@@ -102,7 +102,7 @@ def test_discord_calls_nobody_and_is_never_too_long():
 
 def test_any_json_endpoint_gets_every_fact():
     told = said(progress=replace(SO_FAR, loss=float("nan")))
-    value = json.loads(bodies.post(To("j", "json", "https://x/hook?a=1"), told).body)
+    value = json.loads(send.post(To("j", "json", "https://x/hook?a=1"), told).body)
     assert value | {"text": ""} == {
         "event": "failed", "title": "digits failed", "text": "", "machine": "head", "time": NOW,
         "run": "3f2a", "name": "digits", "on": [], "state": "failed", "attempt": 2,
@@ -113,6 +113,6 @@ def test_any_json_endpoint_gets_every_fact():
 
 @given(st.text(max_size=6000))
 def test_ntfy_text_stays_below_the_size_at_which_it_would_be_an_attachment(text):
-    value = json.loads(bodies.post(To("p", "ntfy", "https://ntfy.sh/t"),
+    value = json.loads(send.post(To("p", "ntfy", "https://ntfy.sh/t"),
                                    replace(said(), text=text.replace("\ud800", ""))).body)
     assert len(value["message"].encode("utf-8", "surrogatepass")) <= 4000

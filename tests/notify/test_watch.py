@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gpu_engine.diagnose import verdicts
-from gpu_engine.diagnose.device_verdicts import Verdict
+from gpu_engine.diagnose.verdicts import Verdict
 from gpu_engine.events.paths import DEVICES
 from gpu_engine.notify import messages, watch
 from gpu_engine.notify.watch import RunWatch

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_engine.page import content
-from gpu_engine.page.server import Server
-from gpu_engine.report import html
+from gpu_engine.page import pages as content
+from gpu_engine.page.pages import Server
+from gpu_engine.report import formats
 
 from ..command_line import called
 from ..conftest import patience, wait_for
@@ -74,7 +74,7 @@ def test_a_fault_of_ours_is_no_page_and_the_next_one_comes(server: Server, monke
 
 def test_a_page_that_takes_long_to_make_is_kept_for_longer(monkeypatch) -> None:
     now, made = [100.0], []
-    monkeypatch.setattr("gpu_engine.page.server.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("gpu_engine.page.pages.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def page(path: str) -> str:
         made.append(path)
@@ -112,7 +112,7 @@ def test_the_token_is_another_each_time_and_long() -> None:
 def test_a_run_is_shown_with_its_curves_and_the_end_of_its_log(home) -> None:
     run = trained("toy", 0.25, [4.0, 2.0, 1.0])
     run.log(0).write_text("".join(f"line {i}\n" for i in range(500)) + f"{EVIL}\x1b[31mred\n")
-    text = html.page("a run", content.of_run(run), "now", 5, "../")
+    text = formats.html("a run", content.of_run(run), "now", 5, "../")
     page = Read(text)
     said = " ".join(page.said)
     assert "<script" not in text
@@ -128,7 +128,7 @@ def test_a_run_is_shown_with_its_curves_and_the_end_of_its_log(home) -> None:
 
 def test_the_list_leads_to_each_run(home) -> None:
     ids = {trained(name, 0.25, [2.0, 1.0]).id for name in ("one", "two")}
-    page = Read(html.page("all", content.overview((), "run/{id}"), "now"))
+    page = Read(formats.html("all", content.overview((), "run/{id}"), "now"))
     assert {value for name, value in page.attributes if name == "href"} == {
         f"run/{one}" for one in ids}
     assert content.known(ids.pop()) is not None

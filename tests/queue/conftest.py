@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
-from gpu_engine.common.paths import queue_folder
 from gpu_engine.queue import change
-from gpu_engine.queue.waiter import Waiter
 
 
 @pytest.fixture
 def line(home, tmp_path, monkeypatch):
-    """The waiter of this home, which only moves when the test lets it."""
+    """An empty folder to submit from. What waits in the end is stopped."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    here = Waiter(queue_folder())
-    yield here
-    for devices in here._devices.values():
-        devices.close()
+    yield folder
     for one in change.line():
         one.run.stop()
+
+
+@pytest.fixture
+def here(line):
+    """Has this process be a supervisor: what that does to its signals is undone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    hup, child = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGCHLD)
+    yield line
+    signal.signal(signal.SIGHUP, hup)
+    signal.signal(signal.SIGCHLD, child)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -7,7 +7,6 @@ from gpu_engine.devices import leases
 from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.queue import submit
 from gpu_engine.queue.submit import When
-from gpu_engine.queue.waiter import Waiter
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
@@ -20,9 +19,9 @@ def spec(*command, slot=0, **more):
                       "devices": {"ids": [f"cpu:{slot}"]}} | more)
 
 
-def queue(*command, when=None, slot=0, **more) -> Run:
-    """Have such a run wait, without a waiter that would start it."""
-    return submit.submit(spec(*command, slot=slot, **more), when or When(), begin=False)
+def queue(*command, when=None, slot=0, begin=True, **more) -> Run:
+    """Have such a run wait. Not `begin`: without a supervisor, as after a reboot."""
+    return submit.submit(spec(*command, slot=slot, **more), when or When(), begin=begin)
 
 
 def hold(slot=0):
@@ -31,14 +30,15 @@ def hold(slot=0):
     return leases.acquire(paths.leases_folder(), [device], "77aa", share=True)
 
 
-def turn_until(line: Waiter, done):
-    """Let the waiter do its turns until `done()`."""
-    def once():
-        line.turn()
-        return done()
-
-    return wait_for(once)
-
-
 def state(run: Run) -> str:
     return run.state().state
+
+
+def reason(run: Run) -> str:
+    return run.state().reason or ""
+
+
+def over(*runs: Run) -> None:
+    """Wait until all have ended, and their supervisors with them."""
+    for run in runs:
+        wait_for(lambda run=run: not run.state().live and not run.supervised())

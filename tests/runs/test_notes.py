@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.runs import folder_problems, notes
+from gpu_engine.runs import notes
 from gpu_engine.runs.notes import Notes
 
 from .. import powers
@@ -78,7 +78,7 @@ def test_a_folder_that_can_not_be_written_or_read_says_so():
         (run.path / "notes.json").chmod(0)
         with pytest.raises(UserError, match=r"notes\.json can't be read: permission denied"):
             notes.change(run.path, lambda now: replace(now, name="other"))
-        assert folder_problems.find(run.path) == ["notes.json can't be read: permission denied"]
+        assert run.odd() == ["notes.json can't be read: permission denied"]
         assert notes.read(run.path) == Notes()
         (run.path / "notes.json").chmod(0o600)
     assert notes.read(run.path).name == "mine"

@@ -17,8 +17,7 @@ from gpu_engine.common.files import write_json
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.launching import ask_torch, reattach
 from gpu_engine.launching.launcher import launch, resume
-from gpu_engine.queue import change
-from gpu_engine.queue.waiter import Waiter
+from gpu_engine.queue import change, serve
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import folder, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
@@ -178,26 +177,19 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
 
 
 def test_a_folder_that_says_it_waits_is_not_started(home, tmp_path):
-    marker, waits = tmp_path / "marker", kit.queue("true")
+    marker, waits = tmp_path / "marker", kit.queue("true", begin=False)
     run = received(waits)
+    waiting.enter(run.path)
     data = json.loads((run.path / "plan.json").read_text())
     data["spec"]["task"]["command"] = ["touch", str(marker)]
     write_json(run.path / "plan.json", data)
     (run.path / "spec.toml").write_text((run.path / "spec.toml").read_text().replace(
         '["true"]', json.dumps(["touch", str(marker)])))
-    line = Waiter(queue_folder())
-    line._enqueue_started_here()  # what it does first, as a waiter that begins
+    assert serve.ensure() == 1
     assert waiting.ids(queue_folder()) == [waits.id]
-    kit.turn_until(line, lambda: not waits.state().live)
+    kit.over(waits)
     assert run.state().state == "queued"
     assert not marker.exists()
-
-
-def test_one_of_ours_that_missed_its_place_in_the_line_gets_it(home):
-    run = kit.queue("true")
-    (waiting.line_folder(queue_folder()) / run.id).unlink()
-    Waiter(queue_folder())._enqueue_started_here()
-    assert waiting.ids(queue_folder()) == [run.id]
 
 
 def test_slurm_is_neither_asked_nor_told_because_of_a_folder(home, monkeypatch):
@@ -257,7 +249,7 @@ def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
 
 
 def test_a_received_run_that_waits_is_moved_by_nobody(home):
-    run = received(kit.queue("true"))
+    run = received(kit.queue("true", begin=False))
     with pytest.raises(UserError, match="not started from here"):
         change.move(run, "first")
     assert run.id not in waiting.ids(queue_folder())

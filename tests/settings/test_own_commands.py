@@ -36,7 +36,7 @@ def test_a_value_never_becomes_an_option():
     ('key = "f9"', "commands.a.run = \"\": expected a program"),
     ('key = "f9"\nrun = []', "expected a program"),
     ('key = "f9"\nrun = ["x", 3]', "expected a program"),
-    ('key = "f9"\nrun = 3', "commands.a.run = 3: expected a list of words, or a line"),
+    ('key = "f9"\nrun = 3', "commands.a.run = 3: expected a list of texts or a text"),
     ('key = "f9"\nrun = "x \'"', "can't be split into words"),
     ('key = "f9"\nrun = "x {run.name}"', "{run.name} is unknown; there are {run.dir}, {run.id}"),
     ('key = "f9"\nrun = "{run.dir}/x"', "the program itself has no placeholder"),

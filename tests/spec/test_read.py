@@ -394,3 +394,11 @@ def test_the_word_of_earlier_versions_is_read():
     given: dict = {}
     apply_sets(given, ["run.sync=rsync"])
     assert read.from_dict(given).run.sync == "send"
+
+
+def test_the_value_that_decides_which_is_best():
+    assert sp.parse_best(None) is None
+    assert sp.parse_best("loss") == ("loss", False)
+    assert sp.parse_best("max:accuracy") == ("accuracy", True)
+    with pytest.raises(UserError, match="expected the name"):
+        sp.parse_best("most:accuracy")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpu_engine.queue import waiter
+from gpu_engine.queue import serve
 from gpu_engine.queue.submit import When
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import EXIT_CODES, AttemptRecord, Cause, Run
@@ -20,7 +20,7 @@ SPEC = {"name": "toy", "task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT"},
 
 
 def nobody_starts(patch) -> None:
-    patch.setattr(waiter, "ensure", lambda folder=None: False)
+    patch.setattr(serve, "ensure", lambda folder=None: 0)
 
 
 def submitted(*texts: str, repeat: int = 1, **sections) -> submit.Sweep:

@@ -9,13 +9,17 @@ import json
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.queue import change
+from gpu_engine.queue import change, serve
 from gpu_engine.queue import submit as queue
 from gpu_engine.runs import attempts, sweep, waiting
 from gpu_engine.runs.folder import all_runs
 from gpu_engine.sweep import figures
+from gpu_engine.sweep.__main__ import AHEAD
 
 from ..command_line import called
+from ..conftest import wait_for
+from ..queue import kit
+from ..queue.kit import hold
 from .made import ended, nobody_starts, submitted
 
 
@@ -133,6 +137,28 @@ def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out
     assert [r.state().state for r in made.runs] == ["completed", "stopped", "stopped"]
     assert change.line() == []
     assert "have ended" in said("sweep", "stop", made.id)
+
+
+def test_only_the_next_members_wait_with_a_supervisor(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("WORD", "of the submission")
+    monkeypatch.chdir(tmp_path)
+    with hold():
+        runs = submitted("train.lr=1,2,3,4,5,6", devices={"ids": ["cpu:0"]}, task={"command": [
+            "sh", "-c", "echo {lr} $WORD >> ran; sleep 0.1"]}).runs
+        monkeypatch.setenv("WORD", "later")
+        wait_for(lambda: sum(run.supervised() for run in runs) == AHEAD)
+        wait_for(lambda: "77aa" in runs[0].state().reason)
+        assert [r.supervised() for r in runs] == [True] * AHEAD + [False] * (6 - AHEAD)
+        assert runs[-1].state().reason == "waits for runs ahead of it"
+        assert serve.alone() == {}
+        behind = kit.queue("sh", "-c", "echo behind >> ran")
+        runs[1].stop()
+        wait_for(lambda: runs[4].supervised())
+    kit.over(*runs, behind)
+    assert (tmp_path / "ran").read_text().splitlines() == [
+        *(f"{n} of the submission" for n in (1, 3, 4, 5, 6)), "behind"]
 
 
 def test_the_command_line_makes_a_sweep_and_shows_it_before(home):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,16 +77,19 @@ def test_an_epochs_end_is_waited_for_if_there_is_an_evaluation(
         evaluations.append(at.step)
         return True
 
-    loop = Loop(
-        task=Mean(), data=data, strategy=Plain(model),  # pyright: ignore[reportArgumentType]
-        optimizer=optimizer, schedule=Schedule(Mean(), optimizer, 9, lr=0.001, params={},
-                                               evaluates=False),
+    train = SimpleNamespace(clip=0.0, on_nonfinite="stop", eval_every=0, checkpoint_every=0,
+                            skip_steps=())
+    loop = Loop.__new__(Loop)
+    vars(loop).update(
+        job=SimpleNamespace(spec=SimpleNamespace(train=train),
+                            batch=SimpleNamespace(accumulate=1), micro=4),
+        task=Mean(), data=data, strategy=Plain(model), optimizer=optimizer,
+        schedule=Schedule(Mean(), optimizer, 9, lr=0.001, params={}, evaluates=False),
         precision=Precision("off", "cpu"), group=group, recorder=recorder, signals=Signals(),
-        at=at, total_steps=9, epochs=None, accumulate=1, examples_a_step=4, clip=0.0,
-        on_nonfinite="stop", eval_every=0, save_every=0,
-        evaluate=evaluate if evaluates else None, save=lambda: None, check_state=lambda: None,
-        steps_per_epoch=3)
-    assert loop.run() == "completed"
+        at=at, total_steps=9, epochs=None, evaluation=evaluates or None, evaluate=evaluate,
+        check_state=lambda: None, steps_per_epoch=3)
+    loop.__init__()
+    assert loop.train() == "completed"
     recorder.close()
     assert (at.step, at.epoch) == (9, 2)
     assert evaluations == ([3, 6] if evaluates else [])

@@ -52,7 +52,7 @@ class InHostMemory:
 
 
 class Gpus:
-    """Torch, for `checkpoint_copy`, as if there were GPUs."""
+    """Torch, for `Copier`, as if there were GPUs."""
 
     def __init__(self) -> None:
         self.waiting, self.locks = [], []

@@ -401,8 +401,8 @@ def train_data(self):
 def test_a_failed_rank_ends_though_a_thread_of_its_task_does_not(tmp_path: Path) -> None:
     body = f"""\
 def trouble(self, loss):
-    from gpu_engine.worker.rank import leaving
-    leaving.PATIENCE = 0.1
+    from gpu_engine.worker.rank import process
+    process.PATIENCE = 0.1
     global kept
     kept = open({str(tmp_path / "rows")!r}, "w")
     kept.write("1")

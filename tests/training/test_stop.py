@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from gpu_engine.common import procs
 from gpu_engine.training import checkpoint
-from gpu_engine.training.data import worker_init
+from gpu_engine.worker.rank.process import in_loader_worker
 
 from . import ranks
 from .conftest import recorded
@@ -95,7 +95,7 @@ def test_a_loader_worker_that_its_rank_ends_has_not_failed(by_its_rank: bool, co
     """When a rank exits, Python ends the workers that are left. torch would report that as a
     failure, at whatever the rank is doing at that moment."""
     before = set(multiprocessing.active_children())
-    batches = iter(DataLoader(range(8), num_workers=1, worker_init_fn=worker_init,
+    batches = iter(DataLoader(range(8), num_workers=1, worker_init_fn=in_loader_worker,
                               persistent_workers=True, multiprocessing_context="fork"))
     next(batches)
     (worker,) = set(multiprocessing.active_children()) - before

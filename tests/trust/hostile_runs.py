@@ -247,8 +247,7 @@ def waits(path: Path) -> None:
     """Make it a run that waits for its turn."""
     write(path / waiting.FILE, asdict(waiting.Entry(
         submitted=T0, number=1.0, host=socket.gethostname(), ids=("cpu:0",), count=1,
-        within=("cpu:0",), free=1, cpu=True, begin=T0, environ="environ-x.json", code="a1b2",
-        root="/x", folder="/x")))
+        within=("cpu:0",), free=1, cpu=True, begin=T0, code="a1b2", root="/x", folder="/x")))
     change(path / "state.json", state="queued", pid=None, cause=None, attempts=[])
 
 

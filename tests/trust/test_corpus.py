@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 
 from gpu_engine.common import procs
-from gpu_engine.queue import waiter
+from gpu_engine.queue import serve, submit
 from gpu_engine.runs.folder import Run
 
 from ..command_line import called
@@ -77,12 +76,10 @@ def test_the_queue_starts_only_what_was_submitted_here(world: World, monkeypatch
     hostile = make("It waits for its turn, and executes something when that comes", world)
     before = tree(hostile)
     with monkeypatch.context() as patch:
-        patch.setattr(waiter, "ensure", lambda folder=None: False)
+        patch.setattr(submit, "supervise", lambda run, lock: os.close(lock))
         said = called("run", "--queue", "--devices", "cpu:0", "--", "true")
     run = Run(world.runs / said.stdout.split()[0])
-    folder = world.runs.parent / "queue"
-    with subprocess.Popen([sys.executable, "-P", "-m", "gpu_engine.queue", str(folder)]) as process:
-        wait_for(lambda: process.poll() is not None)
+    assert serve.ensure() == 1
     wait_for(lambda: not run.state().live)
     assert run.state().state == "completed"
     assert changed(before, tree(hostile)) == []

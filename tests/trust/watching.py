@@ -260,11 +260,9 @@ class Watch:
             return "ProxyCommand" not in " ".join(argv).replace("-oProxyCommand=none", "")
         if argv[0] == sys.executable or argv[0].startswith(f"{sys.prefix}/bin/python"):
             module = argv[argv.index("-m") + 1] if "-m" in argv else ""
-            waits = self.world.runs.parent / "queue" / "line"
-            if module == "gpu_engine.remote.run":
+            if module in ("gpu_engine.remote.run", "gpu_engine.supervisor"):
                 return any(trust.started_here(Path(word)) for word in argv)
-            return module == "" or (
-                module == "gpu_engine.queue" and waits.is_dir() and any(waits.iterdir()))
+            return module == ""
         return False
 
     def say(self, label: str, what: str) -> None:

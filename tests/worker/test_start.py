@@ -19,7 +19,7 @@ import torch.distributed as dist
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.ports import interface_to
 from gpu_engine.worker.rank import group, peers
-from gpu_engine.worker.rank.group import missing_ranks, pack_first, unpack_first
+from gpu_engine.worker.rank.group import pack_first, unpack_first
 from gpu_engine.worker.rank.job import Identity, first_host, identify
 from gpu_engine.worker.rank.peers import Failures, PeerLost, blame
 
@@ -76,11 +76,6 @@ def test_the_first_trouble_packs_into_the_largest_number() -> None:
     packed = [pack_first(s, r, 4) for s, r in ((7, 0), (5, 3), (5, 1))]
     assert unpack_first(max([*packed, pack_first(None, 2, 4)]), 4) == (5, 1)
     assert unpack_first(0.0, 4) is None
-
-
-def test_missing_ranks_in_words() -> None:
-    assert missing_ranks([True, False]) == "rank 1"
-    assert missing_ranks([True, False, True, False]) == "ranks 1, 3"
 
 
 def test_interface_of_loopback() -> None:

@@ -32,7 +32,7 @@ def command(port: int, out: Path | None) -> None:
     """
     from gpu_engine.devices import sampler
     from gpu_engine.devices.discover import discover
-    from gpu_engine.page import content
+    from gpu_engine.page import pages as content
 
     inventory = discover()
     title = f"gpu-panel on {socket.gethostname()}"
@@ -42,7 +42,7 @@ def command(port: int, out: Path | None) -> None:
             write_atomic(out, text, mode=0o600)
         echo(str(out))
         return
-    from gpu_engine.page.server import EVERY, HOST, Server
+    from gpu_engine.page.pages import EVERY, HOST, Server
 
     with sampler.Sampler(inventory, interval=2.0) as devices:
         def page(path: str) -> str | None:
@@ -68,7 +68,7 @@ def command(port: int, out: Path | None) -> None:
 def _page(title: str, sections: list[Section], every: int | None = None,
           back: str | None = None) -> str:
     from gpu_engine.common.programs import version
-    from gpu_engine.report import html
+    from gpu_engine.report import formats
 
     made = f"Read on {time.strftime('%Y-%m-%d %H:%M:%S %Z')} by gpu-panel {version()}"
-    return html.page(title, sections, made, every, back)
+    return formats.html(title, sections, made, every, back)

@@ -31,9 +31,9 @@ def command(ctx: click.Context, as_json: bool, shared: str | None) -> None:
         _set_up(shared)
         return
     from gpu_engine.devices.leases.shared import why_not
-    from gpu_engine.queue import waiter
+    from gpu_engine.queue import serve
 
-    waiter.ensure()
+    serve.ensure()
     if ctx.invoked_subcommand is None:
         if why := why_not():
             echo(f"note: {why}", err=True)

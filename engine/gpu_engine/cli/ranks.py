@@ -210,18 +210,17 @@ def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bo
     """Trace the next steps of RUN's ranks with torch's profiler, while training goes on.
 
     A file for each rank, traces/… in the run folder, is for https://ui.perfetto.dev or
-    chrome://tracing. Printed is what it says at a glance. The exit code is 1 if a rank gave none.
+    chrome://tracing. Printed is which operators take longest. The exit code is 1 if a rank gave
+    none.
     """
     from dataclasses import asdict
 
     from gpu_engine.diagnose import traces
     from gpu_engine.launching.lookup import find
-    from gpu_engine.runs.traces import trace as traced
 
     found = find(run)
-    answers = traced(found, steps=steps, ranks=ranks, wait=wait)
-    out = [(rank, *traces.describe(found, rank, answer))
-           for rank, answer in answers.items()]
+    answers = traces.trace(found, steps=steps, ranks=ranks, wait=wait)
+    out = [(rank, *traces.describe(found, answer)) for rank, answer in answers.items()]
     for rank, path, _, text in () if as_json else out:
         echo(f"--- rank {rank} ---")
         for line in [*([str(path)] if path is not None else []), *text]:

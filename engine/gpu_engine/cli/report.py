@@ -26,7 +26,7 @@ def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
     """Write what is known of RUN as a page: how it ended, evaluations, curves, what was asked and
     where, its attempts. Several RUNs are compared."""
     from gpu_engine.launching.lookup import find_each
-    from gpu_engine.report import content, html, markdown, story
+    from gpu_engine.report import content, formats
 
     found = find_each(runs)
     ids = [run.id for run in found]
@@ -37,16 +37,16 @@ def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
     path = out or Path(f"report-{'-'.join(ids[:4])}.{how}")
     if path.is_dir():
         path = path / f"report-{'-'.join(ids[:4])}.{how}"
-    told = [story.read(run) for run in found]
+    told = [content.read(run) for run in found]
     title = told[0].title if len(told) == 1 else "Runs " + ", ".join(ids)
     sections = content.of_run(told[0]) if len(told) == 1 else content.of_several(told)
     when = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(told[0].at))
     made = f"Made on {when} by gpu-panel {version()}"
     files: dict[str, str] = {}
     if how == "html":
-        text = html.page(title, sections, made)
+        text = formats.html(title, sections, made)
     else:
-        text, files = markdown.page(title, sections, made, path.stem.replace(" ", "-"))
+        text, files = formats.markdown(title, sections, made, path.stem.replace(" ", "-"))
     with telling(f"{path}: can't be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         for name, svg in files.items():  # before the page that shows them

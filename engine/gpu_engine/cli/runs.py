@@ -83,7 +83,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.launching.reattach import reattach_all
-    from gpu_engine.runs import query
+    from gpu_engine.runs import summary
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
 
@@ -92,7 +92,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     _go_on_with_the_queue()
     watch.refresh()
     now = time.time()
-    asked = query.parse(wanted)
+    asked = summary.parse(wanted)
     if asked.doubt:
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
     rows, more = listing.found_runs(asked, tags, count, listing.Order(order, reverse, now))
@@ -114,11 +114,11 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 def _go_on_with_the_queue() -> None:
     from gpu_engine.runs import waiting
 
-    if waiting.any_here(paths.queue_folder()):
-        from gpu_engine.queue import waiter  # only where runs wait
+    if waiting.ids(paths.queue_folder()):
+        from gpu_engine.queue import serve  # only where runs wait
 
         with suppress(UserError):  # the list is printed all the same
-            waiter.ensure()
+            serve.ensure()
 
 
 def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]

@@ -171,7 +171,7 @@ def _member(one: One, by: By) -> dict[str, object]:
 
 
 def _csv(found: Group, members: Sequence[One], by: By) -> str:
-    from gpu_engine.export.to_csv import defused
+    from gpu_engine.export.targets import defused
 
     def text(value: str | None) -> str | None:
         """A text as a cell; a number that was typed for the grid stays one."""

@@ -270,7 +270,8 @@ def kind_of(hint: Any) -> Kind:
     if origin is Literal:
         return Kind("choice", choices=tuple((show(a), a) for a in args))
     if origin is Union or origin is getattr(types, "UnionType", Union):
-        return Kind("union", tuple(map(kind_of, args)))
+        kinds = tuple(map(kind_of, args))
+        return ANY if ANY in kinds else Kind("union", kinds)
     if origin in (list, collections.abc.Sequence, collections.abc.Iterable):
         return Kind("list", (kind_of(args[0]),))
     if origin is tuple:

@@ -185,33 +185,28 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
             able += [s for s in newest if s.problem is None and s not in able]
         able = [s for s in able if (free_memory(s) or 0) >= free]
     if n is None:
-        n = _most_alike(able)
+        whole = [s for s in able if not s.device.is_slice]
+        n = max(Counter(map(_model, whole or able)).values(), default=1)
     if len(able) < n:
         raise TooFew(_too_few(n, newest, states, free))
     able = unmixed(able, n)
     if len(able) < n:
         raise TooFew(_too_few(n, newest, states) + "; whole GPUs and MIG slices are not "
-                     "used together, as all ranks would wait for the slice, and GPUs of several "
-                     "vendors can't train together")
-    by_model: dict[tuple[str, int], list[Sample]] = {}
-    for sample in able:
-        device = sample.device
-        by_model.setdefault((_model(device), device.memory_total or 0), []).append(sample)
-    enough = [(model, group) for model, group in by_model.items() if len(group) >= n]
+                     "used together, as all ranks would wait for the slice")
+
+    def load(sample: Sample) -> tuple[object, ...]:
+        cpu, share = sample.device.is_cpu, sample.utilization or 0.0
+        used = 0 if cpu else (sample.memory_used or 0) >> 26
+        return (not states[sample.device.id].free, used, round(share, 1) if cpu else share,
+                order[sample.device.id])
+
+    enough = [model for model, count in Counter(map(_model, able)).items() if count >= n]
     if enough:
-        _, able = min(enough, key=lambda e: (e[1][0].device.is_slice, -e[0][1]))
-        able.sort(key=lambda s: _load(s, states[s.device.id], order[s.device.id]))
+        most = max(enough, key=lambda model: model[1])
+        able = sorted((s for s in able if _model(s) == most), key=load)
     else:
-        able.sort(key=lambda s: (s.device.is_slice, -(s.device.memory_total or 0)))
+        able.sort(key=lambda s: -_model(s)[1])
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
-
-
-def _most_alike(able: Sequence[Sample]) -> int:
-    """How many of one model there are, whole GPUs before slices; at least 1."""
-    kinds = Counter((s.device.is_slice, _model(s.device),
-                     s.device.memory_total or 0) for s in able)
-    whole = {kind: count for kind, count in kinds.items() if not kind[0]}
-    return max((whole or kinds).values(), default=1)
 
 
 def unmixed(able: Sequence[Sample], n: int) -> list[Sample]:
@@ -239,17 +234,11 @@ def _judge_cpu(samples: Sequence[Sample], readings: int) -> Availability:
     return Availability("free", "used by others too" if shared else "free")
 
 
-def _load(sample: Sample, freedom: Availability, order: int) -> tuple[object, ...]:
-    cpu, share = sample.device.is_cpu, sample.utilization or 0.0
-    used = 0 if cpu else (sample.memory_used or 0) >> 26
-    return (freedom.state != "free", used, round(share, 1) if cpu else share, order)
-
-
-def _model(device: Device) -> str:
-    """The model: devices of one model are equally fast."""
-    if device.is_slice:
-        return device.name.rsplit(" ", 1)[0]
-    return "cpu" if device.is_cpu else device.name
+def _model(sample: Sample) -> tuple[str, int]:
+    """The model, and its memory: devices of one model are equally fast."""
+    device = sample.device
+    name = device.name.rsplit(" ", 1)[0] if device.is_slice else device.name
+    return "cpu" if device.is_cpu else name, device.memory_total or 0
 
 
 def free_memory(sample: Sample) -> int | None:
@@ -292,7 +281,6 @@ def _who(processes: Sequence[DeviceProcess], now: float | None) -> str:
 
 def _duration(seconds: float) -> str:
     for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size:
-            count = int(seconds // size)
+        if count := int(max(seconds, 0.0) // size):
             return f"{count} {name}{'s' if count > 1 else ''}"
     return f"{max(0, int(seconds))} s"

@@ -1,22 +1,18 @@
 """The probe: a process of its own that calls drivers (`probe_child`), and how it is asked.
 
 A driver call may never return. Every wait here has a time limit, nothing waits for that process to
-end, and it ends with its parent. It is asked by messages, each sent as its length and a pickle.
+end, and it ends with its parent. It is asked by messages over a pair of sockets.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import struct
 import subprocess
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_engine.common.procs import readable
 from gpu_engine.common.programs import own_program
 from gpu_engine.devices.records import Device, Inventory, Sample
 
@@ -24,8 +20,6 @@ NVML = "libnvidia-ml.so.1"
 """The library of NVIDIA's driver."""
 FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Of NVIDIA's driver, of AMD's, and of either in the Windows Subsystem for Linux."""
-HEAD = struct.Struct("<I")
-"""The header of a message: the length of its pickle in bytes."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +82,6 @@ Request = Discover | Watch | Look
 Reply = Found | Looked | Broken
 
 
-def pack(message: Request | Reply) -> bytes:
-    """A message as bytes: header and pickle."""
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    return HEAD.pack(len(body)) + body
-
-
 class Gone(Exception):
     """The probe has ended or could not be started. The text says why, as far as it is known."""
 
@@ -103,24 +91,25 @@ class Probe:
     Raises `Gone` if it can't be started."""
 
     def __init__(self) -> None:
+        from multiprocessing import Pipe  # only where there is a driver
+
+        self._connection, theirs = Pipe()
+        self._problem: str | None = None
+        """Why it gave up, as it said itself."""
         try:
             self._process = subprocess.Popen(
                 own_program("gpu_engine.devices.probe_child"),
                 cwd="/",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # it must not print into the panel's terminal
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,  # it must not print into the panel's terminal
+                stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl+C in the terminal must not end it
-                bufsize=0,
             )
         except OSError as error:
+            self._connection.close()
             raise Gone(f"the process that reads the GPUs could not be started: {error}") from None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._replies = self._process.stdin, self._process.stdout
-        self._buffer = bytearray()
-        self._problem: str | None = None
-        """Why it gave up, as it said itself."""
+        finally:
+            theirs.close()
 
     @property
     def pid(self) -> int:
@@ -128,47 +117,33 @@ class Probe:
         return self._process.pid
 
     def send(self, request: Request) -> None:
-        """Send a request; returns at once, as requests fit into the pipe. Raises `Gone`."""
+        """Send a request; returns at once, as requests fit into the socket. Raises `Gone`."""
         try:
-            self._requests.write(pack(request))
-        except (OSError, ValueError):
+            self._connection.send(request)
+        except OSError:
             raise Gone(self._why()) from None
 
     def receive(self, timeout: float) -> Found | Looked | None:
         """The next reply; None if none comes within `timeout` seconds. Raises `Gone`, also if the
         driver can't be used."""
-        end = time.monotonic() + timeout
-        while True:
-            size = HEAD.size + (HEAD.unpack_from(self._buffer)[0]
-                                if len(self._buffer) >= HEAD.size else 0)
-            if len(self._buffer) >= max(size, HEAD.size + 1):
-                message = pickle.loads(bytes(self._buffer[HEAD.size:size]))
-                del self._buffer[:size]
-                if isinstance(message, Broken):
-                    self._problem = message.problem
-                    raise Gone(message.problem)
-                return message
-            try:
-                if not readable(self._replies.fileno(), max(0.0, end - time.monotonic())):
-                    return None
-                piece = os.read(self._replies.fileno(), 1 << 20)
-            except (OSError, ValueError):  # closed by `close` in another thread
-                piece = b""
-            if not piece:
-                raise Gone(self._why())
-            self._buffer += piece
+        try:
+            reply = self._connection.recv() if self._connection.poll(timeout) else None
+        except (OSError, EOFError):
+            raise Gone(self._why()) from None
+        if isinstance(reply, Broken):
+            self._problem = reply.problem
+            raise Gone(reply.problem)
+        return reply
 
     def close(self) -> None:
         """Kill the process, without waiting for its end: inside a driver no signal may reach it.
         It is kept in a list until it has ended, so that it does not stay a zombie."""
         with contextlib.suppress(OSError):
             self._process.kill()
-        with contextlib.suppress(OSError):
-            self._requests.close()
         with _lock:
             _closed.append(self)
             for old in [probe for probe in _closed if probe.ended()]:
-                old._replies.close()
+                old._connection.close()
                 _closed.remove(old)
 
     def ended(self) -> bool:
@@ -222,6 +197,15 @@ def acquire() -> Probe:
         probe.close()
         probe = None
     return probe or Probe()
+
+
+def drop() -> None:
+    """End the probe that `discover` has left for `acquire`, in a program that goes on for long."""
+    global _spare
+    with _lock:
+        probe, _spare = _spare, None
+    if probe is not None:
+        probe.close()
 
 
 def put_back(probe: Probe) -> None:

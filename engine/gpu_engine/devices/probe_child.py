@@ -5,22 +5,22 @@ Why a process and not a thread: a call that hangs inside the driver puts its thr
 uninterruptible sleep, and a process with such a thread can't end, so that a shell would wait for
 the panel for ever. A process also keeps a crash inside the driver's library out of the panel.
 
-Requests come on standard input, replies go to standard output. When standard input ends, as it does
-with the parent, this process ends at once. Each GPU has its own thread, so that the others can
+Standard input is a socket, for requests and replies. When it ends, as it does with the parent, this
+process ends at once. Each GPU has its own thread, so that the others can
 still be read if one hangs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-import pickle
 import queue
-import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import BinaryIO
+from multiprocessing.connection import Connection
 
 from gpu_engine.devices import probe
 from gpu_engine.devices.backends import registry
@@ -60,7 +60,8 @@ class Worker(threading.Thread):
             except registry.DriverLost as lost:
                 self.broken = str(lost)
             except Exception as error:  # noqa: BLE001  the other GPUs must still be read
-                self.latest = self.reader.failed(f"reading it failed: {error!r}", lost=False)
+                self.latest = tuple(Sample(d, problem=f"reading it failed: {error!r}",
+                                           taken=time.time()) for d in self.reader.devices)
             with self._done:
                 self.looked, self.since = self.since or time.monotonic(), None
                 self._done.notify()
@@ -84,13 +85,9 @@ class Worker(threading.Thread):
         return tuple(s if s.lost else replace(s, problem=text) for s in latest)
 
 
-def answer(requests: queue.SimpleQueue[probe.Request], replies: BinaryIO) -> None:
+def answer(requests: queue.SimpleQueue[probe.Request], reply: Callable[[probe.Reply], None]
+           ) -> None:
     """Answer requests until none has come for a while, or the driver must be loaded again."""
-
-    def reply(message: probe.Reply) -> None:
-        replies.write(probe.pack(message))
-        replies.flush()
-
     workers: list[Worker] = []
     order: list[str] = []
     done = threading.Condition()
@@ -127,20 +124,19 @@ def answer(requests: queue.SimpleQueue[probe.Request], replies: BinaryIO) -> Non
 
 
 def main() -> None:
-    """Answer requests on standard input and output until there are no more."""
-    # A library may print to standard output: that must not get between the replies.
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    """Answer requests until there are no more."""
+    parent = Connection(os.dup(0))
     requests: queue.SimpleQueue[probe.Request] = queue.SimpleQueue()
 
     def listen() -> None:
-        while len(head := sys.stdin.buffer.read(probe.HEAD.size)) == probe.HEAD.size:
-            requests.put(pickle.loads(sys.stdin.buffer.read(probe.HEAD.unpack(head)[0])))
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                requests.put(parent.recv())
         os._exit(0)  # the parent has ended; other threads may hang for ever
 
     threading.Thread(target=listen, daemon=True).start()
     try:
-        answer(requests, replies)
+        answer(requests, parent.send)
     finally:
         os._exit(0)  # without waiting for threads that hang in the driver
 

@@ -185,21 +185,12 @@ def take_several(inventory: Inventory, readings: int = 3, apart: float = 0.25, t
     If the driver does not answer within `timeout` seconds there are fewer, but at least one. The
     very first snapshot is thrown away, as it has no rates; with `readings` 0 it is returned.
     """
-    found: list[Snapshot] = []
-    enough = threading.Event()
-
-    def keep(snapshot: Snapshot) -> None:
-        if snapshot.problem is None:
-            found.append(snapshot)
-        if len(found) > readings:
-            enough.set()
-
-    sampler = Sampler(inventory, interval=apart, on_snapshot=keep, patience=timeout / 2)
-    sampler.start()
-    enough.wait(timeout)
-    sampler.close()
-    if found:
-        return tuple(found[1:readings + 1] or found[:1])
+    end = time.monotonic() + timeout
+    with Sampler(inventory, interval=apart, patience=timeout / 2) as sampler:
+        while len(sampler.recent) <= readings and time.monotonic() < end:
+            time.sleep(0.01)
+    if sampler.recent:
+        return sampler.recent[1:readings + 1] or sampler.recent[:1]
     if sampler.latest is not None:
         return (sampler.latest,)
     problem = f"the driver did not answer in {timeout:g} s"

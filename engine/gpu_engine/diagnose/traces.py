@@ -1,6 +1,5 @@
-"""What a trace of torch's profiler says at a glance: the operators that take longest, how much of
-the time nothing ran, whether communication is hidden behind computing, and what would help. Pure,
-but for reading the file.
+"""Traces of torch's profiler: asking the ranks of a live run for one of their next steps, which
+`worker/rank/tracer.py` writes; and which operators take longest in one. All else is for Perfetto.
 
 A trace is JSON of Chrome's format: ranges with a category, a thread, a beginning and a length in
 microseconds. Where there are kernels of a GPU, these are looked at, else the processor's operators.
@@ -8,30 +7,115 @@ microseconds. Where there are kernels of a GPU, these are looked at, else the pr
 
 from __future__ import annotations
 
+import gzip
+import math
+import os
+import time
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from math import inf
-from operator import attrgetter
 from pathlib import Path
-from statistics import median
 
 import msgspec
 
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.diagnose import steps, trace_files
+from gpu_engine.common.files import file_inside, reason, write_json_inside
+from gpu_engine.events.paths import MOST_TRACED, TRACE_REQUEST, TRACES
+from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import Trace
+from gpu_engine.events.view import RunView
+from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run
 
+_NEAR = 1 << 16
+"""Bytes of events that tell how far a rank is."""
+_SEEN = 2.5
+"""Seconds within which every rank has seen a request."""
+_EVERY = 0.2
+_NAMED = 8
+"""The most files that a message names."""
+
+
+def made(run: Run) -> list[Path]:
+    """The files that were traced so far, by their names. None of a folder that is a link."""
+    folder = run.path / TRACES
+    try:
+        if folder.is_symlink():
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(folder / one.name for one in entries
+                          if one.is_file(follow_symlinks=False) and not one.name.startswith("."))
+    except OSError:
+        return []
+
+
+def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0
+          ) -> dict[int, Trace | None]:
+    """Have `ranks` (none: all) trace their next steps, and wait for at most `wait` seconds.
+
+    Returns what each rank has answered; None: nothing, as it makes no steps or has ended. Raises
+    UserError and OSError.
+    """
+    trust.require_ours(run.path)
+    state, plan, there = run.state(), run.plan(), run.ranks()
+    if not state.live:
+        before = made(run)
+        more = f" and {len(before) - _NAMED} more" if len(before) > _NAMED else ""
+        raise UserError(f"run {run.id} is not running: it is {state.state}" + (
+            "; traced before, for https://ui.perfetto.dev: "
+            f"{', '.join(clean(str(one)) for one in before[:_NAMED])}{more}" if before else ""))
+    if plan is not None and plan.on_hosts:
+        raise UserError(f"the ranks of {run.id} are on other machines: gpu-engine trace there")
+    if not 0 < steps <= MOST_TRACED:
+        raise UserError(f"{steps} steps: from 1 to {MOST_TRACED} can be traced")
+    if unknown := set(ranks) - set(there):
+        raise UserError(f"run {run.id} has no rank {min(unknown)} yet")
+    asked, view = sorted(ranks or there), RunView()
+    view.add(asked)
+    tails = {rank: Tail(run.events(rank)) for rank in asked}
+    for tail in tails.values():
+        tail.skip(keep=_NEAR)
+    until = time.time() + _SEEN
+    while True:
+        _read(tails, view)
+        if all(v.steps_per_s for v in view.ranks.values()) or time.time() > until:
+            break
+        time.sleep(_EVERY)
+    begun = time.time()
+    # All ranks begin at the same step: one that none of them reaches before the last has seen the
+    # request.
+    last = max((v.at_step or 0 for v in view.ranks.values()), default=0)
+    pace = max((v.steps_per_s or 0.0 for v in view.ranks.values()), default=0.0)
+    write_json_inside(run.path, TRACE_REQUEST, {
+        "steps": steps, "from": last + math.ceil(pace * _SEEN), "until": begun + wait,
+        "ranks": asked}, settled=False)
+    try:
+        while True:
+            _read(tails, view)
+            answers = {r: one if (one := v.trace) is not None and one.t >= begun else None
+                       for r, v in view.ranks.items()}
+            if all(answers.values()) or time.time() > begun + wait or not run.state().live:
+                return answers
+            time.sleep(_EVERY)
+    finally:
+        (run.path / TRACE_REQUEST).unlink(missing_ok=True)
+
+
+def _read(tails: dict[int, Tail], view: RunView) -> None:
+    for rank, tail in tails.items():
+        for event in tail.read():
+            view.fold(rank, event)
+
+
+# --- what a trace says ----------------------------------------------------------------------------
+
 _ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_LOADER = "enumerate(DataLoader)"
-_SLOWED = 1.1
-"""If steps are so many times as long as usually, a GPU's shares are of what they usually take: the
-profiler makes starting a kernel slower, and the GPU waits for that. On an H200, steps of 3.2 ms
-took 5.8 ms."""
-Spans = list[tuple[float, float]]
-"""Ranges (from, to) in microseconds, in order and apart from each other."""
+_MOST = 512 << 20
+"""Bytes of JSON that are read at most."""
+_LISTED = 8
+"""Operators that are named."""
 
 
 class _Range(msgspec.Struct):
@@ -62,214 +146,57 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """A time in which nothing ran."""
-
-    seconds: float
-    after: str
-    before: str
-
-
-@dataclass(frozen=True, slots=True)
 class Summary:
-    """A trace at a glance. Shares are of the time `of`, 0 to 1."""
+    """What takes the time of a trace."""
 
     steps: int
     seconds: float
-    of: float
-    """Seconds: of the whole trace, or those that so many steps usually take (`_SLOWED`)."""
     gpu: bool
+    """Whether the operators are kernels of a GPU."""
     operators: tuple[Operator, ...]
-    idle: float
-    """The share in which nothing ran: no kernel on the GPU, or no operator on the processor."""
-    gaps: tuple[Gap, ...]
-    communication: float
-    """The share in which ranks exchanged something."""
-    hidden: float | None
-    """The share of that in which something was computed as well; None without communication."""
-    advice: tuple[str, ...]
-    """What would help, with the figure that says so: at most three, empty where none carries it."""
+    """The longest first."""
 
 
-def read(run: Path, name: str, usual: float | None = None) -> Summary:
-    """The trace `name` in the run folder `run`. `usual`: seconds of a step that is not traced, if
-    known. Raises UserError if it is none."""
-    with trace_files.readable(name):
-        return summary(msgspec.json.decode(trace_files.unpacked(run, name), type=_File).traceEvents,
-                       usual)
-
-
-def summary(events: Iterable[_Range], usual: float | None = None) -> Summary:
-    """What these events say. `usual`: as for `read`. Raises UserError if there is no step among
-    them."""
+def read(run: Path, name: str) -> Summary:
+    """The trace `name` in the run folder `run`. Raises UserError if it is none, or is too large."""
+    try:
+        with file_inside(run, name) as file, gzip.open(file) as plain:
+            data = plain.read(_MOST + 1)
+        if len(data) > _MOST:
+            raise UserError(f"{name}: larger than {_MOST >> 20} MiB; open it in Perfetto, or trace "
+                            "fewer steps")
+        events = msgspec.json.decode(data, type=_File).traceEvents
+    except OSError as err:
+        raise UserError(f"{name}: {reason(err)}") from None
+    except (ValueError, EOFError, zlib.error, msgspec.MsgspecError) as err:
+        raise UserError(f"{name}: no trace: {err}") from None
     ranges = sorted((e for e in events if e.ph == "X" and e.dur > 0), key=lambda e: e.ts)
     marks = [e for e in ranges if e.cat == "user_annotation" and e.name.startswith("ProfilerStep#")]
     if not marks:
-        raise UserError("there is no whole step in the trace")
+        raise UserError(f"{name}: there is no whole step in the trace")
     begin, end = marks[0].ts, max(e.end for e in marks)
     ranges = [e for e in ranges if begin <= e.ts < end]
-    traced = end - begin
     kernels = [e for e in ranges if e.cat in _ON_GPU]
     work = kernels or [e for e in ranges if e.cat == "cpu_op"]
-    talk = [e for e in ranges if _communicates(e)]
-    # What calls a collective operation waits in it, on the processor, as its caller does.
-    computing = without(union(e for e in work if not _communicates(e)),
-                        union(e for e in work if e.name.startswith("c10d::")))
-    busy, talking = union(work) if kernels else computing, union(talk)
-    hidden = length(both(talking, computing)) / length(talking) if talking else None
-    own = _own_times(work) if not kernels else [(e, e.dur) for e in kernels]
-    worked, usually = length(clip(busy, begin, end)), len(marks) * (usual or inf) * 1e6
-    whole = max(usually, worked) if kernels and traced > _SLOWED * usually else traced
-    idle = 1 - worked / whole
-    communication = length(clip(talking, begin, end)) / whole
-    return Summary(len(marks), traced / 1e6, whole / 1e6, bool(kernels), _longest(own), idle,
-                   _gaps(work, busy), communication, hidden,
-                   _advice(ranges, kernels, traced, whole,
-                           idle if usual or not kernels else 0.0,  # else it may be the profiler's
-                           communication * (1 - (hidden or 0))))
-
-
-def _communicates(one: _Range) -> bool:
-    if one.cat == "kernel":
-        return one.name.startswith(("nccl", "rccl")) or "ncclDevKernel" in one.name
-    return one.cat == "user_annotation" and one.name.startswith("gloo:")
-
-
-def _longest(own: Iterable[tuple[_Range, float]], most: int = 8) -> tuple[Operator, ...]:
     seconds: dict[str, float] = defaultdict(float)
-    calls: Counter[str] = Counter()
-    for one, time in own:
-        seconds[one.name] += time / 1e6
-        calls[one.name] += 1
-    first = sorted(seconds, key=lambda name: -seconds[name])[:most]
-    return tuple(Operator(name, seconds[name], calls[name]) for name in first)
+    callers: dict[object, list[_Range]] = defaultdict(list)
+    for one in work:  # in the order of their beginning
+        seconds[one.name] += one.dur / 1e6
+        if not kernels:  # an operator's own time is without that of those inside of it
+            stack = callers[one.tid]
+            while stack and stack[-1].end <= one.ts:
+                stack.pop()
+            if stack:
+                seconds[stack[-1].name] -= one.dur / 1e6
+            stack.append(one)
+    calls = Counter(one.name for one in work)
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:_LISTED]
+    return Summary(len(marks), (end - begin) / 1e6, bool(kernels), tuple(
+        Operator(name, max(seconds[name], 0.0), calls[name]) for name in longest))
 
 
-def _own_times(ranges: Sequence[_Range]) -> list[tuple[_Range, float]]:
-    """Each range with its time without that of those inside of it on the same thread."""
-    own = {id(e): e.dur for e in ranges}
-    open_: dict[object, list[_Range]] = defaultdict(list)
-    for one in ranges:  # in the order of their beginning
-        stack = open_[one.tid]
-        while stack and stack[-1].end <= one.ts:
-            stack.pop()
-        if stack:
-            own[id(stack[-1])] -= one.dur
-        stack.append(one)
-    return [(e, max(own[id(e)], 0.0)) for e in ranges]
-
-
-def _gaps(work: Sequence[_Range], busy: Spans, most: int = 3) -> tuple[Gap, ...]:
-    begin, end = attrgetter("ts"), attrgetter("end")
-    apart = sorted(((b - a, a, b) for (_, a), (b, _) in pairwise(busy)),
-                   reverse=True)[:most]
-    return tuple(Gap(size / 1e6,
-                     max((e for e in work if e.end <= a), key=end, default=work[0]).name,
-                     min((e for e in work if e.ts >= b), key=begin, default=work[-1]).name)
-                 for size, a, b in apart)
-
-
-def _advice(ranges: Sequence[_Range], kernels: Sequence[_Range], traced: float, whole: float,
-            idle: float, exposed: float) -> tuple[str, ...]:
-    """What would help, the largest share first. Each rule has its threshold in front of it."""
-    def share(*beginnings: str, cat: str) -> float:
-        return length(union(e for e in ranges if e.cat == cat and e.name.startswith(beginnings))) \
-            / (whole if cat in _ON_GPU else traced)
-
-    found: list[tuple[float, str]] = []
-
-    def rule(least: float, value: float, text: str) -> None:
-        if value >= least:
-            found.append((value, text.format(f"{value:.0%}")))
-
-    data = share(_LOADER, cat="user_annotation")
-    rule(0.2, data, "{} of the time waits for the DataLoader: more num_workers, "
-         "persistent_workers, less decoding in the dataset")
-    rule(0.2, exposed, "{} of the time goes into communication that nothing hides: fewer exchanges "
-         "(no_sync with accumulation, a larger bucket_cap_mb), or gradients in bf16")
-    rule(0.25, share("Optimizer.step#", cat="user_annotation") if not kernels else 0.0,
-         "{} of the time is the optimizer's: fused=True, or a larger batch")
-    reads = share("aten::item", "aten::_local_scalar_dense", cat="cpu_op")
-    if kernels:
-        rule(0.1, reads, "{} of the time reads a value from the GPU (.item(), .cpu(), a loss that "
-             "is printed): read it less often")
-        rule(0.1, share("Memcpy HtoD (Pageable", cat="gpu_memcpy"), "{} of the time copies to the "
-             "GPU: pin_memory=True in the DataLoader and non_blocking=True")
-        if data < 0.2 and median(e.dur for e in kernels) < 20:
-            rule(0.3, idle, "for {} of the time the GPU has nothing to do, and half of its kernels "
-                 "take less than 20 µs: a larger batch, torch.compile, or CUDA graphs")
-    elif data < 0.2:
-        rule(0.5, idle - exposed, "for {} of the time no operator runs: Python, or what it waits "
-             "for; a larger batch, or torch.compile")
-    return tuple(text for _, text in sorted(found, reverse=True)[:3])
-
-
-# --- ranges -------------------------------------------------------------------------------------
-
-def union(ranges: Iterable[_Range]) -> Spans:
-    """The times that at least one of the ranges covers."""
-    out: Spans = []
-    for one in sorted(ranges, key=lambda e: e.ts):
-        if out and one.ts <= out[-1][1]:
-            out[-1] = out[-1][0], max(out[-1][1], one.end)
-        else:
-            out.append((one.ts, one.end))
-    return out
-
-
-def both(first: Spans, second: Spans) -> Spans:
-    """The times that both cover."""
-    out, i, j = Spans(), 0, 0
-    while i < len(first) and j < len(second):
-        a, b = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        if a < b:
-            out.append((a, b))
-        if first[i][1] < second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return out
-
-
-def without(first: Spans, second: Spans) -> Spans:
-    """The times that the first cover and the second do not."""
-    edges = [-inf, *(t for span in second for t in span), inf]
-    return both(first, list(zip(edges[::2], edges[1::2], strict=True)))
-
-
-def clip(spans: Spans, begin: float, end: float) -> Spans:
-    """What lies between two times."""
-    return both(spans, [(begin, end)])
-
-
-def length(spans: Spans) -> float:
-    """Microseconds in all."""
-    return sum(b - a for a, b in spans)
-
-
-# --- in words -----------------------------------------------------------------------------------
-
-def lines(whole: Summary) -> list[str]:
-    """The summary for a terminal."""
-    what, unit = ("kernel", "GPU") if whole.gpu else ("operator", "processor")
-    slowed = "" if whole.of == whole.seconds else \
-        f" ({_time(whole.of / whole.steps)} without the profiler: shares are of that)"
-    out = [f"{whole.steps} step{'s' * (whole.steps > 1)} in {_time(whole.seconds)}, "
-           f"{_time(whole.seconds / whole.steps)} each{slowed}; no {what} on the {unit} for "
-           f"{whole.idle:.0%} of it"]
-    if whole.hidden is not None:
-        out.append(f"communication {whole.communication:.0%} of it, {whole.hidden:.0%} of that "
-                   "hidden behind computing")
-    out += [f"{_time(one.seconds):>9}  {one.seconds / whole.of:4.0%}  {one.calls:6,}×  "
-            f"{_short(one.name)[:100]}" for one in whole.operators]
-    out += [f"{_time(gap.seconds):>9}  nothing ran between {_short(gap.after)[:60]} and "
-            f"{_short(gap.before)[:60]}" for gap in whole.gaps]
-    return out + [f"→ {text}" for text in whole.advice]
-
-
-def describe(run: Run, rank: int, answer: Trace | None
-             ) -> tuple[Path | None, Summary | None, list[str]]:
-    """Of what `rank` of `run` has answered: the file, its summary, and the lines for people."""
+def describe(run: Run, answer: Trace | None) -> tuple[Path | None, Summary | None, list[str]]:
+    """Of what a rank of `run` has answered: the file, its summary, and the lines for people."""
     if answer is None:
         return None, None, ["no trace: it made no step in that time, or has ended; gpu-engine "
                             f"stacks {run.id} says where it is"]
@@ -277,23 +204,18 @@ def describe(run: Run, rank: int, answer: Trace | None
         return None, None, [f"no trace: {answer.problem}"]
     path = run.path / answer.path
     try:
-        whole = read(run.path, answer.path, _usual(run.events(rank), answer.first))
+        whole = read(run.path, answer.path)
     except UserError as err:
         return path, None, [str(err)]
-    return path, whole, lines(whole)
-
-
-def _short(name: str) -> str:
-    """A kernel's name without what all of torch's have."""
-    for part in ("void ", "at::native::", "(anonymous namespace)::"):
-        name = name.replace(part, "")
-    return name
-
-
-def _usual(path: Path, first: int, most: int = 10) -> float | None:
-    """The median seconds of a rank's last steps before step `first`; None if it tells of none."""
-    before = (span for span in steps.newest(path) if span.step < first)
-    return steps.median_of(islice(before, most))
+    lines = [f"{whole.steps} step{'s' * (whole.steps > 1)} in {_time(whole.seconds)}, "
+             f"{_time(whole.seconds / whole.steps)} each with the profiler"]
+    for one in whole.operators:
+        name = one.name
+        for part in ("void ", "at::native::", "(anonymous namespace)::"):  # all of torch's have it
+            name = name.replace(part, "")
+        lines.append(f"{_time(one.seconds):>9}  {one.seconds / whole.seconds:4.0%}  "
+                     f"{one.calls:6,}×  {name[:100]}")
+    return path, whole, lines
 
 
 def _time(seconds: float) -> str:

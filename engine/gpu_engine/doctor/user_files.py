@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from gpu_engine.common import paths, units
+from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, reason
 from gpu_engine.devices.leases import shared as leases
@@ -54,8 +54,8 @@ def files() -> list[Finding]:
 
 def runs() -> list[Finding]:
     """The runs folder and the queue."""
-    from gpu_engine.queue import waiter
-    from gpu_engine.runs import folder, leftovers, waiting
+    from gpu_engine.queue import serve
+    from gpu_engine.runs import folder, leftovers
 
     states = [(run, run.state()) for run in folder.all_runs()]
     if not states:
@@ -75,10 +75,9 @@ def runs() -> list[Finding]:
                         "gpu-engine runs --filter state:lost"))
     unreadable = [(run, s.reason) for run, s in states if s.state == "unreadable"]
     out += [note(f"run {run.id} can't be read: {why or ''}") for run, why in unreadable[:_MOST]]
-    queue = paths.queue_folder()
-    if waits and waiting.any_here(queue) and not waiter.running(queue):
-        out.append(problem(f"{waits} runs wait, and the process that starts them does not run, as "
-                           "after a reboot", "gpu-engine queue"))
+    if waits and (alone := serve.alone()):
+        out.append(problem(f"{len(alone)} waiting run{'s have' * (len(alone) > 1) or ' has'} no "
+                           "supervisor, as after a reboot", "gpu-engine queue"))
     return out
 
 

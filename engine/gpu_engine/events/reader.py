@@ -62,7 +62,7 @@ class _Line(msgspec.Struct):
     kind: str
 
 
-_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+_ERRORS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
 
 def decoded(line: bytes) -> Event | None:

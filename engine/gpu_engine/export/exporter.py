@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import reason
-from gpu_engine.export.row import About, Anew, Row, Target
-from gpu_engine.export.source import Source
+from gpu_engine.export.rows import Source
+from gpu_engine.export.target import About, Anew, Row, Target
 from gpu_engine.runs import attempts, notes
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State

@@ -47,7 +47,7 @@ class Prepared:
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            in_turn: bool = False, near: Path | None = None, for_here: bool = True,
+            in_turn: str | None = None, near: Path | None = None, for_here: bool = True,
             only_plan: bool = False) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
     with run.sync each host is sent the code that it lacks, as its checks run in that folder.
@@ -56,8 +56,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     and it is only a warning that devices of this machine are in use.
 
     Whether devices that are named are free is judged here unless `inventory` is given. The
-    supervisor checks the devices again before the ranks start. `in_turn`: the run was in the queue,
-    which has just judged its devices, and it overtakes nobody.
+    supervisor checks the devices again before the ranks start. `in_turn`: the run has waited for
+    its devices, holds them by now under this id, and overtakes nobody.
 
     near: the folder from which virtual environments are looked for; None: `cwd`.
     for_here: whether this machine needs torch for it; False for a plan that is taken elsewhere.
@@ -88,7 +88,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     # Devices that were chosen here, or by the queue, were free a moment ago.
     problems, warnings = preflight.judge(
         spec, inventory, cwd, taken,
-        free=bool(named) and alone and not in_turn and not checked.problems, only_plan=only_plan)
+        free=bool(named) and alone and not in_turn and not checked.problems, only_plan=only_plan,
+        holder=in_turn)
     if problems or checked.problems:
         raise SpecError([*checked.problems, *problems])
     resolved = replace(planned(checked, taken, base=base),

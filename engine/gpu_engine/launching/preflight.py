@@ -42,12 +42,14 @@ _PATIENCE = 1.0
 
 
 def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Chosen | None,
-          *, free: bool, only_plan: bool = False) -> tuple[list[Problem], list[str]]:
+          *, free: bool, only_plan: bool = False, holder: str | None = None
+          ) -> tuple[list[Problem], list[str]]:
     """All problems of a spec that only this machine can show, and what it is warned of. `free`:
     whether its devices are read, to see that they are free. `only_plan`: what passes by waiting is
-    no problem but a warning. The others: as for `probe`."""
+    no problem but a warning. `holder`: the run itself, if it holds its devices already. The others:
+    as for `probe`."""
     problems = lasting(spec, inventory, cwd, interpreter)
-    passing, doubts = _passing(spec, inventory), list[str]()
+    passing, doubts = _passing(spec, inventory, holder), list[str]()
     if free and not problems and not passing:
         problems, passing, doubts = _occupied(spec, inventory)
     if only_plan:
@@ -85,9 +87,9 @@ def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
             *_meeting(spec), *_reserved_port(spec)]
 
 
-def _passing(spec: RunSpec, inventory: Inventory) -> list[Problem]:
-    """The port that something else uses, and GPUs that another run holds. CPU slots are shared by
-    everything anyway."""
+def _passing(spec: RunSpec, inventory: Inventory, holder: str | None = None) -> list[Problem]:
+    """The port that something else uses, and GPUs that a run other than `holder` holds. CPU slots
+    are shared by everything anyway."""
     port, gpus = _port(spec), _gpus(spec, inventory)
     taken = ports.port_taken(port) if port else None
     out = [Problem("parallel.master_port", port, taken)] if taken else []
@@ -98,7 +100,7 @@ def _passing(spec: RunSpec, inventory: Inventory) -> list[Problem]:
     held = lease.holders(paths.leases_folder())
     return out + [
         Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; {_CURE}")
-        for d in gpus if lease.key(d) in held]
+        for d in gpus if lease.key(d) in held and held[lease.key(d)].run != holder]
 
 
 def _occupied(spec: RunSpec, inventory: Inventory

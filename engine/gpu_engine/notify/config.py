@@ -142,58 +142,48 @@ def _entry(number: int, entry: dict[str, Any]) -> To:
     def wrong(key: str, message: str) -> UserError:
         return UserError(f"{path()}: entry {called}: {clean(key, 80)}: {message}")
 
-    for key in entry:
-        if key not in _KEYS:
-            raise wrong(key, "no such key; " + meant(key, _KEYS))
-    for key in ("name", "url", "token"):
-        value = entry.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, str) or not value.strip():
-            raise wrong(key, "expected a text in quotes")
-        if len(value) > _LONGEST[key]:
-            raise wrong(key, f"at most {_LONGEST[key]:,} characters")
-        if not value.isprintable() or (key != "name" and not value.isascii()):
-            raise wrong(key, "control characters, and others that no address has, can't be in it")
     kind = entry.get("kind")
     if kind not in KINDS:
         said = "is missing" if kind is None else "no such kind"
         raise wrong("kind", f"{said}; there are {', '.join(KINDS)}")
-    name = entry.get("name", kind)
-    min_seconds = entry.get("min_seconds", 0)
-    if isinstance(min_seconds, bool) or not isinstance(min_seconds, int | float) \
-            or not 0 <= min_seconds < 1e9:
+    for key, value in entry.items():
+        if key not in _KEYS:
+            raise wrong(key, "no such key; " + meant(key, _KEYS))
+        if key in (("url", "token") if kind == "command" else ("command",)):
+            raise wrong(key, f'an entry of kind "{kind}" has none')
+        if key in _LONGEST:
+            if not isinstance(value, str) or not value.strip():
+                raise wrong(key, "expected a text in quotes")
+            if len(value) > _LONGEST[key]:
+                raise wrong(key, f"at most {_LONGEST[key]:,} characters")
+            if not value.isprintable() or (key != "name" and not value.isascii()):
+                raise wrong(key, "control characters, and others that no address has, can't be in "
+                                 "it")
+    min_seconds, on = entry.get("min_seconds", 0), entry.get("on", list(USUAL))
+    if type(min_seconds) not in (int, float) or not 0 <= min_seconds < 1e9:
         raise wrong("min_seconds", "expected a number of seconds, 0 or more")
-    on = _events(entry.get("on", list(USUAL)), wrong)
+    if not _are_texts(on):
+        raise wrong("on", f"expected a list of {', '.join(EVENTS)}")
+    if (unknown := next((v for v in on if v not in EVENTS), None)) is not None:
+        raise wrong("on", f"{clean(unknown, 40)}: no such event; {meant(unknown, EVENTS)}")
+    command, url, token = entry.get("command", []), entry.get("url", ""), entry.get("token")
     if kind == "command":
-        if (extra := next((k for k in ("url", "token") if k in entry), None)) is not None:
-            raise wrong(extra, 'an entry of kind "command" has none')
-        return To(name, kind, command=_command(entry.get("command"), wrong), on=on,
-                  min_seconds=float(min_seconds))
-    if "command" in entry:
-        raise wrong("command", f'an entry of kind "{kind}" has none; it has a url')
-    if "url" not in entry:
+        if not _are_texts(command) or not 0 < len(command) <= _MOST_WORDS or not command[0] \
+                or any("\0" in word for word in command):
+            raise wrong("command",
+                        'expected the words of a command, as in ["notify-send", "a run"]')
+    elif not url:
         raise wrong("url", "is missing")
-    _check_url(kind, entry["url"], wrong)
-    token = entry.get("token")
+    else:
+        _check_url(kind, url, wrong)
     if token is not None and " " in token:
         raise wrong("token", "has a blank in it")
-    return To(name, kind, entry["url"], token=token, on=on, min_seconds=float(min_seconds))
+    return To(entry.get("name", kind), kind, url, tuple(command), token, tuple(dict.fromkeys(on)),
+              float(min_seconds))
 
 
-def _events(value: object, wrong: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise wrong("on", f"expected a list of {', '.join(EVENTS)}")
-    if (unknown := next((v for v in value if v not in EVENTS), None)) is not None:
-        raise wrong("on", f"{clean(unknown, 40)}: no such event; {meant(unknown, EVENTS)}")
-    return tuple(dict.fromkeys(value))
-
-
-def _command(value: object, wrong: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not 0 < len(value) <= _MOST_WORDS or not all(
-            isinstance(word, str) and "\0" not in word for word in value) or not value[0]:
-        raise wrong("command", 'expected the words of a command, as in ["notify-send", "a run"]')
-    return tuple(value)
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _check_url(kind: str, url: str, wrong: Any) -> None:

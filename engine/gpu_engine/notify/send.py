@@ -4,6 +4,18 @@ Redirects are never followed: an endpoint could have us write to an address of t
 its network. TLS certificates are verified. Of an answer only the status is read. What is said of a
 failure never comes from the endpoint or from the libraries, whose words may have the address in
 them.
+
+What each service wants to be sent. Sources:
+
+- ntfy, "Publish as JSON" (docs.ntfy.sh/publish): the topic is in the body and the request goes to
+  the server's root; `priority` 1 to 5, 3 is usual; `tags` that are names of emoji are shown as
+  those; a message above 4,096 bytes becomes an attachment; an access token goes into
+  `Authorization: Bearer`.
+- Slack, "Sending messages using incoming webhooks" and "Formatting text for app surfaces":
+  `{"text": …}`, in which &, < and > are written as entities, as `<!channel>` would call everybody.
+- Discord, "Execute Webhook" and "Allowed Mentions": `content` of at most 2,000 characters;
+  `allowed_mentions.parse` empty, so that no text calls anybody; a line of Markdown, so its
+  marks are escaped. Answers 204.
 """
 
 from __future__ import annotations
@@ -13,6 +25,7 @@ import http.client
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import ssl
@@ -21,13 +34,14 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gpu_engine.common.files import reason
 from gpu_engine.common.programs import version
-from gpu_engine.notify import bodies
-from gpu_engine.notify.bodies import Post
 from gpu_engine.notify.config import To
 from gpu_engine.notify.messages import Message
 
@@ -54,7 +68,7 @@ def deliver(to: To, message: Message, *, sleep: Callable[[float], object] = time
     try:
         if to.kind == "command":
             return _command(to.command, message)
-        return _post(bodies.post(to, message), sleep)
+        return _post(post(to, message), sleep)
     except Exception as err:  # noqa: BLE001  its text may have a secret in it
         return f"a fault of gpu-panel: {type(err).__name__}"
 
@@ -79,29 +93,19 @@ def deliver_all(to: Iterable[To], message: Message,
 
 # --- a request ----------------------------------------------------------------------------------
 
-class _Failure(Exception):
-    """A request failed: why, whether another try may help, and after how many seconds."""
-
-    def __init__(self, why: str, *, again: bool, after: float | None = None) -> None:
-        super().__init__(why)
-        self.why, self.again, self.after = why, again, after
-
-
 def _post(post: Post, sleep: Callable[[float], object]) -> Result:
     for number, pause in enumerate((*PAUSES, None), 1):
-        try:
-            _try(post)
-        except _Failure as failure:
-            if not failure.again or pause is None:
-                return failure.why + (f", {number} times" if number > 1 else "")
-            sleep(pause if failure.after is None else min(failure.after, _LONGEST_PAUSE))
-        else:
+        why, again, after = _try(post)
+        if why is None:
             break
+        if not again or pause is None:
+            return why + (f", {number} times" if number > 1 else "")
+        sleep(pause if after is None else min(after, _LONGEST_PAUSE))
     return None
 
 
-def _try(post: Post) -> None:
-    """Send a request once. Raises _Failure.
+def _try(post: Post) -> tuple[Result, bool, float | None]:
+    """Send a request once: how that went, whether another try may help, after how many seconds.
 
     It is made in a thread that is left behind when time is up: looking up a host can't be
     interrupted, and a socket's own timeout begins anew with each byte of an answer that drips.
@@ -122,14 +126,16 @@ def _try(post: Post) -> None:
     except queue.Empty:
         got = TimeoutError()
     if isinstance(got, Exception):
-        raise _failure(got) from None
+        return *_failure(got), None
     status, after = got
+    if status in range(200, 300):
+        return None, False, None
     if status in range(300, 400):
-        raise _Failure(f"the endpoint answered {status}, a redirect, which is never followed",
-                       again=False)
-    if status not in range(200, 300):
-        raise _Failure(f"the endpoint answered {status}", again=status == 429 or status >= 500,
-                       after=_seconds(after))
+        return f"the endpoint answered {status}, a redirect, which is never followed", False, None
+    # Retry-After may be a date: then the usual pause is taken.
+    digits = after if after is not None and after.isascii() and after.isdigit() else ""
+    return (f"the endpoint answered {status}", status == 429 or status >= 500,
+            float(digits) if 0 < len(digits) < 6 else None)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -153,33 +159,28 @@ def _request(post: Post) -> tuple[int, str | None]:
             return err.code, err.headers.get("Retry-After")
 
 
-def _failure(err: Exception) -> _Failure:
-    """What an exception means, in our own words."""
+_FAILURES: tuple[tuple[type[Exception], str, bool], ...] = (
+    (ssl.SSLCertVerificationError, "its certificate can't be verified", False),
+    (ssl.SSLError, "no TLS connection could be made", False),
+    (socket.gaierror, "its host can't be found", True),
+    (http.client.RemoteDisconnected, "the endpoint closed the connection without an answer", True),
+    (http.client.HTTPException, "the endpoint's answer is not HTTP", False))
+"""What an exception means, in our own words, and whether another try may help."""
+
+
+def _failure(err: Exception) -> tuple[str, bool]:
     if isinstance(err, URLError) and isinstance(err.reason, Exception):
         err = err.reason
     if isinstance(err, TimeoutError):
-        return _Failure(f"no answer within {SECONDS:.0f} s", again=False)
-    if isinstance(err, ssl.SSLCertVerificationError):
-        return _Failure("its certificate can't be verified", again=False)
-    if isinstance(err, ssl.SSLError):
-        return _Failure("no TLS connection could be made", again=False)
-    if isinstance(err, socket.gaierror):
-        return _Failure("its host can't be found", again=True)
-    if isinstance(err, http.client.RemoteDisconnected):
-        return _Failure("the endpoint closed the connection without an answer", again=True)
+        return f"no answer within {SECONDS:.0f} s", False
+    for kind, why, again in _FAILURES:
+        if isinstance(err, kind):
+            return why, again
     if isinstance(err, OSError) and not err.errno:  # a proxy that refuses, in words of its own
-        return _Failure("the proxy did not connect", again=False)
+        return "the proxy did not connect", False
     if isinstance(err, OSError):
-        return _Failure(reason(OSError(err.errno, os.strerror(err.errno or 0))), again=True)
-    if isinstance(err, http.client.HTTPException):
-        return _Failure("the endpoint's answer is not HTTP", again=False)
-    return _Failure(f"a fault of gpu-panel: {type(err).__name__}", again=False)
-
-
-def _seconds(text: str | None) -> float | None:
-    """What Retry-After says, if it is a number of seconds."""
-    return float(text) if text is not None and text.isascii() and text.isdigit() \
-        and len(text) < 6 else None
+        return reason(OSError(err.errno, os.strerror(err.errno or 0))), True
+    return f"a fault of gpu-panel: {type(err).__name__}", False
 
 
 # --- a command ----------------------------------------------------------------------------------
@@ -221,3 +222,56 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
+
+
+_DISCORD_MOST = 2000
+_NTFY_MOST = 4000
+"""Bytes; below its limit, as the text is cut between characters."""
+_PRIORITY = {"failed": 4, "lost": 4, "stalled": 4}
+_TAG = {"finished": "white_check_mark", "failed": "x", "lost": "x", "stalled": "warning",
+        "stopped": "stop_button", "slow": "turtle"}
+_MARKDOWN = re.compile(r"([\\*_~`|>#\[\]()<-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One request."""
+
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    body: bytes
+
+
+def post(to: To, message: Message) -> Post:
+    """The request that tells `to` of `message`. `to` is of any kind but "command"."""
+    url, value = to.url, message.to_dict()
+    if to.kind == "ntfy":
+        url, topic = _ntfy(to.url)
+        value = {"topic": topic, "title": message.title, "message": _cut(message.text, _NTFY_MOST),
+                 "priority": _PRIORITY.get(message.event, 3),
+                 "tags": [_TAG[message.event]] if message.event in _TAG else []}
+    elif to.kind == "slack":
+        # Entities, as escape() makes them, for &, < and > alone.
+        value = {"text": escape(f"{message.title}\n{message.text}", quote=False)}
+    elif to.kind == "discord":
+        text = _MARKDOWN.sub(r"\\\1", message.text)
+        if len(text) > _DISCORD_MOST:
+            text = text[:_DISCORD_MOST - 1].rstrip("\\") + "…"
+        value = {"content": text, "allowed_mentions": {"parse": []}}
+    headers = {"Content-Type": "application/json"}
+    if to.token is not None:
+        headers["Authorization"] = f"Bearer {to.token}"
+    return Post(url, headers, json.dumps(value, allow_nan=False).encode())
+
+
+def _ntfy(url: str) -> tuple[str, str]:
+    """The server's root and the topic, from a topic's address."""
+    parts = urlsplit(url)
+    root, _, topic = parts.path.rstrip("/").rpartition("/")
+    return urlunsplit((parts.scheme, parts.netloc, root + "/", "", "")), unquote(topic)
+
+
+def _cut(text: str, most: int) -> str:
+    """`text`, in UTF-8 at most `most` bytes."""
+    data = text.encode()
+    return text if len(data) <= most else data[:most - 3].decode(errors="ignore") + "…"

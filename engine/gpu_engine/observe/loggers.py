@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..events.schema import Warning
-from ..worker.rank import current
+from ..worker.rank import record_writer
 from . import frames, parts
 from .observer import Observer
 
@@ -28,35 +28,24 @@ def _scalars(main_tag: Any, tag_scalar_dict: Any, *_: Any, **__: Any) -> Any:
     return {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
 
 
-def _metrics(metrics: Any, *_: Any, **__: Any) -> Any:
-    return metrics
-
-
-def _data(data: Any, *_: Any, **__: Any) -> Any:
-    return data
-
-
-def _values(values: Any, *_: Any, **__: Any) -> Any:
-    return values
-
-
-def _logs(args: Any, state: Any, control: Any, logs: Any = None, *_: Any, **__: Any) -> Any:
-    return logs
+def _mapping(*args: Any, **kwargs: Any) -> Any:
+    """The mapping among the arguments, whatever its name and place."""
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Mapping)), None)
 
 
 _WRITER = (("SummaryWriter", "add_scalar", _scalar), ("SummaryWriter", "add_scalars", _scalars))
-_LIGHTNING = (("_LoggerConnector", "log_metrics", _metrics),)
-_FABRIC = (("Fabric", "log_dict", _metrics),)
+_LIGHTNING = (("_LoggerConnector", "log_metrics", _mapping),)
+_FABRIC = (("Fabric", "log_dict", _mapping),)
 _WHERE: dict[str, tuple[tuple[str, str, Read], ...]] = {
     "torch.utils.tensorboard.writer": _WRITER,
     "tensorboardX.writer": _WRITER,
-    "wandb.sdk.wandb_run": (("Run", "log", _data),),
+    "wandb.sdk.wandb_run": (("Run", "log", _mapping),),
     "lightning.pytorch.trainer.connectors.logger_connector.logger_connector": _LIGHTNING,
     "pytorch_lightning.trainer.connectors.logger_connector.logger_connector": _LIGHTNING,
     "lightning.fabric.fabric": _FABRIC,
     "lightning_fabric.fabric": _FABRIC,
-    "accelerate.accelerator": (("Accelerator", "log", _values),),
-    "transformers.trainer_callback": (("CallbackHandler", "on_log", _logs),),
+    "accelerate.accelerator": (("Accelerator", "log", _mapping),),
+    "transformers.trainer_callback": (("CallbackHandler", "on_log", _mapping),),
 }
 """For each module: its classes, their methods, and a function that takes a method's arguments and
 returns the logged values among them."""
@@ -154,7 +143,7 @@ def _around(observer: Observer, method: Any, read: Read) -> Any:
 
 def _record(observer: Observer, values: dict[str, Any]) -> None:
     rec, names = observer.rec, observer.names
-    if rec is None or rec is not current.recorder:
+    if rec is None or rec is not record_writer.current:
         return
     for name in [n for n in values if n not in names]:
         if len(names) < _NAMES:

@@ -19,7 +19,7 @@ import torch
 from ..events import notices, schema
 from ..events.paths import events_path
 from ..events.writer import append
-from ..worker.rank import current
+from ..worker.rank import record_writer
 from ..worker.rank.memory import error_event
 from ..worker.rank.step_parts import LastGradient
 from . import frames, identity, parts, torch_private
@@ -91,7 +91,7 @@ class Observer:
         """Start heartbeats for a process that was started as a rank, before it trains."""
         self._rank = identity.identify().rank
         rec = self.rec = self._recorder(self._rank)
-        current.recorder = rec
+        record_writer.current = rec
         rec.phase = RUNNING
         rec.begin()
 
@@ -107,7 +107,7 @@ class Observer:
             early = None
         rec, process = self._claimed(who, early)
         if rec is None:
-            current.recorder = None
+            record_writer.current = None
             self.off = True
             append(events_path(self.run, who.rank), schema.Warning(
                 f"process {os.getpid()} is not shown: {_PROCESSES} other processes already train "
@@ -123,7 +123,7 @@ class Observer:
         rec.findings = self.findings
         if self.findings is not None:
             self.findings.begins(self.optimizers.plain)
-        current.recorder = rec
+        record_writer.current = rec
         if not rec.started:
             rec.begin()
         self._became_rank(self)
@@ -349,7 +349,7 @@ class Observer:
     def in_child(self) -> None:
         """Called in the child after a fork. The child is not a rank until it trains itself."""
         rec, self.rec = self.rec, None
-        current.recorder = None
+        record_writer.current = None
         self.tried = self.off = False
         self.findings = self.last_gradient = None
         self.losses = Losses()

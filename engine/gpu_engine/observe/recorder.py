@@ -49,7 +49,7 @@ class ScriptRecorder(RecordWriter):
         self.device: int | None = None
         """The index of the GPU whose memory is recorded; None for all GPUs in use."""
         self.queue: deque[Any] = deque()
-        """Steps and values to be recorded, in the form that `step_events` describes."""
+        """Steps and values to be recorded, in the form that `steps` describes."""
         self.findings: Findings | None = None
         self.parts = ScriptParts()
         """What the time of the steps is spent on."""
@@ -219,16 +219,20 @@ class WriterThread:
         self._stop.acquire()
         self._gone.acquire()
         self._told_to_end = False
+        self._ticks = 0
+        self._hung_at = -1
         _thread.start_new_thread(self._live, ())
 
     def end(self) -> bool:
-        """Tell the thread to end, and wait for it for a second. Returns False if it hangs. That is
-        waited for only once."""
-        patience = 0.0 if self._told_to_end else _END_PATIENCE
+        """Tell the thread to end, and wait for it for a second. Returns False if it hangs. The same
+        hanging write is waited for only once."""
         if not self._told_to_end:
             self._told_to_end = True
             self._stop.release()
-        return self._gone.acquire(timeout=patience)
+        if self._gone.acquire(timeout=0 if self._hung_at == self._ticks else _END_PATIENCE):
+            return True
+        self._hung_at = self._ticks
+        return False
 
     def go_on(self) -> bool:
         """Let the thread go on if it was told to end but has not noticed yet. Returns False if it
@@ -241,6 +245,7 @@ class WriterThread:
         try:
             while not self._stop.acquire(timeout=_TICK):  # costs less than any other way to wait
                 self._tick()
+                self._ticks += 1
         finally:
             self._ended(self)
             self._gone.release()

@@ -1,6 +1,6 @@
-"""Runs that wait for their devices, and the one small process a user that starts them.
+"""Runs that wait for their devices, each in its own supervisor.
 
-`order` decides (pure), `submit` puts a run into the line, `change` moves it, `waiter` watches the
-devices, `start` starts a run whose turn has come. What a run waits for is on disk
-(`runs/waiting.py`), so the waiter can be killed and started again.
+`turns` decides (pure), `submit` puts a run into the line, `wait` is what its supervisor does there,
+`change` moves it, `serve` gives it another supervisor after a reboot. What a run waits for is on
+disk (`runs/waiting.py`).
 """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import socket
 import time
@@ -13,18 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_engine.code.submitted import Kept, keep
-from gpu_engine.common import paths, procs
+from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError, telling
-from gpu_engine.common.files import reason, write_atomic
+from gpu_engine.common.files import reason
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import ask_torch, environment
-from gpu_engine.launching.launcher import discover_for, planned
+from gpu_engine.launching.launcher import discover_for, planned, supervise
 from gpu_engine.launching.preflight import lasting
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.queue import waiter
-from gpu_engine.queue.order import After, Never, Request, Wants, early
+from gpu_engine.queue.turns import early
 from gpu_engine.runs import disk_room, folder, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.environment import Environment
@@ -55,11 +52,9 @@ class When:
 @dataclass(frozen=True, slots=True)
 class Submission:
     """Runs that are submitted together share what does not change between them: the devices that
-    were found, the environment and the code."""
+    were found, and the code."""
 
     inventory: Inventory
-    environ: str
-    """The environment and the umask, as they are kept."""
     kept: Kept
     folder: Path
     noted: dict[object, Environment] = field(default_factory=dict)
@@ -72,7 +67,7 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
     """Look at what `submit` needs, once for all runs like `spec`. Keeps the code. `inventory`: the
     devices, if they have been found already. Raises UserError."""
     here = Path(working_folder())
-    return Submission(inventory or discover_for(spec), _environ(), keep(spec, here), here)
+    return Submission(inventory or discover_for(spec), keep(spec, here), here)
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
@@ -117,11 +112,12 @@ def ask(specs: Sequence[RunSpec], prepared: Submission) -> None:
 
 def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
            base: tuple[str, RunSpec] | None = None,
-           fill: Callable[[Run], None] | None = None, begin: bool = True) -> Run:
+           fill: Callable[[Run], None] | None = None, sweep: str | None = None,
+           begin: bool = True) -> Run:
     """Put a run into the line and return it at once. `fill` puts what else it begins with into its
-    folder. `begin`: see that somebody starts it; False if more are to be submitted, then call
-    `waiter.ensure`. Raises SpecError with everything that does not fit, UserError where the run
-    can't be kept."""
+    folder. `begin`: start its supervisor; False for the members of a `sweep`, then call
+    `serve.ensure` for all. Raises SpecError with everything that does not fit, UserError where the
+    run can't be kept."""
     _check(when)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, after=when.after)
@@ -130,23 +126,35 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     queue = paths.queue_folder()
     with telling(f"{queue}: can't be written"):
         folder.private_folder(queue)
-        entry = _entry(spec, when, prepared, queue)
+        entry = _entry(spec, when, prepared, queue, sweep)
     run, lock = create_run(spec.name, to_toml(spec), made)
     try:
         if fill is not None:
             fill(run)
-        _enter(run, entry, prepared)
+        _note(run, made, prepared)
+        waiting.enter(run.path)
+        waiting.write(run.path, entry)
     except BaseException as err:
-        discard(run)
+        os.close(lock)
+        _take_back(run)
         if isinstance(err, OSError):
             raise UserError(f"{run.path}: can't be written: {reason(err)}") from None
         raise
-    finally:
+    if not begin:
         os.close(lock)
-    _note(run, made, prepared)
-    if begin:
-        waiter.ensure(queue)
+        return run
+    try:
+        supervise(run, lock)
+    except UserError:
+        _take_back(run)
+        raise
     return run
+
+
+def _take_back(run: Run) -> None:
+    with contextlib.suppress(OSError):
+        waiting.leave(run.path)
+    discard(run)
 
 
 def _note(run: Run, made: LaunchPlan, prepared: Submission) -> None:
@@ -159,15 +167,15 @@ def _note(run: Run, made: LaunchPlan, prepared: Submission) -> None:
         write_environment(run.path, prepared.noted[key])
 
 
-def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory) -> None:
-    """Put a run that has ended into the line for its next attempt with `spec`, which goes on from
-    its newest checkpoint that loads. It uses the code as it is then, as a resume does. Then call
-    `waiter.ensure`. Raises as `submit`, and UserError while the run is live."""
+def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, sweep: str) -> None:
+    """Put a member of a sweep that has ended into the line for its next attempt with `spec`, which
+    goes on from its newest checkpoint that loads. It uses the code as it is then, as a resume does.
+    Then call `serve.ensure`. Raises as `submit`, and UserError while the run is live."""
     _check(when)
     state = run.state()
     if state.live:
         raise UserError(f"run {run.id} is {state.state}; stop it first")
-    kept = Submission(inventory, _environ(), Kept(), Path(run.cwd()))
+    kept = Submission(inventory, Kept(), Path(run.cwd()))
     made = plan(spec, inventory, cwd=kept.folder, after=when.after)
     ask([spec], kept)
     disk_room.require(run.path)
@@ -177,7 +185,8 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory) -> N
     lock = reopen_run(run, to_toml(spec),
                       replace(made, origin=before.origin if before is not None else None))
     try:
-        _enter(run, _entry(spec, when, kept, queue), kept)
+        waiting.enter(run.path)
+        waiting.write(run.path, _entry(spec, when, kept, queue, sweep))
     except OSError as err:
         raise UserError(f"run {run.id}: can't be queued: {reason(err)}") from None
     finally:
@@ -207,12 +216,13 @@ def _check(when: When) -> None:
     if when.after is not None:
         first = Run(paths.runs_folder() / when.after)
         state = first.state().state if first.path.is_dir() else None
-        never = early(Request("", Wants(), after=After(when.after, state)), 0.0)
-        if isinstance(never, Never):
-            raise UserError(f"--after {when.after}: {never.reason}")
+        entry = Entry(submitted=0.0, number=0.0, host="", after=when.after)
+        if (never := early(entry, state, 0.0)) is not None and never[1]:
+            raise UserError(f"--after {when.after}: {never[0]}")
 
 
-def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path) -> Entry:
+def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: str | None
+           ) -> Entry:
     """Raises OSError."""
     devices, inventory = spec.devices, prepared.inventory
     named = [inventory.find(i) for i in devices.ids or ()]
@@ -226,27 +236,5 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path) -> Entr
         within=tuple(d.uuid or d.id for d in inventory.devices) if some else (),
         free=None if devices.free_gib is None else int(devices.free_gib * (1 << 30)),
         share=devices.share, cpu=any(d.is_cpu for d in inventory.devices),
-        after=when.after, begin=when.begin, free_for=when.free_for, environ=_name(prepared.environ),
+        after=when.after, begin=when.begin, free_for=when.free_for, sweep=sweep,
         code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))
-
-
-def _enter(run: Run, entry: Entry, prepared: Submission) -> None:
-    """Put the run into the line, and its environment beside it. That may hold secrets, so it is in
-    the queue's own folder and not in a run's. Raises OSError."""
-    queue = paths.queue_folder()
-    with waiting.locked(queue):  # else the waiter might find that no run needs it
-        path = queue / _name(prepared.environ)
-        if not path.exists():
-            write_atomic(path, prepared.environ)
-        waiting.write(run.path, entry)
-        waiting.enter(run.path)
-
-
-def _environ() -> str:
-    """This process's environment and umask."""
-    return json.dumps({"environ": dict(os.environ), "umask": procs.umask()}, sort_keys=True)
-
-
-def _name(environ: str) -> str:
-    """The name of the file with these, the same for the same ones."""
-    return f"environ-{hashlib.sha256(environ.encode()).hexdigest()[:16]}.json"

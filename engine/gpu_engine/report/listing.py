@@ -16,8 +16,7 @@ from gpu_engine.events.schema import Step
 from gpu_engine.report import columns
 from gpu_engine.runs import disk_room, folder, summary
 from gpu_engine.runs.follow import Follower
-from gpu_engine.runs.query import Query
-from gpu_engine.runs.summary import Digest
+from gpu_engine.runs.summary import Digest, Query
 from gpu_engine.spec.schema import parse_best
 from gpu_engine.sweep.figures import Figures, FiguresOf
 
@@ -52,7 +51,8 @@ class Order:
             return columns.order(self.by, one.settings, figures.values)
         best, took = best_evaluation(one, figures), one.state.took(self.now)
         if self.by == "loss":
-            return _finite(last_loss(figures))
+            loss = last_loss(figures)
+            return loss if loss is not None and math.isfinite(loss) else None
         if self.by == "best":
             return None if best is None else -best[1] if best[2] else best[1]
         if self.by == "steps":

@@ -46,10 +46,13 @@ def _spec_of(run: Run, number: int | None) -> Path:
 def save(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
     """Keep a copy of `spec.toml`, the spec of attempt `number`, if the new text `spec_toml` differs
     from it. Returns the differences as `key=value`, with secrets masked. Raises OSError."""
+    import tomllib  # late: a rank may have Python 3.10
+
     path = run.path / "spec.toml"
     try:
         before = read_inside(run.path, path.name).decode()
-        changed = tuple(differences(from_dict(read_toml(path, run.path)), _parsed(spec_toml)))
+        changed = tuple(differences(from_dict(read_toml(path, run.path)),
+                                    from_dict(tomllib.loads(spec_toml))))
     except (OSError, UnicodeDecodeError, UserError):
         return ()
     if changed:
@@ -93,8 +96,8 @@ def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None
         key, length, total = "train.steps", spec.train.steps, spec.train.steps
         words, enough = "", f"{done:,}"
     else:
-        each = _steps_an_epoch(run)
-        if each is None:
+        schedule = next(backwards(run.events(0), Schedule), None)
+        if schedule is None or not (each := schedule.steps_per_epoch):
             return
         key, length = "train.epochs", spec.train.epochs or 1
         total = length * each
@@ -102,11 +105,6 @@ def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None
     if total < done:
         raise SpecError([Problem(key, length, f"{words}{done:,} steps are done ({checkpoint}); "
                                               f"use {enough} or more, or start a new run")])
-
-
-def _steps_an_epoch(run: Run) -> int | None:
-    found = next(backwards(run.events(0), Schedule), None)
-    return found.steps_per_epoch or None if found is not None else None
 
 
 def _numbers(path: Path) -> list[int]:
@@ -119,9 +117,3 @@ def _numbers(path: Path) -> list[int]:
 
 def _file(path: Path, number: int) -> Path:
     return path / _SPECS / f"{number:05d}.toml"
-
-
-def _parsed(spec_toml: str) -> RunSpec:
-    import tomllib
-
-    return from_dict(tomllib.loads(spec_toml))

@@ -17,7 +17,7 @@ from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import open_inside, write_inside, write_json_inside
 from gpu_engine.common.paths import parts_folder, runs_folder
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import attempts, trust
+from gpu_engine.runs import attempts, trust, waiting
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Run, private_folder
 from gpu_engine.runs.state import FINAL, AttemptRecord, State
@@ -105,6 +105,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
         fd = _lock(run)
         if known is not None and known.id != job:
             slurm_job.forget(run.path)
+        waiting.leave(run.path)  # it was killed when it had ended, and before it left the line
         changed = before.changed if counted else attempts.save(run, before.attempt, spec_toml)
         write_inside(run.path, "spec.toml", spec_toml)
         write_json_inside(run.path, "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())

@@ -38,6 +38,7 @@ from gpu_engine.common.files import (
     locked,
     open_inside,
     overwrite_inside,
+    read_inside,
     reason,
     take_lock,
     why_not_inside,
@@ -46,8 +47,8 @@ from gpu_engine.common.files import (
 from gpu_engine.common.paths import parts_folder, runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import folder_problems, leftovers, trust, waiting
 from gpu_engine.runs import job as slurm_job
+from gpu_engine.runs import leftovers, trust, waiting
 from gpu_engine.runs.state import (
     EXIT_CODES,
     FINAL,
@@ -133,10 +134,12 @@ class Run:
             held = self._held()
             name: StateName = "unreadable" if held is None else "running" if held else "lost"
             return State(name, self.id, self.id, created,
-                         reason=folder_problems.why_no_state(self.path))
+                         reason=_why_no_state(self.path))
         if (job := slurm_job.read(self.path)) is not None:
             return slurm_job.judge(recorded, job, slurm_job.asked_to_stop(self.path))
-        held = self._lives(recorded) if recorded.live else False
+        held: bool | None = False
+        if recorded.live and (held := self._held()) is None:
+            held = procs.alive(recorded.pid, recorded.ticks)
         if (waits := waiting.judge(recorded, self.path, held=held)) is not None:
             return waits
         if recorded.live and not held:
@@ -155,10 +158,6 @@ class Run:
         else:
             why = "its supervisor died"
         return "; ".join([why, *leftovers.describe(self.path)])
-
-    def _lives(self, recorded: State) -> bool:
-        held = self._held()
-        return procs.alive(recorded.pid, recorded.ticks) if held is None else held
 
     def supervised(self) -> bool:
         """Whether a supervisor holds the lock; False if the lock can't be read."""
@@ -183,9 +182,9 @@ class Run:
         """Tell the supervisor to stop the run: a task's ranks finish their step and save, and a
         command gets its `run.stop_signal`, a second time SIGTERM. `now`: kill them.
 
-        If the run waits for its turn, it waits no longer. If it is lost, the processes that are
-        left of it are ended, which takes up to `run.grace`. Raises UserError if nothing runs, or if
-        the folder is not this user's alone.
+        If the run waits for its turn, it waits no longer on return. If it is lost, the processes
+        that are left of it are ended, which takes up to `run.grace`. Raises UserError if nothing
+        runs, or if the folder is not this user's alone.
         """
         trust.require_ours(self.path)
         if self._leave_the_line():
@@ -196,6 +195,7 @@ class Run:
             return
         if not state.live:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
+        waits = waiting.read(self.path) is not None
         if state.pid is None:
             state = self._wait_for_supervisor()
         # Only the process that holds this run's lock: the folder's word for a pid is not enough.
@@ -206,6 +206,9 @@ class Run:
             state = self.state()
             raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
                             f"run {self.id} is not running: it is {state.state}")
+        end = time.monotonic() + _ENDING
+        while waits and self.state().live and time.monotonic() < end:
+            time.sleep(0.02)
 
     def end_leftovers(self, *, now: bool = False) -> None:
         """End what is left of a lost run, with the signals of a stop. Raises UserError."""
@@ -216,8 +219,8 @@ class Run:
             leftovers.end(self.path, plan.stop_signal, plan.spec.run.grace, now=now)
 
     def _leave_the_line(self) -> bool:
-        """End a run that waits for its turn. Returns False if it does not, or is just being
-        started. Raises UserError if its folder can't be written."""
+        """End a run that waits for its turn and has no supervisor, as after a reboot. Returns False
+        if it is none. Raises UserError if its folder can't be written."""
         if waiting.read(self.path) is None:
             return False
         with telling(f"run {self.id} can't be stopped"):
@@ -256,8 +259,27 @@ class Run:
         return total
 
     def odd(self) -> list[str]:
-        """One sentence for each file in the folder that can't be read."""
-        return folder_problems.find(self.path)
+        """What is odd about the folder: whose it is, and the files in it that can't be read, as one
+        such run must not keep the others from being shown. A sentence for each of the first few."""
+        why = trust.why_not_ours(self.path)
+        out = [f"only shown: {why}"] if why else []
+        for name in ("state.json", "plan.json", "spec.toml", "supervisor.log", "notes.json"):
+            if os.path.lexists(self.path / name) and (why := why_not_inside(self.path, name)):
+                out.append(f"{name} can't be read: {why}")
+        try:
+            names = sorted(os.listdir(self.path / "ranks"))  # noqa: PTH208
+        except FileNotFoundError:
+            names = []
+        except OSError as err:
+            names = []
+            out.append(f"ranks can't be read: {reason(err)}")
+        for file in names:
+            if len(out) >= 4:
+                break
+            name = f"ranks/{file}"
+            if name.endswith((".jsonl", ".log")) and (why := why_not_inside(self.path, name)):
+                out.append(f"{name} can't be read: {why}")
+        return out[:4]
 
     def require_removable(self) -> None:
         """Raise UserError if the run or processes of it still run, if that can't be found out, or
@@ -379,3 +401,20 @@ def _created(run: Run) -> float:
         return run.path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _why_no_state(path: Path) -> str:
+    """Why the state of the run in `path` can't be read from its state.json."""
+    try:
+        text = read_inside(path, "state.json")
+    except FileNotFoundError:
+        return "state.json is missing"
+    except PermissionError as err:
+        return f"can't be read: {reason(err)}{trust.whose(path)}"
+    except OSError as err:
+        return f"state.json can't be read: {reason(err)}"
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return "state.json is damaged: it is not JSON"
+    return "state.json is damaged: it holds no state"

@@ -59,7 +59,8 @@ def processes(run: Path) -> list[int]:
     process and its ancestors are left out."""
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
     above = _above(os.getpid())
-    return sorted(pid for pid in _pids() if pid not in above and _belongs(pid, wanted))
+    return sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208
+                  if pid not in above and _belongs(pid, wanted))
 
 
 def end(run: Path, first: signal.Signals = signal.SIGTERM, grace: float = GRACE, *,
@@ -108,10 +109,6 @@ def _hears_of_it(pid: int, left: Sequence[int]) -> bool:
 def _signal(pid: int, wanted: bytes, number: signal.Signals) -> None:
     with contextlib.suppress(OSError):
         procs.send(pid, procs.start_ticks(pid), number, lambda found: _belongs(found, wanted))
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
 def _belongs(pid: int, wanted: bytes) -> bool:

@@ -15,7 +15,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside, reason, why_not_inside, write_json_inside
 from gpu_engine.common.records import find_record
 from gpu_engine.runs import trust
-from gpu_engine.runs.folder_problems import whose
+from gpu_engine.runs.trust import whose
 
 FILE = "notes.json"
 LONGEST_NAME, LONGEST_NOTE, MOST_TAGS = 64, 4000, 16
@@ -53,7 +53,7 @@ class Notes:
 
 def read(run: Path) -> Notes:
     """What is written on the run in this folder; nothing if it has no such file, or if that can't
-    be read (`require_readable` and `folder_problems.find` then say so)."""
+    be read (`require_readable` and `Run.odd` then say so)."""
     found = find_record(Notes, json_inside(run, FILE)) or Notes()
     tags = dict.fromkeys(t for t in found.tags if _TAG.fullmatch(t))
     return Notes((found.name or "")[:LONGEST_NAME] or None, tuple(tags)[:MOST_TAGS],

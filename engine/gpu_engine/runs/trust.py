@@ -49,6 +49,12 @@ def require_owner(run: Path) -> None:
         raise UserError(f"run {run.name} is only shown: {run}: it belongs to {owner}")
 
 
+def whose(path: Path) -> str:
+    """"; it belongs to alice", or "" if it is the current user's."""
+    owner = other_owner(path)
+    return f"; it belongs to {owner}" if owner else ""
+
+
 def other_owner(run: Path) -> str | None:
     """The name of the user whose folder it is; None if it is this one's, or is not there."""
     try:

@@ -1,16 +1,16 @@
 """A run that waits for its turn: `queue.json` in its folder says what it waits for.
 
-The run is in the state queued, nobody holds its lock, and it stays so over a reboot. One small
-process a user (`gpu_engine.queue.waiter`) starts such runs. It writes what each of them waits for
-to one file, the board, from which all readers take the reason.
+Waiting is a state of its supervisor (`queue/wait.py`), which holds the run's lock, as while ranks
+train, and keeps the reason in state.json. It removes queue.json before it starts the first rank. So
+as long as that file is there nothing of the run has begun: if the supervisor was killed, or the
+machine was restarted, the run waits on, and another supervisor may be started for it.
 
 `$GPU_PANEL_HOME/queue/`, 0700:
 
-    line/3f2a           one empty file for each waiting run, so that none of the others is looked at
-    next                the number that the next run in the line gets
-    board-HOST.json     what each run waits for, by the waiter of that machine
-    waiter-HOST.lock    held (flock) by that waiter        waiter-HOST.log   its log
-    environ-HASH.json   environments of submission; deleted with the last run that needs them
+    line/3f2a       one empty file for each waiting run, so that none of the others is looked at
+    next            the number that the next run in the line gets
+    s3f2a.lock      held (flock) by the process that starts the supervisors of a sweep's members
+    s3f2a.log       its log
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gpu_engine.common import procs, units
-from gpu_engine.common.files import json_inside, read_json, write_json_inside
-from gpu_engine.common.records import Pid, UnixTime, Whole, find_record
+from gpu_engine.common import units
+from gpu_engine.common.files import json_inside, write_json_inside
+from gpu_engine.common.files import locked as locked_by_another
+from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import State
 
 FILE = "queue.json"
-_BEGINNING = 10.0
-"""Seconds in which the waiter that a new run has started should be there."""
+FIRST, BEHIND = "waits for its first check", "for runs ahead of it"
+NOBODY = "waits, but nothing starts it: gpu-engine queue has it go on"
+"""The reason of a run without a supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Entry(Wants):
     priority: int = 0
     after: str | None = None
     begin: UnixTime | None = None
-    environ: str | None = None
-    """The name of the file with the environment it was submitted in."""
+    sweep: str | None = None
+    """The sweep whose process starts its supervisor; None: it was started at submission."""
     code: str | None = None
     """The name of its code as it was at submission; None: it is not kept."""
     root: str | None = None
@@ -84,23 +84,6 @@ class Entry(Wants):
     folder: str | None = None
     """Where it was submitted. The plan's folder may be a copy of it, after a start that was too
     late for its devices."""
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """What the waiter of a machine has decided last."""
-
-    at: UnixTime
-    pid: Pid
-    ticks: Whole | None
-    boot: str | None
-    reasons: dict[str, str] = field(default_factory=dict)
-    """The run's id → "waits for …", "starts on …"."""
-
-    @property
-    def lives(self) -> bool:
-        """Whether the waiter that wrote it still runs, on this machine."""
-        return self.boot == procs.boot_id() and procs.alive(self.pid, self.ticks)
 
 
 def folder_beside(run: Path) -> Path:
@@ -124,10 +107,12 @@ def line_folder(folder: Path) -> Path:
 
 
 def enter(run: Path) -> None:
-    """Put the run, whose entry is written, into the line. Raises OSError."""
+    """Put the run into the line. Whoever submits it holds its lock, and writes its entry next:
+    what of the two reaches the disk first is then the one without which the run is never found.
+    Raises OSError."""
     line = line_folder(folder_beside(run))
     line.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (line / run.name).touch(0o600)  # not synced: a waiter that begins takes in who is missing
+    (line / run.name).touch(0o600)
 
 
 def leave(run: Path) -> None:
@@ -143,14 +128,6 @@ def ids(folder: Path) -> list[str]:
     except OSError:
         return []
     return [name for name in names if not name.startswith(".")]  # as NFS leaves some
-
-
-def any_here(folder: Path) -> bool:
-    """Whether runs wait there for this machine, or entries are left that nobody can read, which
-    whoever starts the runs removes. Several machines may share the folder."""
-    entries, host = line(folder), socket.gethostname()
-    return any(entry.host == host for entry in entries.values()) \
-        or not entries.keys() >= set(ids(folder))
 
 
 def place(name: str, entry: Entry) -> tuple[float, float, float, str]:
@@ -189,68 +166,21 @@ def line(folder: Path) -> dict[str, Entry]:
 
 def judge(recorded: State, run: Path, *, held: bool) -> State | None:
     """The state of a run that waits, with the reason; None if it does not wait. `held`: whether
-    somebody holds its lock, as then it is just being started."""
-    if recorded.state != "queued" or recorded.pid is not None:
-        return None
-    entry = read(run)
+    somebody holds its lock."""
+    entry = read(run) if recorded.state in ("queued", "starting") else None
     if entry is None:
         return None
     if held:
-        return replace(recorded, reason="starts")
-    return replace(recorded, reason=reasons(folder_beside(run), entry.host).of(run.name, entry))
+        return recorded if recorded.reason or recorded.pid else replace(recorded, reason=FIRST)
+    served = entry.sweep is not None and locked_by_another(
+        sweep_lock(folder_beside(run), entry.sweep))
+    return replace(recorded, state="queued", pid=None, ticks=None,
+                   reason=f"waits {BEHIND}" if served else NOBODY)
 
 
-@dataclass(frozen=True, slots=True)
-class Reasons:
-    """What the runs of one machine wait for, as far as its waiter has told."""
-
-    board: Board | None
-    """None: nobody starts them."""
-
-    def of(self, name: str, entry: Entry) -> str:
-        """For people: "waits for GPU 0, which is held by run 77aa"."""
-        if self.board is None and time.time() - entry.submitted < _BEGINNING:
-            return "waits for its first check"  # what starts it is just beginning
-        if self.board is None:
-            return "waits, but the queue does not run: gpu-engine queue starts it"
-        return self.board.reasons.get(name, "waits for its first check")
-
-
-def reasons(folder: Path, host: str) -> Reasons:
-    """What the runs that wait on that machine wait for; `folder`: the queue's. Equal as long as
-    nothing has changed."""
-    board, lives = _board(folder, host)
-    return Reasons(board if lives or host != socket.gethostname() else None)
-
-
-def board_path(folder: Path, host: str) -> Path:
-    return folder / f"board-{word(host)}.json"
-
-
-def lock_path(folder: Path, host: str) -> Path:
-    return folder / f"waiter-{word(host)}.lock"
-
-
-def read_board(folder: Path, host: str) -> Board | None:
-    """The newest board of that machine's waiter; None if there is none."""
-    return find_record(Board, read_json(board_path(folder, host)))
-
-
-_seen: dict[Path, tuple[int, float, Board | None, bool]] = {}
-
-
-def _board(folder: Path, host: str) -> tuple[Board | None, bool]:
-    """The board and whether its waiter lives. A list of a thousand waiting runs reads it once."""
-    path, now = board_path(folder, host), time.monotonic()
-    try:
-        stamp = path.stat().st_mtime_ns
-    except OSError:
-        return None, False
-    known = _seen.get(path)
-    if known is None or known[0] != stamp or now - known[1] > 0.5:
-        board = known[2] if known is not None and known[0] == stamp else read_board(folder, host)
-        known = _seen[path] = (stamp, now, board, board is not None and board.lives)
-    return known[2], known[3]
+def sweep_lock(folder: Path, sweep: str) -> Path:
+    """What the process holds that starts the supervisors of this sweep's members."""
+    return folder / f"{sweep}.lock"
 
 
 def next_number(folder: Path) -> int:
@@ -274,8 +204,3 @@ def locked(folder: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def word(host: str) -> str:
-    """A machine's name as a part of a file's name."""
-    return "".join(c if c.isalnum() or c in "-._" else "_" for c in host)[:64] or "host"

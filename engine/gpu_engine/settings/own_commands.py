@@ -12,13 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+from gpu_engine.common.values import convert, kind_of
 
 Where = Literal["pane", "terminal", "background"]
 PLACEHOLDERS: Mapping[str, str] = {
     "run.dir": "the folder of the run under the cursor", "run.id": "the id of that run",
     "pid": "the process under the cursor: a rank, a process on a GPU, or the run's supervisor",
     "host": "the machine on which that is"}
+_KINDS = {"key": kind_of(str), "run": kind_of(list[str] | str), "help": kind_of(str),
+          "confirm": kind_of(bool), "where": kind_of(Where)}
 _HOLE = re.compile(r"\{([A-Za-z.]+)\}")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
 _PLAIN = re.compile(r"[\w./:=@+,%~-]*")
@@ -86,15 +90,14 @@ def _problems(name: str, table: Any) -> Iterator[tuple[str, object, str]]:
     if not isinstance(table, dict):
         yield at, table, f"expected a table, [{at}]"
         return
-    fields = {"key": str, "run": (str, list), "help": str, "confirm": bool, "where": str}
     for key, value in table.items():
-        if key not in fields:
-            yield f"{at}.{key}", value, "no such setting; there are " + ", ".join(fields)
-        elif not isinstance(value, fields[key]):
-            yield f"{at}.{key}", value, "expected " + {
-                "confirm": "true or false", "run": 'a list of words, or a line'}.get(key, "a text")
-    if table.get("where", "pane") not in get_args(Where):
-        yield f"{at}.where", table["where"], "expected one of " + ", ".join(get_args(Where))
+        try:
+            if key in _KINDS:
+                convert(value, _KINDS[key])
+            else:
+                yield f"{at}.{key}", value, "no such setting; there are " + ", ".join(_KINDS)
+        except ValueError as err:
+            yield f"{at}.{key}", value, str(err)
     if not str(table.get("key", "")).strip():
         yield f"{at}.key", table.get("key", ""), 'expected a key, as "f9" or "ctrl+t"'
     if isinstance(table.get("run"), str | list) or "run" not in table:

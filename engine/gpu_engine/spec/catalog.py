@@ -17,26 +17,27 @@ from __future__ import annotations
 import ast
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from importlib.machinery import PathFinder
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Union
 
 from gpu_engine.common.errors import UserError, meant
 from gpu_engine.common.files import expanded, reason
 from gpu_engine.common.records import text_of
-from gpu_engine.common.values import ANY, Bounds, Existing, Kind, json_value, show
+from gpu_engine.common.values import ANY, Bounds, Existing, Kind, json_value, kind_of
 from gpu_engine.spec import schema
 
 _ONE_AT_A_TIME = threading.Lock()
-_SIMPLE = {"int": "int", "float": "float", "bool": "bool", "str": "str", "Path": "path",
-           "PosixPath": "path", "list": "list", "List": "list", "tuple": "tuple", "Tuple": "tuple",
-           "dict": "dict", "Dict": "dict", "None": "none"}
-_LISTS, _TABLES = ("list", "List", "Sequence", "Iterable"), ("dict", "Dict", "Mapping")
-_ENUMS = ("Enum", "StrEnum", "IntEnum")
+_TYPES: Mapping[str, Any] = {
+    "int": int, "float": float, "bool": bool, "str": str, "Path": Path, "PosixPath": Path,
+    "None": None, "list": list, "List": list, "tuple": tuple, "Tuple": tuple, "dict": dict,
+    "Dict": dict, "Sequence": Sequence, "Iterable": Iterable, "Mapping": Mapping, "Union": Union}
 _DEEPEST = 20
 
 
@@ -227,7 +228,7 @@ def _gather(source: _Source, name: str, into: dict[str, TaskField], methods: set
         default, required = _default(line.value)
         below = node.body[i + 1] if i + 1 < len(node.body) else None
         into[line.target.id] = TaskField(line.target.id, kind, default, required, _text(below),
-                                         _kind_of(line.annotation, source))
+                                         _kind(line.annotation, source))
     return whole
 
 
@@ -265,96 +266,77 @@ def _text(node: ast.stmt | None) -> str:
 # --- the type of a parameter ------------------------------------------------------------------
 
 
-def _kind_of(node: ast.expr, source: _Source, depth: int = 0) -> Kind:
-    """The type that the annotation `node` stands for; `ANY` if it is not understood. `source`: what
-    the names in its module stand for."""
-    if depth > _DEEPEST:
+def _kind(annotation: ast.expr, source: _Source) -> Kind:
+    """The type of a parameter; `ANY` where Python itself would refuse the annotation."""
+    try:
+        return kind_of(_hint(annotation, source))
+    except (TypeError, ValueError, IndexError):  # int["x"], Union[()], an Enum with a member `mro`
         return ANY
-    deeper = depth + 1
+
+
+def _hint(node: ast.expr, source: _Source, depth: int = 0) -> Any:
+    """The type that the annotation `node` stands for, as Python would make it; Any if it is not
+    understood. `source`: what the names in its module stand for."""
+    if depth > _DEEPEST:
+        return Any
     if isinstance(node, ast.Constant):
         if node.value is None:
-            return Kind("none")
-        return _kind_of(parsed, source, deeper) \
-            if isinstance(node.value, str) and (parsed := _parsed(node.value)) else ANY
+            return None
+        with suppress(SyntaxError, ValueError):
+            if isinstance(node.value, str):
+                return _hint(ast.parse(node.value, mode="eval").body, source, depth + 1)
+        return ... if node.value is ... else Any
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _union([_kind_of(node.left, source, deeper), _kind_of(node.right, source, deeper)])
+        return Union[_hint(node.left, source, depth + 1),  # noqa: UP007 - as below
+                     _hint(node.right, source, depth + 1)]
     if isinstance(node, ast.Subscript):
+        name = _last(node.value)
         inside = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return _generic(_last(node.value), inside, source, deeper)
+        if name == "Literal":
+            values = tuple(map(_value, inside))
+            return Any if None in values else Literal[values]
+        args = tuple(_hint(n, source, depth + 1)
+                     for n in (inside[:1] if name == "Annotated" else inside))
+        if name == "Annotated":
+            notes = [note for note in map(_limit, inside[1:]) if note is not None]
+            return Annotated[(args[0], *notes)] if notes else args[0]
+        if name == "Optional":
+            return Union[args[0], None]  # noqa: UP007 - a type may be None here
+        origin = _TYPES.get(name, Any)
+        pairs = name in ("dict", "Dict", "Mapping")
+        return Any if origin is Any or (pairs and len(args) != 2) else origin[args]
     name = _last(node)
     if isinstance(node, ast.Name) and name in source.names:
-        return _kind_of(source.names[name], source, deeper)
-    if isinstance(node, ast.Name) and name not in source.classes and name not in _SIMPLE:
-        there = source.origin(name)
-        return _enum(name, there) if there is not None else ANY
-    return _enum(name, source) if name in source.classes else \
-        Kind(_SIMPLE[name]) if name in _SIMPLE else ANY
+        return _hint(source.names[name], source, depth + 1)
+    there = source if name in source.classes else \
+        source.origin(name) if isinstance(node, ast.Name) and name not in _TYPES else None
+    if there is None:
+        return _TYPES.get(name, Any)
+    found = there.classes[name]
+    members = {line.targets[0].id: _value(line.value) for line in found.body
+               if isinstance(line, ast.Assign) and len(line.targets) == 1
+               and isinstance(line.targets[0], ast.Name)
+               and not line.targets[0].id.startswith("_")}
+    is_enum = {_last(base) for base in found.bases} & {"Enum", "StrEnum", "IntEnum"}
+    return Enum(name, {text: text if value is None else value for text, value in members.items()}
+                ) if is_enum and members else Any
 
 
-def _generic(name: str, inside: list[ast.expr], source: _Source, depth: int) -> Kind:
-    if name == "Literal":
-        values = [(show(v), v) for v in map(_value, inside) if v is not None]
-        return Kind("choice", choices=tuple(values)) if len(values) == len(inside) else ANY
-    if name == "Annotated":
-        return _limited(_kind_of(inside[0], source, depth), inside[1:])
-    if name == "tuple" or name == "Tuple":
-        same = len(inside) == 2 and isinstance(inside[1], ast.Constant) \
-            and inside[1].value is Ellipsis
-        return Kind("tuple", tuple(_kind_of(n, source, depth)
-                                   for n in (inside[:1] if same else inside)), same=same)
-    args = [_kind_of(n, source, depth) for n in inside]
-    if name == "Optional":
-        return _union([args[0], Kind("none")])
-    if name == "Union":
-        return _union(args)
-    if name in _LISTS:
-        return Kind("list", (args[0],))
-    if name in _TABLES and len(args) == 2:
-        return Kind("dict", tuple(args))
-    return ANY
-
-
-def _limited(kind: Kind, notes: list[ast.expr]) -> Kind:
-    """`kind` with the limits that stand beside it. Those that are computed only a rank knows."""
-    for note in notes:
-        if not isinstance(note, ast.Call):
-            continue
-        given = [_value(a) for a in note.args], {k.arg or "": _value(k.value)
-                                                 for k in note.keywords}
-        name = _last(note.func)
-        try:
-            if name == "Bounds":
-                bounds = Bounds(*given[0], **given[1])
-                bounds.hold(1)
-                kind = replace(kind, bounds=bounds)
-            elif name == "Existing":
-                kind = replace(kind, existing=Existing(*given[0], **given[1]))
-        except (TypeError, ZeroDivisionError):
-            continue
-    return kind
-
-
-def _union(args: list[Kind]) -> Kind:
-    """The union of several types, flattened; `ANY` if one of them is `ANY`."""
-    flat = [part for a in args for part in (a.args if a.name == "union" else (a,))]
-    return ANY if any(a.name == "any" for a in flat) else Kind("union", tuple(flat))
-
-
-def _enum(name: str, source: _Source) -> Kind:
-    """A choice of the Enum's members; `ANY` if the class is not an Enum."""
-    node = source.classes[name]
-    bases = [_last(b) for b in node.bases]
-    if not any(b in _ENUMS for b in bases):
-        return ANY
-    members = []
-    for line in node.body:
-        if isinstance(line, ast.Assign) and len(line.targets) == 1 \
-                and isinstance(line.targets[0], ast.Name) \
-                and not line.targets[0].id.startswith("_"):
-            text = line.targets[0].id
-            value = _value(line.value)
-            members.append((text, text if value is None else value))
-    return Kind("choice", choices=tuple(members)) if members else ANY
+def _limit(note: ast.expr) -> Bounds | Existing | None:
+    """A limit that stands beside a type; None: it is none, or is computed, which only a rank can
+    do."""
+    cls = {"Bounds": Bounds, "Existing": Existing}.get(_last(note.func)) \
+        if isinstance(note, ast.Call) else None
+    if cls is None or not isinstance(note, ast.Call):
+        return None
+    try:
+        limit = cls(*map(_value, note.args), **{k.arg or "": _value(k.value)
+                                                for k in note.keywords})
+        if isinstance(limit, Bounds):
+            limit.hold(1)
+        return limit
+    except (TypeError, ZeroDivisionError):
+        return None
 
 
 def _last(node: ast.expr) -> str:
@@ -366,13 +348,6 @@ def _value(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
-        return None
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
         return None
 
 

@@ -17,15 +17,27 @@ def main(folder: Path, lock: int) -> int:
     if not guarded(lock):
         return 0
     # Only the supervisor needs these, and not its guard.
+    from gpu_engine.runs import waiting
     from gpu_engine.runs.folder import EXIT_CODES, Run
-    from gpu_engine.supervisor.supervise import Supervisor
+    from gpu_engine.supervisor.supervise import Supervisor, TakenMeanwhile
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr, force=True)
     umask = os.umask(0o077)  # for our files; the ranks get that of whoever launched
+    run, waiter, leases = Run(folder), None, None
     try:
-        supervisor = Supervisor(Run(folder), umask)
-        return EXIT_CODES.get(supervisor.supervise().state, 0)  # 0: it waits again
+        if waiting.read(folder) is not None:
+            from gpu_engine.queue.wait import Waiter
+
+            waiter = Waiter(run)
+        while True:
+            if waiter is not None and (leases := waiter.take_turn()) is None:
+                return EXIT_CODES[run.state().state]
+            try:
+                return EXIT_CODES[Supervisor(run, umask).supervise(leases).state]
+            except TakenMeanwhile as err:
+                assert waiter is not None
+                waiter.again(str(err))
     except Exception:
         logging.exception("the supervisor itself failed")
         return 1

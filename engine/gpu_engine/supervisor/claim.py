@@ -37,13 +37,13 @@ def devices_of(plan: LaunchPlan) -> list[Device]:
             for d in used.values()]
 
 
-def acquire(plan: LaunchPlan, run_id: str, *, queued: bool = False) -> leases.Leases:
+def acquire(plan: LaunchPlan, run_id: str) -> leases.Leases:
     """Lease the devices for as long as this process lives. Raises UserError, which says who holds
-    them. queued: the run was in the queue, where a CPU slot that another run holds is not free."""
+    them."""
     why = why_not()
     if why is not None:
         log.warning("%s", why)
-    share = plan.spec.devices.share or (plan.device_type == "cpu" and not queued)
+    share = plan.spec.devices.share or plan.device_type == "cpu"
     return leases.acquire(leases_folder(), devices_of(plan), run_id, share=share)
 
 

@@ -67,7 +67,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
 
 def _interface(master: str) -> dict[str, str]:
     """The variables that have gloo and NCCL use the interface that leads to the other machines, as
-    a task's ranks do (`worker/rank/joining.py`): gloo would take the address of the host name,
+    a task's ranks do (`worker/rank/group.py`): gloo would take the address of the host name,
     which on Debian is 127.0.1.1. Empty where `master` is a name of this machine itself."""
     address = address_of(master)
     name = interface_to(address) if address is not None else None

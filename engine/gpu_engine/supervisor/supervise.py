@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
+from gpu_engine.devices.leases import Leases
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs import waiting
@@ -41,8 +43,8 @@ from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.starting import start
 from gpu_engine.supervisor.stopping import Stopping
 
-_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
-_HEARD = (signal.SIGCHLD, *_STOPS)
+STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+_HEARD = (signal.SIGCHLD, *STOPS)
 _WAKE_GRACE = 5.0
 """Seconds that ranks get to end by themselves after another has failed, or after a save that was
 allowed to take longer."""
@@ -53,7 +55,7 @@ _MOST_ATTEMPTS = 50
 log = logging.getLogger(__name__)
 
 
-class _TakenMeanwhile(Exception):
+class TakenMeanwhile(Exception):
     """A device of a run whose turn had come is not free any more."""
 
 
@@ -80,9 +82,10 @@ class Supervisor:
                                     ticks=procs.start_ticks(pid), boot=procs.boot_id(),
                                     started=time.time())
 
-    def supervise(self) -> State:
+    def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
-        state."""
+        state. `leases`: of the devices of a run that has waited for them; it raises TakenMeanwhile
+        where they are not free after all."""
         become_subreaper()
         allow_many_files()
         for folder in (self.run.path, self.run.path / "ranks"):
@@ -91,21 +94,16 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-        queued = waiting.read(self.run.path) is not None
         try:
-            leases = claim.acquire(self.plan, self.plan.whole, queued=queued)
+            leases = leases or claim.acquire(self.plan, self.plan.whole)
         except UserError as err:
-            if queued:
-                return self._wait_again(str(err))
             self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
                             cause=Cause(str(err)))
             return self.state
         with leases:
-            try:
-                ended = self._attempts()
-            except _TakenMeanwhile as err:
-                return self._wait_again(str(err))
-        self._leave_the_line()
+            ended = self._attempts()
+        with contextlib.suppress(OSError):
+            waiting.leave(self.run.path)  # it was stopped before its ranks started
         return ended
 
     def _attempts(self) -> State:
@@ -114,7 +112,7 @@ class Supervisor:
             self._begin(number)
             try:
                 outcome, reason, cause = self._attempt(number)
-            except _TakenMeanwhile:
+            except TakenMeanwhile:
                 raise
             except Exception as err:
                 log.exception("attempt %d", number)
@@ -138,22 +136,6 @@ class Supervisor:
         self._set_state(outcome, ended=time.time(), exit_code=code, reason=reason, cause=cause)
         return self.state
 
-    def _wait_again(self, why: str) -> State:
-        """Go back into the line: somebody else has taken a device since the run's turn came."""
-        log.info("it waits again: %s", why)
-        begun = [a for a in self.state.attempts if a.number == self.state.attempt]
-        self._set_state("queued", pid=None, ticks=None, started=None,
-                        attempts=tuple(a for a in self.state.attempts if a not in begun),
-                        changed=begun[0].changed if begun else self.state.changed)
-        return self.state
-
-    def _leave_the_line(self) -> None:
-        """The run starts, or has ended before it could: either way it waits no longer."""
-        try:
-            waiting.leave(self.run.path)
-        except OSError as err:
-            log.error("it can't leave the queue: %s", err)
-
     def _begin(self, number: int) -> None:
         # The changes of a resume are recorded with its first attempt.
         record = AttemptRecord(number, time.time(), changed=self.state.changed)
@@ -171,7 +153,7 @@ class Supervisor:
 
     def _asked_to_end(self) -> bool:
         """Whether a signal to stop is pending."""
-        return bool(signal.sigpending() & _STOPS)
+        return bool(signal.sigpending() & STOPS)
 
     # --- one attempt ---------------------------------------------------------------------------
 
@@ -184,10 +166,13 @@ class Supervisor:
             return "stopped", "stopped before its ranks started", None
         if blocked is not None:
             if waiting.read(self.run.path) is not None:
-                raise _TakenMeanwhile(blocked)
+                raise TakenMeanwhile(blocked)
             log.warning("attempt %d: %s", number, blocked)
             return "failed", blocked, Cause(blocked)
-        self._leave_the_line()
+        try:
+            waiting.leave(self.run.path)  # from here on a killed run is lost, and is not begun anew
+        except OSError as err:
+            raise TakenMeanwhile(f"it can't leave the line: {err}") from None
         oom_before = oom.kills()
         failed = start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
         if failed is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching.launcher import discover_for
 from gpu_engine.launching.lookup import stop as stop_run
-from gpu_engine.queue import submit, waiter
+from gpu_engine.queue import serve, submit
 from gpu_engine.queue.submit import When
 from gpu_engine.runs import attempts, waiting
 from gpu_engine.runs.folder import Run
@@ -56,12 +56,12 @@ def retry(found: Group, when: When) -> Done:
         try:
             spec = _as_submitted(from_dict(attempts.read_spec(run)), member)
             inventory = inventory or discover_for(spec)
-            submit.submit_again(run, spec, when, inventory)
+            submit.submit_again(run, spec, when, inventory, found.id)
             done.append(run)
         except (UserError, OSError) as err:
             trouble.append(f"run {run.id} is not tried again: {err}")
     if done:
-        waiter.ensure()
+        serve.ensure()
     return Done(tuple(done), tuple(trouble))
 
 

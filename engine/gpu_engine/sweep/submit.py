@@ -13,8 +13,8 @@ from gpu_engine.devices.records import Inventory
 from gpu_engine.launching.launcher import discover_for
 from gpu_engine.plan.check import counted
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.queue import serve
 from gpu_engine.queue import submit as queue
-from gpu_engine.queue import waiter
 from gpu_engine.queue.submit import When
 from gpu_engine.runs import sweep as record
 from gpu_engine.runs.create import discard
@@ -69,9 +69,9 @@ def submit(members: Sequence[Member], when: When, name: str, base: Base = None) 
         for member in members:
             place = _place(member, ident, name, len(members), begun)
             done.append(queue.submit(
-                member.spec, when, prepared, base=base, begin=False,
+                member.spec, when, prepared, base=base, sweep=ident, begin=False,
                 fill=lambda run, place=place: record.write(run.path, place)))
-        waiter.ensure()
+        serve.ensure()
     except BaseException:
         _undo(done)
         raise

@@ -34,7 +34,7 @@ def loadable(state: Any, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> An
     Raises UserError naming the key of a value that can't be loaded that way.
     """
     try:
-        return _Walk(tensor).value(state, "state")
+        return _walk(state, "state", tensor, {})
     except RecursionError:
         raise UserError("a checkpoint can't hold state that contains itself") from None
 
@@ -99,52 +99,40 @@ def _ends(value: Tensor) -> Tensor:
     return torch.stack(torch.aminmax(torch.stack(ends))).double()
 
 
-class _Walk:
-    def __init__(self, tensor: Callable[[Tensor], Tensor]) -> None:
-        self._tensor = tensor
-        self._loadable: dict[type, bool] = {}
-        """Whether tensors of a class can be loaded, for those tried so far."""
-
-    def value(self, value: Any, where: str) -> Any:
-        kind = type(value)
-        if kind in _PLAIN and kind is not bytes:  # which torch loads since 2.5
-            return value
-        if kind is dict or kind is OrderedDict or kind is Counter:
-            made = kind({self._key(key, where): self.value(inner, f"{where}[{key!r}]")
-                         for key, inner in value.items()})
-            if kind is OrderedDict:  # a module's state_dict keeps versions in its attributes
-                made.__dict__.update(self.value(vars(value), f"{where}.__dict__"))
-            return made
-        if kind in (list, tuple, set):
-            return kind(self.value(inner, f"{where}[{number}]")
-                        for number, inner in enumerate(value))
-        if isinstance(value, Tensor):
-            if kind not in (Tensor, nn.Parameter) and not self._loads(value):
-                raise _not_loadable(where, value)
-            return self._tensor(value)
-        if _is_numpy_scalar(value):
-            return self._from_numpy(value, where)
-        if not _can_be_loaded(value):
-            raise _not_loadable(where, value)
+def _walk(value: Any, where: str, tensor: Callable[[Tensor], Tensor], loads: dict[type, bool]
+          ) -> Any:
+    """`loadable` of a part of the state. `loads`: whether tensors of a class can be loaded, for
+    those tried so far."""
+    kind = type(value)
+    if kind in _PLAIN and kind is not bytes:  # which torch loads since 2.5
         return value
-
-    def _key(self, key: Any, where: str) -> Any:
-        if type(key) in _PLAIN:
-            return key
-        return self.value(key, f"{where}: the key {key!r}")
-
-    def _from_numpy(self, value: Any, where: str) -> Any:
-        found = value.item()
-        if _is_numpy_scalar(found):  # longdouble, which no Python number holds
-            found = float(found)
-        if type(found) not in _PLAIN:  # a date
+    if kind is dict or kind is OrderedDict or kind is Counter:
+        made = kind({key if type(key) in _PLAIN
+                     else _walk(key, f"{where}: the key {key!r}", tensor, loads):
+                     _walk(inner, f"{where}[{key!r}]", tensor, loads)
+                     for key, inner in value.items()})
+        if kind is OrderedDict:  # a module's state_dict keeps versions in its attributes
+            made.__dict__.update(_walk(vars(value), f"{where}.__dict__", tensor, loads))
+        return made
+    if kind in (list, tuple, set):
+        return kind(_walk(inner, f"{where}[{number}]", tensor, loads)
+                    for number, inner in enumerate(value))
+    if isinstance(value, Tensor):
+        if kind not in (Tensor, nn.Parameter) and kind not in loads:
+            loads[kind] = _can_be_loaded(value)
+        if not loads.get(kind, True):
             raise _not_loadable(where, value)
-        return found
-
-    def _loads(self, value: Tensor) -> bool:
-        if type(value) not in self._loadable:
-            self._loadable[type(value)] = _can_be_loaded(value)
-        return self._loadable[type(value)]
+        return tensor(value)
+    if _is_numpy_scalar(value):
+        plain = value.item()
+        if _is_numpy_scalar(plain):  # longdouble, which no Python number holds
+            plain = float(plain)
+        if type(plain) not in _PLAIN:  # a date
+            raise _not_loadable(where, value)
+        return plain
+    if not _can_be_loaded(value):
+        raise _not_loadable(where, value)
+    return value
 
 
 def _is_numpy_scalar(value: Any) -> bool:

@@ -29,7 +29,6 @@ from torch.utils.data import (
 from gpu_engine.common.errors import UserError
 from gpu_engine.training.rng import OwnRandomness, mix, seed_host
 from gpu_engine.worker.rank import process
-from gpu_engine.worker.rank.process import in_loader_worker
 
 
 @dataclass(frozen=True)
@@ -204,18 +203,22 @@ class Requests:
         return iter(self._start())
 
 
-def map_loader(reader: Reader, requests: Callable[[], Iterable[Request]], *, workers: int,
-               seed: int, device: torch.device) -> DataLoader:
-    """A loader whose workers live over all epochs. `requests` is called at the start of each one
-    and returns what they are to read."""
-    # DataLoader does not look into a request: it passes it to `Reader.__getitems__`.
-    batches: Any = Requests(requests)
+def worker_loader(data: Dataset, workers: int, seed: int, device: torch.device, **how: Any
+                  ) -> DataLoader:
+    """A loader of batches that come ready-made, whose workers live over all epochs."""
     process.prepare_sockets()
     return DataLoader(
-        reader, batch_sampler=batches, num_workers=workers, collate_fn=unchanged,
-        pin_memory=device.type == "cuda", persistent_workers=True, worker_init_fn=worker_init,
-        multiprocessing_context="fork",
+        data, num_workers=workers, collate_fn=unchanged, pin_memory=device.type == "cuda",
+        persistent_workers=True, worker_init_fn=process.in_loader_worker,
+        multiprocessing_context="fork", **how,
         generator=torch.Generator().manual_seed(seed))  # so that it does not use the global one
+
+
+def map_loader(reader: Reader, requests: Callable[[], Iterable[Request]], *, workers: int,
+               seed: int, device: torch.device) -> DataLoader:
+    """A loader of what `requests` returns at the start of each epoch."""
+    # DataLoader does not look into a request: it passes it to `Reader.__getitems__`.
+    return worker_loader(reader, workers, seed, device, batch_sampler=Requests(requests))
 
 
 class MapData:
@@ -301,8 +304,3 @@ def _inside(batch: Any, change: Callable[[Any], Any]) -> Any:
 def unchanged(batch: Any) -> Any:
     """The batch itself; a `collate_fn` for DataLoader if batches come ready-made."""
     return batch
-
-
-def worker_init(worker: int) -> None:
-    """The `worker_init_fn` of our DataLoaders."""
-    in_loader_worker()

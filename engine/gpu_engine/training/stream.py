@@ -33,9 +33,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.data import mover, pin, tell_epoch, unchanged, worker_init
+from gpu_engine.training.data import mover, pin, tell_epoch, worker_loader
 from gpu_engine.training.rng import OwnRandomness, mix
-from gpu_engine.worker.rank import process
 
 RANK, WORKER = "rank", "worker"
 _SAYS = {"nothing": frozenset(), "workers": frozenset({WORKER}), "ranks": frozenset({RANK}),
@@ -236,13 +235,7 @@ class StreamData:
 def stream_loader(reader: StreamReader, workers: int, seed: int,
                   device: torch.device) -> DataLoader | None:
     """A loader whose workers live over all epochs and are one reader each; None for no workers."""
-    if not workers:
-        return None
-    process.prepare_sockets()
-    return DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=unchanged,
-                      pin_memory=device.type == "cuda", persistent_workers=True,
-                      worker_init_fn=worker_init, multiprocessing_context="fork",
-                      generator=torch.Generator().manual_seed(seed))
+    return worker_loader(reader, workers, seed, device, batch_size=None) if workers else None
 
 
 def _pickled(examples: list[Any]) -> bytes:

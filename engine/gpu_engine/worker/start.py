@@ -18,7 +18,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, inside, log_path
-from gpu_engine.worker.rank import current
+from gpu_engine.worker.rank import record_writer
 from gpu_engine.worker.rank.job import Job, read
 from gpu_engine.worker.rank.memory import error_event
 from gpu_engine.worker.rank.process import Signals, die_with_parent, exit_at_once, forgive_full_disk
@@ -160,7 +160,7 @@ def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda
     path = events_path(job.run, who.rank)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     rec = Recorder(path, echo=who.rank == 0)
-    current.recorder = rec
+    record_writer.current = rec
     pid = os.getpid()
     rec.write(schema.Start(who.rank, who.local_rank, job.mine.node, pid, procs.start_ticks(pid),
                            who.world_size, tuple(job.labels), job.attempt))

@@ -43,7 +43,7 @@ def _processes():
 
 def _at(user: User, box: Shared) -> User:
     user.do(f"""
-for kept in [v for v in globals().values() if isinstance(v, (held.Mine, Places, leases.Leases))]:
+for kept in [v for v in globals().values() if isinstance(v, (held.Mine, leases.Leases))]:
     kept.close()
 os.environ[{shared.VARIABLE!r}] = {str(box.path)!r}
 box = shared.find()

@@ -16,8 +16,6 @@ import ctypes, fcntl, json, os, pathlib, pwd, shutil, socket, stat, sys, time, t
 from gpu_engine.devices import leases  # imported by root, who can read the code
 from gpu_engine.devices.leases import held, shared
 from gpu_engine.devices.records import Device
-from gpu_engine.queue.order import Request, Wants
-from gpu_engine.queue.places import Places
 import encodings.idna, random, resource, secrets, signal, _strptime
 out = sys.stdout
 uid = int(sys.argv[1])

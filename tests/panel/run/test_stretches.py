@@ -143,8 +143,8 @@ def test_a_compared_curve_made_in_stretches_is_the_same(told, at, name, batch):
     if batch:
         whole.insert(0, schema.Schedule(None, None, None, None, None, batch))
     for event in whole:
-        one.add(0, [event])
-    many.add(0, whole)
+        one.add(0, event)
+    many.add(0, *whole)
     assert list(one.names) == list(many.names)
     for axis in AXES:
         same(one.over(axis), many.over(axis))

@@ -12,7 +12,7 @@ import torch
 from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import EventWriter
-from gpu_engine.worker.rank import current, record_writer
+from gpu_engine.worker.rank import record_writer
 from gpu_engine.worker.rank.recorder import Recorder
 
 from ... import event_lines
@@ -123,7 +123,7 @@ def test_what_happens_stays_in_order(rec: Recorder, tmp_path: Path) -> None:
 def test_log_takes_a_tensor_as_it_was(rec: Recorder, tmp_path: Path, monkeypatch) -> None:
     import gpu_engine
 
-    monkeypatch.setattr(current, "recorder", rec)
+    monkeypatch.setattr(record_writer, "current", rec)
     value = torch.tensor(1.0)
     gpu_engine.log(value=value)
     value += 5

@@ -79,7 +79,7 @@ class RunCurve:
         if not state.attempts:
             self._began[1] = state.started or state.created
 
-    def add(self, rank: int, events: Iterable[Event]) -> None:
+    def add(self, rank: int, *events: Event) -> None:
         """Add what events say, in the order of the rank's file."""
         at, steps = self._ranks.setdefault(rank, _Rank()), list[schema.Step]()
         for event in events:

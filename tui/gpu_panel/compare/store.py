@@ -96,7 +96,7 @@ class Compared:
             for event in events:
                 self.view.fold(rank, event)
             if rank < CURVED:
-                self.curve.add(rank, events)
+                self.curve.add(rank, *events)
 
 
 class CompareStore(Followed):

@@ -2,8 +2,7 @@
 
 Every run gets its line first, from a few small files of its folder; the figures of those that have
 ended are then read little by little, the ones on the screen first. A finished run is read again
-only when its folder says that something has changed, and one that waits in the queue only when the
-line has; what they all wait for stands in one file. So a thousand of them cost nothing.
+only when its folder says that something has changed. So a thousand of them cost nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import TypeVar
 
 from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import json_inside
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.paths import ranks_with_files
@@ -34,10 +33,10 @@ from gpu_engine.runs import disk_room, notes, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import summary as digests
-from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.summary import Digest
-from gpu_engine.runs.waiting import Entry, Reasons
+from gpu_engine.runs.waiting import Entry
 from gpu_engine.sweep import figures
 from gpu_engine.sweep.figures import FiguresOf
 from gpu_engine.sweep.track import EVAL, LOSS, Extent
@@ -89,8 +88,6 @@ class RunsFeed:
         self._listed_at = 0.0
         self._known: dict[str, _Known] = {}
         self._line: dict[str, Entry] = {}
-        self._reasons: dict[str, Reasons] = {}
-        """What the runs in it wait for, by the machine on which they wait."""
         self._ensured: float | None = None
         """When it was last seen to that somebody starts them, monotonic seconds."""
         self.news: str | None = None
@@ -150,28 +147,14 @@ class RunsFeed:
         self._known = {k: v for k, v in self._known.items() if k in self._runs}
 
     def _read_queued(self) -> None:
-        """Look at the runs that have entered, left or moved in the queue since the last time, and
-        see what the others wait for now."""
-        folder = paths.queue_folder()
-        line, before = waiting.line(folder), self._line
+        """Look at the runs that have entered, left or moved in the queue since the last time."""
+        line, before = waiting.line(paths.queue_folder()), self._line
         if line is not before:
             self._line = line
             for name in [n for n in self._waiting() if line.get(n) is not before.get(n)]:
                 self._read_safely(self._runs[name])
-        reasons = {host: waiting.reasons(folder, host)
-                   for host in {entry.host for entry in line.values()}}
-        # A reason without a board depends on how long the run has waited.
-        if reasons != self._reasons or any(r.board is None for r in reasons.values()):
-            self._reasons = reasons
-            for name, known in self._waiting().items():
-                self._say_why(name, known)
         if line and not readonly.on:
             self._have_them_started(line.values())
-
-    def _say_why(self, name: str, known: _Known) -> None:
-        entry = self._line.get(name)
-        if entry is not None and entry.host in self._reasons:
-            known.line = replace(known.line, reason=self._reasons[entry.host].of(name, entry))
 
     def _have_them_started(self, line: Iterable[Entry]) -> None:
         """See that somebody starts the runs in the queue: after a reboot nobody does. A run that
@@ -180,14 +163,13 @@ class RunsFeed:
         if self._ensured is not None and now - self._ensured < _AGAIN:
             return
         here, before = socket.gethostname(), time.time() - _AGAIN
-        count = sum(entry.host == here and entry.submitted < before for entry in line)
-        if not count:
+        if not any(entry.host == here and entry.submitted < before for entry in line):
             return
         self._ensured = now
-        from gpu_engine.queue import waiter  # only where runs wait
+        from gpu_engine.queue import serve  # only where runs wait
 
         try:
-            if waiter.ensure():
+            if count := serve.ensure():
                 self.news = "The queue had stopped, and runs again: " \
                             f"{count:,} run{' waits' if count == 1 else 's wait'} in it"
         except UserError as err:
@@ -208,7 +190,8 @@ class RunsFeed:
         turn = older[self._turn:self._turn + _RECHECKED]
         self._turn = self._turn + _RECHECKED if self._turn + _RECHECKED < len(older) else 0
         anew = [name for name, known in self._known.items() if known.stamp is None]
-        return [name for name in dict.fromkeys((*self._order[:NEWEST], *turn, *anew))
+        first = [name for name in islice(self._line, NEWEST) if name in self._known]
+        return [name for name in dict.fromkeys((*self._order[:NEWEST], *first, *turn, *anew))
                 if name in self._runs]
 
     def _wanted(self, whole: bool) -> list[_Known]:
@@ -263,8 +246,10 @@ class RunsFeed:
             self._known[run.id] = _Known("unreadable", None, _broken(run, err))
 
     def _read_run(self, run: Run) -> None:
+        entry = self._line.get(run.id)
         try:
-            stamp: object = (jobs.stamp(run.path), notes.stamp(run.path), self._line.get(run.id))
+            stamp: object = (jobs.stamp(run.path), notes.stamp(run.path), entry,
+                             entry is not None and run.supervised())
         except OSError:
             stamp = "no state.json"
             if not run.path.is_dir():
@@ -273,13 +258,11 @@ class RunsFeed:
         before = self._known.get(run.id)
         if before is not None and before.stamp == stamp:
             return
-        waits = self._state_in_queue(run)
         reading = before.reading if before is not None else None
-        digest = digests.read(run, before.digest if before is not None and reading else None, waits)
+        digest = digests.read(run, before.digest if before is not None and reading else None)
         found = _Known(stamp, digest, _line(digest))
-        if waits is not None:
+        if entry is not None and digest.state.state == "queued":
             found.line = replace(found.line, waits=True, read=True)
-            self._say_why(run.id, found)
         elif digest.state.live:
             # The devices and processes of a job may be another machine's.
             here = digest.state.boot in (None, procs.boot_id())
@@ -292,14 +275,6 @@ class RunsFeed:
             found.line = replace(found.line, step=old.step, total=old.total, loss=old.loss,
                                  history=old.history, values=old.values)
         self._known[run.id] = found
-
-    def _state_in_queue(self, run: Run) -> State | None:
-        """The state of a run that is in the queue, without the reason; else None."""
-        if run.id not in self._line:
-            return None
-        state = State.from_dict(json_inside(run.path, "state.json"))
-        return state if state is not None and state.state == "queued" and state.pid is None \
-            else None
 
 
 def _for_a_while(wanted: Sequence[T], seconds: float, work: Callable[[T], object]) -> int:

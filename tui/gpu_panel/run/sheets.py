@@ -11,9 +11,9 @@ from textual.content import Content
 
 from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import traces
+from gpu_engine.diagnose.traces import trace
 from gpu_engine.runs import notes
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.traces import trace
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Sheet
 from gpu_panel.common.painting import put
@@ -57,7 +57,7 @@ def ask_for_traces(run: Run) -> TraceSheet:
     """Have each rank trace its next steps, and read the traces. Raises UserError and OSError."""
     lines: list[str] = []
     for rank, answer in trace(run).items():
-        path, _, text = traces.describe(run, rank, answer)
+        path, _, text = traces.describe(run, answer)
         lines += [f"rank {rank}" + ("" if path is None else f": {path}"), *text, ""]
     lines.append("https://ui.perfetto.dev opens the files")
     return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))

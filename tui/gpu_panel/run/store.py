@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import device_times, verdicts
-from gpu_engine.diagnose.device_verdicts import Verdict
+from gpu_engine.diagnose.verdicts import Verdict
 from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.rank_view import RankView

@@ -31,6 +31,7 @@ from gpu_engine.devices.backends.registry import (
     SLOW_EVERY,
     Backend,
     DriverLost,
+    GpuReader,
     Reader,
 )
 from gpu_engine.devices.host import Owners
@@ -257,16 +258,11 @@ class Amd(Backend):
         return replace(nothing, devices=offered, problem=problem, driver=version)
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
-        """A reader for each card; the partitions of one card share a reader. Raises `DriverLost`.
-        """
+        """A reader for each device. Raises `DriverLost`."""
         if not self.tree.names(_NODES):
             raise DriverLost(_NOT_LOADED)
-        cards = {f.device.uuid: f.card for f in find(self.tree)[0]}
-        groups: dict[str, list[Device]] = {}
-        for device in devices:
-            groups.setdefault(cards.get(device.uuid, device.id), []).append(device)
         owners = Owners(device_files="/dev/kfd")
-        return [CardReader(self.tree, group, owners) for group in groups.values()]
+        return [AmdReader(self.tree, device, owners) for device in devices]
 
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
         """ROCR_VISIBLE_DEVICES for these devices: by UUID, as indices change when a card falls off
@@ -312,50 +308,49 @@ def _values(look: Look, rows: Mapping[str, tuple[tuple[str, ...], int, float]]) 
     return values
 
 
-class CardReader(Reader):
-    """Reads one card: the GPU itself, or its partitions."""
+class AmdReader(GpuReader):
+    """Reads one GPU, or one partition of a card."""
 
-    def __init__(self, tree: Tree, devices: Sequence[Device], owners: Owners) -> None:
+    def __init__(self, tree: Tree, device: Device, owners: Owners) -> None:
         self._tree, self._owners = tree, owners
-        super().__init__(devices)
+        super().__init__(device)
 
     def forget(self) -> None:
         super().forget()
-        self._found: dict[str | None, Found] = {}
+        self._found: Found | None = None
 
     def read(self) -> tuple[Sample, ...]:
-        """Read a sample of the card, or of each partition. Raises `DriverLost`."""
+        """Read a sample. Raises `DriverLost`."""
         if not self._tree.names(_NODES):
             raise DriverLost("the amdgpu driver is not loaded any more")
-        if len(self._found) < len(self.devices) or any(
-                Look(self._tree, f.node).number("gpu_id") != f.gpu_id
-                for f in self._found.values()):  # some are not known, or not where they were
-            self.forget()
-            names = [d.uuid for d in self.devices]
-            self._found = {f.device.uuid: f for f in find(self._tree)[0] if f.device.uuid in names}
-        first = next(iter(self._found.values()), None)
-        if first is None:
+        found = self._found
+        if found is None or Look(self._tree, found.node).number("gpu_id") != found.gpu_id:
+            self.forget()  # it is not known yet, or not where it was
+            self._found = found = next((f for f in find(self._tree)[0]
+                                        if f.device.uuid == self.device.uuid), None)
+        if found is None:
             return self.failed(Amd.gone, lost=True)
-        for name in ("kfd", first.render):
+        for name in ("kfd", found.render):
             path = self._tree.root / "dev" / name
             if not path.exists():
                 return self.failed(f"/dev/{name} is not there ({_GIVE})", lost=True)
             if not self._tree.usable(path):
                 return self.failed(f"this user may not use /dev/{name} (sudo usermod -aG "
                                    "render,video $USER, then log in again)", lost=True)
-        look = Look(self._tree, first.card)
-        whole: dict[str, Any] = {"taken": time.time()}
+        look = Look(self._tree, found.card)
+        values: dict[str, Any] = {"taken": time.time()}
         if asleep := look.asleep:
             # It does nothing, which is known without reading it. How much of its memory is taken
             # the driver keeps count of itself. All is read when it wakes.
-            self._next = dict.fromkeys(self._next, -math.inf)
-            self._last = {d.id: Sample(d, memory_is_hosts=self._last[d.id].memory_is_hosts)
-                          for d in self.devices}
-            whole |= _memory(look) | {"utilization": 0.0, "notes": (ASLEEP,)}
+            hosts = self.last.memory_is_hosts
+            self.forget()
+            self._found = found
+            values |= _memory(look) | {"utilization": 0.0, "notes": (ASLEEP,),
+                                       "memory_is_hosts": hosts}
         else:
             look.sensors  # noqa: B018  its name is no answer of the card
             look.begin()
-            whole |= _memory(look) | _values(look, _EACH_SECOND)
+            values |= {"notes": ()} | _memory(look) | _values(look, _EACH_SECOND)
             if not look.answered:
                 gone = bool(look.errors & {errno.ENODEV, errno.ENXIO, errno.EIO})
                 busy = look.errors & {errno.EBUSY, errno.EAGAIN}
@@ -364,28 +359,20 @@ class CardReader(Reader):
                 if gone or busy:
                     return self.failed(_LOST, lost=gone)
             if self.due(PROCESSES_EVERY):
-                whole["temperature"] = _temperature(look)
+                values["temperature"] = _temperature(look)
             if self.due(SLOW_EVERY):
-                whole |= _slow(look)
-        samples = self.update({d.id: self._of(d, whole) for d in self.devices})
-        if asleep:
-            self._next = dict.fromkeys(self._next, -math.inf)
-        return samples
-
-    def _of(self, device: Device, whole: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of a device, from those of its card."""
-        last, found, values = self._last[device.id], self._found.get(device.uuid), dict(whole)
-        if found is None:
-            return {"problem": Amd.gone, "lost": True, "taken": whole["taken"]}
-        values |= {"problem": None, "lost": False}
+                values |= _slow(look)
         if self.due(PROCESSES_EVERY):
             values["processes"] = self._processes(found)
-        if values.get("memory_is_hosts", last.memory_is_hosts):
+        if values.get("memory_is_hosts", self.last.memory_is_hosts):
             values |= {"memory_used": None, "memory_total": None}
         if found.divided:  # the driver has these of whole cards only
             values |= dict.fromkeys(("utilization", "memory_utilization", "memory_used",
                                      "memory_total", "power", "power_limit"))
-        return values
+        samples = self.update(values)
+        if asleep:
+            self._next = dict.fromkeys(self._next, -math.inf)
+        return samples
 
     def _processes(self, found: Found) -> tuple[DeviceProcess, ...] | None:
         """The processes on a device; None if the driver does not say.
@@ -433,7 +420,7 @@ def _slow(look: Look) -> dict[str, Any]:
         for file in ("pp_dpm_sclk", "pp_dpm_mclk")]
     uncorrected = errors.get("ue")
     return _values(look, _RARELY) | {
-        "memory_is_hosts": look.memory_is_hosts(), "notes": (),
+        "memory_is_hosts": look.memory_is_hosts(),
         "pcie_generation": _SPEEDS.get((look.text("current_link_speed") or "").partition(" ")[0]),
         "clock_sm_max": max(clocks[0], default=None),
         "clock_memory_max": max(clocks[1], default=None),

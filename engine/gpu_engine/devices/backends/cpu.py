@@ -73,8 +73,8 @@ def _name(cores: tuple[int, ...]) -> str:
 class CpuReader(Reader):
     """Reads CPU slots. Utilisation is measured since the reading before."""
 
-    def forget(self) -> None:
-        super().forget()
+    def __init__(self, devices: Sequence[Device]) -> None:
+        super().__init__(devices)
         self._before = host.times()
 
     def read(self) -> tuple[Sample, ...]:

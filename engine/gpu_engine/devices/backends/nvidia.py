@@ -1,9 +1,9 @@
 """NVIDIA's GPUs and MIG slices, through NVML.
 
-Every second a GPU is asked six things: utilisation, memory, power, two clocks and throttle reasons.
-Every two seconds: processes and temperature. Every ten: limits, modes and health. To show another
-figure is a row in one of the tables below. Everything but `present` and `environment` runs in the
-probe, where a thread for each GPU may hang.
+Every second six things are asked of a GPU: utilisation, memory, power, two clocks and throttle
+reasons. Every two seconds: processes and temperature. Every ten: limits, modes and health. To show
+another figure is a row in one of the tables below. Everything but `present` and `environment` runs
+in the probe, where a thread for each GPU may hang.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gpu_engine.devices.backends.registry import (
     SLOW_EVERY,
     Backend,
     DriverLost,
+    GpuReader,
     Reader,
 )
 from gpu_engine.devices.host import Owners
@@ -137,7 +138,7 @@ class Nvidia(Backend):
                        problem="; ".join(problems) or None)
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
-        """A reader for each GPU; the slices of one GPU share a reader. Raises `DriverLost`."""
+        """A reader for each GPU or slice. Raises `DriverLost`."""
         try:
             driver = nvml.start()
         except (ImportError, nvml.Trouble) as error:
@@ -145,8 +146,7 @@ class Nvidia(Backend):
         if driver is None:
             raise DriverLost(self.missing)
         owners = Owners(device_files="/dev/nvidia")
-        return [GpuReader(driver, [d for d in devices if d.index == index], owners)
-                for index in dict.fromkeys(d.index for d in devices)]
+        return [NvmlReader(driver, device, owners) for device in devices]
 
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
         """CUDA_VISIBLE_DEVICES for these devices, and CUDA_DEVICE_ORDER=PCI_BUS_ID.
@@ -215,74 +215,64 @@ def _devices_at(driver: nvml.Handle, index: int) -> _Answer:
         "switch MIG off)")
 
 
-class GpuReader(Reader):
-    """Reads one physical GPU: the GPU itself, or its slices."""
+class NvmlReader(GpuReader):
+    """Reads one GPU, or one MIG slice: its own memory and processes, and what its GPU says of its
+    temperature, clocks and health."""
 
-    def __init__(self, driver: nvml.Handle, devices: Sequence[Device], owners: Owners) -> None:
+    def __init__(self, driver: nvml.Handle, device: Device, owners: Owners) -> None:
         self._driver, self._owners = driver, owners
-        super().__init__(devices)
+        super().__init__(device)
 
     def forget(self) -> None:
         super().forget()
         self._gpu: nvml.Handle | None = None
-        self._slices: dict[str | None, nvml.Handle] = {}
+        self._own: nvml.Handle | None = None
+        """The device itself: the same, or the slice."""
         self._seen_until = 0
         """The time of the newest sample of the processes' shares, as the driver counts."""
 
     def read(self) -> tuple[Sample, ...]:
-        """Read a sample of the GPU, or of each slice. Raises `DriverLost`."""
-        taken = time.time()
+        """Read a sample. Raises `DriverLost`."""
+        values: dict[str, Any] = {"taken": time.time()}
         try:
-            if self._gpu is None:
-                gpu = self._driver.find(self.devices[0])
-                if self.devices[0].is_slice:
-                    self._slices = {part.query("nvmlDeviceGetUUID"): part
-                                    for part in gpu.slices().values()}
-                self._gpu = gpu
-            return self.update(self._read(self._gpu, taken))
+            if self._gpu is None or self._own is None:
+                self._gpu, self._own = self._driver.find(self.device)
+            self._gpu.begin()
+            values |= self._figures(self._gpu)
+            self._gpu.check()
+            values |= _memory(self._own)
+            if self.due(PROCESSES_EVERY):
+                values["processes"] = self._processes(self._own)
+            return self.update(values)
         except nvml.Trouble as trouble:
             # The handle is void now: the next reading begins from nothing.
             if trouble.start_again:
                 raise DriverLost(str(trouble)) from None
-            return self.failed(str(trouble), trouble.lost)
+            return self.failed(str(trouble), lost=trouble.lost)
 
-    def _read(self, gpu: nvml.Handle, taken: float) -> dict[str, dict[str, Any]]:
-        gpu.begin()
-        rates = gpu.query("nvmlDeviceGetUtilizationRates")
+    def _figures(self, gpu: nvml.Handle) -> dict[str, Any]:
+        """What is known of a whole GPU."""
+        values = _values(gpu, _EACH_SECOND)
         reasons = gpu.query("nvmlDeviceGetCurrentClocksEventReasons")
-        whole: dict[str, Any] = {
-            "taken": taken, "utilization": _share(rates and rates.gpu),
-            "memory_utilization": _share(rates and rates.memory),
-            "throttle": None if reasons is None else nvml.throttle(reasons),
-            **_values(gpu, _EACH_SECOND)}
+        values["throttle"] = None if reasons is None else nvml.throttle(reasons)
+        # NVML has no utilisation of slices, and all slices draw power together.
+        if self.device.is_slice:
+            values["power"] = None
+        else:
+            rates = gpu.query("nvmlDeviceGetUtilizationRates")
+            values |= {"utilization": _share(rates and rates.gpu),
+                       "memory_utilization": _share(rates and rates.memory)}
         if self.due(PROCESSES_EVERY):
-            whole |= _values(gpu, _WITH_PROCESSES)
+            values |= _values(gpu, _WITH_PROCESSES)
+            values |= _values(gpu, _BUS) if self.bus else dict.fromkeys(row[0] for row in _BUS)
         if self.due(SLOW_EVERY):
-            whole |= _values(gpu, _RARELY)
-            whole |= _remarks(whole, gpu.query("nvmlDeviceGetRemappedRows"))
-        gpu.check()
-        found = {}
-        for device in self.devices:
-            handle, values = gpu, dict(whole)
-            if device.is_slice:
-                handle = self._slices.get(device.uuid)
-                if handle is None:
-                    found[device.id] = {"problem": "this MIG slice is gone: the GPU was divided "
-                                        "differently", "lost": True, "taken": taken}
-                    continue
-                # NVML has no utilisation of slices, and all slices draw power together.
-                values |= dict.fromkeys(
-                    ("utilization", "memory_utilization", "power", "power_limit"))
-            values |= _memory(handle)
-            if self.due(PROCESSES_EVERY):
-                values["processes"] = self._processes(handle, device)
-                if not device.is_slice:
-                    values |= _values(gpu, _BUS) if self.bus else dict.fromkeys(
-                        field for field, *_ in _BUS)
-            found[device.id] = values
-        return found
+            values |= _values(gpu, _RARELY)
+            values |= _remarks(values, gpu.query("nvmlDeviceGetRemappedRows"))
+            if self.device.is_slice:
+                values["power_limit"] = None
+        return values
 
-    def _processes(self, handle: nvml.Handle, device: Device) -> tuple[DeviceProcess, ...] | None:
+    def _processes(self, handle: nvml.Handle) -> tuple[DeviceProcess, ...] | None:
         """The processes on the device; None if the driver does not say.
 
         NVML has one list each for compute, MPS and graphics. The last two count as empty if the
@@ -300,7 +290,7 @@ class GpuReader(Reader):
                 listed[entry.pid] = first, _within(entry.usedGpuMemory, 0, _MOST_MEMORY) \
                     if memory is None else memory
         shares: dict[int, float | None] = {}
-        if listed and not device.is_slice:
+        if listed and not self.device.is_slice:
             # Real drivers also return entries of pid 0, and samples older than requested.
             samples = handle.query("nvmlDeviceGetProcessUtilization", self._seen_until, default=())
             newest = self._seen_until

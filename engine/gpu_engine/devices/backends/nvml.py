@@ -139,22 +139,22 @@ class Handle:
             code = _code(error)
             raise Trouble(_GONE if code in (2, 6) else code) from None
 
-    def find(self, device: Device) -> Handle:
-        """The handle of a GPU; for a slice, that of its GPU. Raises `Trouble`.
+    def find(self, device: Device) -> tuple[Handle, Handle]:
+        """The GPU of a device, and the device: the same, or its slice. Raises `Trouble`.
 
         The UUID decides, as indices change when a card falls off the bus. NVML's search by UUID is
         not used: one lost GPU makes it fail for all others (nvml.h, nvmlDeviceGetHandleByUUID).
         """
         first, trouble = device.index or 0, None
         if device.uuid is None:
-            return self.gpu(first)
+            return (gpu := self.gpu(first)), gpu
         count = self.query("nvmlDeviceGetCount", default=0)
         for index in (first, *(i for i in range(count) if i != first)):
             try:
                 gpu = self.gpu(index)
-                parts = gpu.slices().values() if device.is_slice else (gpu,)
-                if device.uuid in [part.query("nvmlDeviceGetUUID") for part in parts]:
-                    return gpu
+                for part in gpu.slices().values() if device.is_slice else (gpu,):
+                    if part.query("nvmlDeviceGetUUID") == device.uuid:
+                        return gpu, part
             except Trouble as own:
                 if index == first or own.start_again:
                     trouble = own

@@ -12,7 +12,7 @@ import importlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Literal
@@ -71,8 +71,8 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
-        """Open a reader for each physical device among `devices`, which `discover` has found,
-        perhaps in another process. Raises `DriverLost`."""
+        """Open readers for `devices`, which `discover` has found, perhaps in another process: of a
+        driver, one for each. Raises `DriverLost`."""
 
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
         """The variables with which a process sees these devices, in this order, and no others of
@@ -97,17 +97,13 @@ class Backend(ABC):
 
 
 class Reader(ABC):
-    """Reads one physical device again and again. Each reader is used by one thread."""
+    """Reads some devices again and again. Each reader is used by one thread."""
 
     bus = False
     """Whether to read the rates over the bus too. If that takes long, it is done only on demand."""
 
-    def __init__(self, devices: Sequence[Device],
-                 clock: Callable[[], float] = time.monotonic) -> None:
-        """`devices`: the physical device itself, or the slices that it is divided into."""
+    def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = tuple(devices)
-        self._clock = clock
-        self.forget()
 
     @abstractmethod
     def read(self) -> tuple[Sample, ...]:
@@ -118,32 +114,38 @@ class Reader(ABC):
         nothing but `DriverLost`.
         """
 
+
+class GpuReader(Reader):
+    """Reads one GPU, or one slice of it, and some figures more rarely than others."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__([device])
+        self.device = device
+        self.forget()
+
     def forget(self) -> None:
         """Forget what was read: the next reading begins from nothing."""
-        self._last = {d.id: Sample(d) for d in self.devices}
+        self.last = Sample(self.device)
         self._next = {PROCESSES_EVERY: -math.inf, SLOW_EVERY: -math.inf}
 
     def due(self, every: float) -> bool:
         """Whether what is read every so many seconds is to be read now."""
-        return self._clock() >= self._next[every]
+        return time.monotonic() >= self._next[every]
 
-    def update(self, values: Mapping[str, Mapping[str, Any]]) -> tuple[Sample, ...]:
-        """The samples with new `values`, by a device's id and a field's name; the other fields are
-        those of the reading before. Called last, so that a reading that failed is repeated whole.
-        """
-        samples = tuple(replace(self._last[d.id], **values[d.id]) for d in self.devices)
-        self._last = {s.device.id: s for s in samples}
-        now = self._clock()
+    def update(self, values: Mapping[str, Any]) -> tuple[Sample]:
+        """The sample with new `values`, by a field's name; the other fields are those of the
+        reading before. Called last, so that a reading that failed is repeated whole."""
+        self.last = replace(self.last, **values)
+        now = time.monotonic()
         for every, next_time in self._next.items():
             if now >= next_time:
                 self._next[every] = now + every - 0.5
-        return samples
+        return (self.last,)
 
-    def failed(self, problem: str, lost: bool) -> tuple[Sample, ...]:
-        """Samples that say why no device could be read."""
+    def failed(self, problem: str, *, lost: bool) -> tuple[Sample]:
+        """A sample that says why the device can't be read."""
         self.forget()
-        return tuple(Sample(d, problem=problem, lost=lost, taken=time.time())
-                     for d in self.devices)
+        return (Sample(self.device, problem=problem, lost=lost, taken=time.time()),)
 
 
 @cache

@@ -1,9 +1,13 @@
-"""Leases: what each run holds of the devices, so that two launches can't take the same one.
+"""Leases: what each run holds of the devices, so that two launches can't take the same one; and
+the line of the runs that wait for them.
 
 A lease is a file (`held`) with all devices of a run, which counts as long as the process lives that
 made it. It is made in a folder of the user's home and, where root has set up a folder for all users
 of the machine (`shared`), there as well. Whoever is on a GPU without one is seen in the driver's
 process list (`availability.in_the_way`). Both are checked before ranks start.
+
+A waiting run has such a file in the folder `line/` beside the leases. What stands in it is for
+`queue/turns.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
@@ -77,32 +82,83 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = 
     With `share`, a device that another run holds is taken too. It is then not free while either run
     lives, and a later run that does not share is refused.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     wanted = list(devices)
-    said = {"run": run_id, "pid": os.getpid(), "host": socket.gethostname(), "shared": share,
-            "devices": [{"key": key(d), "label": d.label} for d in wanted]}
     end = time.monotonic() + _PATIENCE
     while True:
         try:
-            with Leases() as leases, contextlib.ExitStack() as alone:
-                places, name = _places(folder), ""
-                for _, lock in places:
-                    alone.enter_context(held.alone(lock))
+            with alone(folder):
                 taken = {} if share else holders(folder)
                 refused = [f"{d.label} is held by {taken[key(d)]}" for d in wanted
                            if key(d) in taken]
                 if not refused:
-                    for place, _ in places:
-                        file = held.make(place, said, name)
-                        leases.callback(file.close)
-                        name = file.path.name
-                    return leases.pop_all()
+                    return take(folder, wanted, run_id, share)
         except OSError as error:
             raise _not_made(folder, error) from error
         if time.monotonic() > end:
             raise UserError("; ".join(refused) + ". Take other devices, wait until it ends, or "
                             "share on purpose")
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only one who looks at leases and waiting runs and makes some. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(held.alone(folder / "lock"))
+        if (box := shared.find()) is not None:
+            stack.enter_context(held.alone(box.lock))
+        yield
+
+
+def take(folder: Path, devices: Iterable[Device], run_id: str, share: bool) -> Leases:
+    """Make the lease of these devices, whoever has one already; see `alone`. Raises OSError."""
+    return _made(_places(folder), {
+        "run": run_id, "pid": os.getpid(), "host": socket.gethostname(), "shared": share,
+        "devices": [{"key": key(d), "label": d.label} for d in devices]})
+
+
+def wait(folder: Path, said: Mapping[str, Any], name: str, *, among_all: bool) -> Leases:
+    """Make the file of a waiting run, named by `held.name`. `among_all`: also in the folder that
+    users share, where it is a place among theirs. Raises OSError."""
+    return _made(lines(folder) if among_all else lines(folder)[:1], said, name)
+
+
+def waiting(folder: Path) -> list[held.Found]:
+    """The files of the waiting runs of this user, and of all users if they share a folder; who came
+    first first. Also of those whose supervisor has died. Raises OSError."""
+    found = {file.path.name: file for place in lines(folder) for file in held.read(place)}
+    return [found[name] for name in sorted(found)]
+
+
+def lines(folder: Path) -> list[Path]:
+    """The folders with the files of waiting runs: this user's, and the one that users share if
+    there is one. In the last of them a file is a place. Raises OSError."""
+    own = folder / "line"
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return [own, *([box.line] if (box := shared.find()) is not None else [])]
+
+
+def stamp(folder: Path) -> tuple[int, ...]:
+    """Another one after a lease was made or let go, or a waiting run came or went. Raises OSError.
+    """
+    return tuple(place.stat().st_mtime_ns for place in (*_places(folder), *lines(folder)))
+
+
+def forget(folder: Path, name: str) -> None:
+    """Remove what a dead supervisor has left in the line. Raises OSError."""
+    for place in lines(folder):
+        (place / name).unlink(missing_ok=True)
+
+
+def _made(places: Iterable[Path], said: Mapping[str, Any], name: str = "") -> Leases:
+    """Make the same file in each of these folders, or in none. Raises OSError."""
+    with Leases() as files:
+        for place in places:
+            file = held.make(place, said, name)
+            files.callback(file.close)
+            name = file.path.name
+        return files.pop_all()
 
 
 def holders(folder: Path) -> dict[str, Holder]:
@@ -117,10 +173,9 @@ def holders(folder: Path) -> dict[str, Holder]:
     return found
 
 
-def _places(folder: Path) -> list[tuple[Path, Path]]:
-    """The folders in which leases are, each with the lock of who takes one there."""
-    box = shared.find()
-    return [(folder, folder / "lock"), *([(box.claims, box.lock)] if box is not None else [])]
+def _places(folder: Path) -> list[Path]:
+    """The folders in which leases are."""
+    return [folder, *([box.claims] if (box := shared.find()) is not None else [])]
 
 
 def _not_made(folder: Path, error: OSError) -> UserError:
@@ -134,7 +189,7 @@ def _not_made(folder: Path, error: OSError) -> UserError:
 def _holders(folder: Path) -> Iterator[Holder]:
     """Who holds a device, once for each device of a lease. Removes what is left of runs of ours."""
     live: dict[str, held.Found] = {}
-    for place, _ in _places(folder):
+    for place in _places(folder):
         for file in held.read(place):
             if file.live:
                 live.setdefault(file.path.name, file)

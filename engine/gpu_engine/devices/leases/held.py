@@ -69,16 +69,8 @@ class Found:
 class Mine:
     """Such a file of this process: it counts until `close`, or until the process ends."""
 
-    def __init__(self, path: Path, fd: int, said: Mapping[str, Any]) -> None:
-        self.path, self.said, self._fd = path, said, fd
-
-    def changed(self, said: Mapping[str, Any]) -> Mine:
-        """The same file, which says something else from now on. Raises OSError; it then says what
-        it did."""
-        other = make(self.path.parent, said, self.path.name)
-        os.close(self._fd)
-        self._fd = -1
-        return other
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path, self._fd = path, fd
 
     def close(self) -> None:
         """Take the file away."""
@@ -89,9 +81,14 @@ class Mine:
             self._fd = -1
 
 
-def make(folder: Path, said: Mapping[str, Any], name: str = "") -> Mine:
+def name() -> str:
+    """A name for a file that is made now."""
+    return f"{time.time_ns():019d}-{os.urandom(4).hex()}"
+
+
+def make(folder: Path, said: Mapping[str, Any], called: str = "") -> Mine:
     """Make a file, or put another in the place of one's own with this name. Raises OSError."""
-    path = folder / (name or f"{time.time_ns():019d}-{os.urandom(4).hex()}")
+    path = folder / (called or name())
     new = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     remove_temporary(folder)
     for_all = folder.stat().st_mode & stat.S_IWOTH
@@ -108,7 +105,7 @@ def make(folder: Path, said: Mapping[str, Any], name: str = "") -> Mine:
         os.close(fd)
         new.unlink(missing_ok=True)
         raise
-    return Mine(path, fd, said)
+    return Mine(path, fd)
 
 
 def read(folder: Path) -> list[Found]:

@@ -16,7 +16,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +34,7 @@ from gpu_engine.worker.rank.peers import (
     PatientBarrier,
     Store,
     first_line,
+    named,
 )
 from gpu_engine.worker.rank.recorder import Recorder
 
@@ -72,7 +73,7 @@ class Group:
 
     def barrier(self) -> None:
         """Wait until all ranks have called this, however long one is busy: see
-        `patient_barrier`. Raises PeerLost."""
+        `peers`. Raises PeerLost."""
         if self._patient is None:
             return
         parts = self._rec.parts if self._rec is not None and self._rec.training else None
@@ -328,17 +329,12 @@ def _roll_call(store: Store, who: Identity, timeout: float) -> None:
     pause = 0.005
     while not store.check(keys):
         if time.monotonic() > deadline:
-            gone = missing_ranks(store.check([k]) for k in keys)
+            gone = named([rank for rank, key in enumerate(keys) if not store.check([key])])
             raise CannotMeet(f"{gone} of {who.world_size} did not come to "
                              f"{who.master_addr}:{who.master_port} within {timeout:g} s")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25)
 
-
-def missing_ranks(there: Iterable[bool]) -> str:
-    """The ranks that are not there, as "rank 1" or "ranks 1, 3"."""
-    gone = [str(rank) for rank, here in enumerate(there) if not here]
-    return f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}"
 
 # ------------------------------------------------------------------------------------------------
 # The key-value store on which ranks meet. Rank 0 holds it, the others connect over TCP. A call

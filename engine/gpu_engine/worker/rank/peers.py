@@ -125,7 +125,7 @@ class PatientBarrier:
                 raise PeerLost(f"rank {rank} has shown no sign of life for {self._timeout:g} s "
                                f"(parallel.timeout); it was last {_activity_in(beat)}")
         if late:
-            self.report_wait(f"waiting for {_named(late)}: {_activity_in(seen[late[0]][0])}")
+            self.report_wait(f"waiting for {named(late)}: {_activity_in(seen[late[0]][0])}")
 
     @contextlib.contextmanager
     def peer_lost(self) -> Iterator[None]:
@@ -141,7 +141,8 @@ def _here(number: int, rank: int) -> str:
     return f"gpu-panel/met/{number}/{rank}"
 
 
-def _named(ranks: list[int]) -> str:
+def named(ranks: list[int]) -> str:
+    """The ranks as "rank 1" or "ranks 1, 3"."""
     shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if ranks[4:] else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 

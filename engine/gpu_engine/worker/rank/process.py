@@ -120,8 +120,8 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def in_loader_worker() -> None:
-    """Set up the signals of a DataLoader worker.
+def in_loader_worker(worker: int) -> None:
+    """Set up the signals of DataLoader's worker of this number.
 
     Only the rank handles Ctrl-C, Slurm's warning, and the SIGTERM that torchrun sends to a rank's
     process group: a worker that dies of them would spoil the save. For a SIGTERM to the worker

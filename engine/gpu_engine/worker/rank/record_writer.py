@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import torch
 
 
+current: Any = None
+"""The recorder of this process, where `gpu_engine.log` finds it; None if the process is not a rank,
+or not yet."""
 HEARTBEAT = 1.0
 """Seconds between two heartbeats."""
 _RETRY = 5.0

@@ -7,12 +7,10 @@ import json
 import os
 import socket
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
-from gpu_engine.common import paths, procs
-from gpu_engine.common.files import write_json
 from gpu_engine.events import reader
 from gpu_engine.runs import disk_room, waiting
 from gpu_engine.runs import folder as runs
@@ -323,18 +321,18 @@ def waits(number, **more):
     return run
 
 
-def tell(**reasons):
-    """What the waiter of this machine would write, which is this process."""
-    pid = os.getpid()
-    board = waiting.Board(time.time(), pid, procs.start_ticks(pid), procs.boot_id(), reasons)
-    write_json(waiting.board_path(paths.queue_folder(), socket.gethostname()), asdict(board))
+def supervised(run, reason):
+    """Hold the lock of a waiting run, which says what it waits for. Returns its descriptor."""
+    lock = os.open(run.path / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    run.write_state(replace(run.state(), pid=os.getpid(), reason=reason))
+    return lock
 
 
 def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(home, monkeypatch):
-    """Below what runs, above what has ended; what each waits for stands in one file."""
+    """Below what runs, above what has ended."""
     asked = []
-    monkeypatch.setattr("gpu_engine.queue.waiter.ensure", lambda: asked.append(1) or True)
-    monkeypatch.setattr(runs_feed, "NEWEST", 0)
+    monkeypatch.setattr("gpu_engine.queue.serve.ensure", lambda: asked.append(1) or 3)
     monkeypatch.setattr(runs_feed, "_RECHECKED", 0)
     old = make()
     third, first, second = waits(3), waits(1), waits(2)
@@ -343,36 +341,35 @@ def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(home, monke
     assert [line.id for line in lines] == [first.id, second.id, third.id, old.id]
     assert [line.waits for line in lines] == [True, True, True, False]
     assert {line.reason for line in lines[:3]} == {
-        "waits, but the queue does not run: gpu-engine queue starts it"}
+        "waits, but nothing starts it: gpu-engine queue has it go on"}
     assert asked == [1]
     assert feed.news == "The queue had stopped, and runs again: 3 runs wait in it"
 
-    tell(**{first.id: "waits for GPU 0, which is held by run 77aa", second.id: "waits for GPU 1"})
-    read = []
-    with monkeypatch.context() as patch:
-        patch.setattr(runs_feed.digests, "read", lambda run, *_: read.append(run.id))
-        lines, _ = feed.refresh()
+    read, real = [], runs_feed.digests.read
+    monkeypatch.setattr(runs_feed.digests, "read",
+                        lambda run, *more: read.append(run.id) or real(run, *more))
+    feed.refresh()
     assert read == []
-    assert [line.reason for line in lines[:3]] == [
-        "waits for GPU 0, which is held by run 77aa", "waits for GPU 1",
-        "waits for its first check"]
+    held = [supervised(first, "waits for GPU 0, which is held by run 77aa"),
+            supervised(second, "waits for GPU 1")]
+    lines, _ = feed.refresh()
+    assert set(read) == {first.id, second.id}
+    assert [line.reason for line in lines[:2]] == [
+        "waits for GPU 0, which is held by run 77aa", "waits for GPU 1"]
     said = run_row(lines[0], layout(lines, 160)).lines[0]
     assert ("waits for GPU 0, which is held by run 77aa", "dim") in list(said)
 
     waiting.write(third.path, replace(waiting.read(third.path), priority=1))
     waiting.enter(third.path)
-    run, lock = second, os.open(second.path / "lock", os.O_RDWR)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    run.write_state(runs.State("running", run.id, "toy", time.time(), pid=os.getpid()))
-    waiting.leave(run.path)
+    second.write_state(runs.State("running", second.id, "toy", time.time(), pid=os.getpid()))
+    waiting.leave(second.path)
+    os.close(held[0])  # its supervisor was killed
     first.stop()
-    real = runs_feed.digests.read
-    monkeypatch.setattr(runs_feed.digests, "read",
-                        lambda run, *more: read.append(run.id) or real(run, *more))
+    read.clear()
     lines, _ = feed.refresh()
     assert set(read) == {first.id, second.id, third.id}
     assert [(line.id, line.state) for line in lines] == [
         (second.id, "running"), (third.id, "queued"), (first.id, "stopped"), (old.id, "completed")]
     assert lines[2].reason == "stopped while it waited for its turn"
-    os.close(lock)
+    os.close(held[1])
     assert asked == [1]  # no more than every half minute

@@ -11,8 +11,8 @@ from gpu_engine.common.errors import with_type
 from gpu_engine.events import notices
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.own_command import on_stop
-from gpu_engine.queue.order import Wants
 from gpu_engine.runs.state import Notice, State
+from gpu_engine.runs.waiting import Wants
 from gpu_panel.common import units
 from gpu_panel.run.snapshot import Turn
 from gpu_panel.run.store import RunStore

@@ -1,25 +1,29 @@
-"""Which waiting runs start, and what the others are told: worked out by hand, and rules that hold
-for any line."""
+"""Who stands before whom, which waiting runs start, and what the others are told: worked out by
+hand, and rules that hold for any line."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.queue.order import (
-    After,
+from gpu_engine.queue import turns
+from gpu_engine.queue.turns import (
     DeviceNow,
-    Never,
     Request,
+    Standing,
     Start,
     Turn,
     Wait,
     Wants,
     decide,
+    early,
+    in_turn,
 )
+from gpu_engine.runs.waiting import Entry
 
 GIB = 1 << 30
 NOW, MONO = time.mktime((2026, 11, 22, 12, 0, 0, 0, 0, -1)), 1000.0
@@ -35,8 +39,8 @@ def machine(*devices):
     return {d.id: d for d in devices}
 
 
-def ask(name, *ids, count=0, begin=None, after=None, owner=None, **wants):
-    return Request(name, Wants(tuple(map(str, ids)), count, **wants), begin, after, owner)
+def ask(name, *ids, count=0, owner=None, **wants):
+    return Request(name, Wants(tuple(map(str, ids)), count, **wants), owner)
 
 
 def first(count, ids):
@@ -44,7 +48,7 @@ def first(count, ids):
 
 
 def answers(line, devices, choose=first):
-    out = decide(line, devices, now=NOW, monotonic=MONO, choose=choose)
+    out = decide(line, devices, monotonic=MONO, choose=choose)
     return {d.id: "their turn" if isinstance(d, Turn) else
             d.devices if isinstance(d, Start) else d.reason for d in out}
 
@@ -90,23 +94,23 @@ def test_with_so_much_memory():
         "a": "for any 1 GPU with 20.0 GiB free; 0 here are large enough"}
 
 
+def entry(**more):
+    return Entry(submitted=NOW, number=1.0, host="h", **more)
+
+
 def test_a_time_and_another_run_first():
-    free = machine(gpu(0))
-    late = NOW + 3600
-    said = answers([ask("a", 0, begin=late), ask("b", 0, after=After("x", "running")),
-                    ask("c", 0)], free)
-    assert said == {"a": "until 13:00", "b": "for run x to complete", "c": ("0",)}
-    assert answers([ask("a", 0, begin=NOW + 86400)], free)["a"].endswith("Nov 23 12:00")
-    assert answers([ask("a", 0, after=After("x", "completed"))], free) == {"a": ("0",)}
+    assert early(entry(begin=NOW + 3600), None, NOW) == ("until 13:00", False)
+    assert early(entry(begin=NOW + 86400), None, NOW)[0].endswith("Nov 23 12:00")
+    assert early(entry(begin=NOW - 1), None, NOW) is None
+    assert early(entry(after="x"), "running", NOW) == ("for run x to complete", False)
+    assert early(entry(after="x"), "completed", NOW) is None
 
 
 @pytest.mark.parametrize(("state", "words"), [
     ("failed", "failed"), ("stopped", "was stopped"), ("lost", "is lost"),
     (None, "does not exist")])
 def test_a_run_that_will_never_complete_is_not_waited_for(state, words):
-    [said] = decide([ask("b", 0, after=After("x", state))], machine(gpu(0)), now=NOW,
-                    monotonic=MONO, choose=first)
-    assert said == Never("b", f"run x, which it was to follow, {words}")
+    assert early(entry(after="x"), state, NOW) == (f"run x, which it was to follow, {words}", True)
 
 
 def test_free_for_a_while():
@@ -138,19 +142,18 @@ _wants = st.one_of(
     st.builds(Wants, ids=st.lists(_ids, min_size=1, max_size=3, unique=True).map(tuple)),
     st.builds(Wants, count=st.integers(1, 4), share=st.booleans(),
               free=st.none() | st.just(20 * GIB)))
-_line = st.lists(st.tuples(_wants, st.booleans(), st.booleans()), max_size=8)
+_line = st.lists(st.tuples(_wants, st.booleans()), max_size=8)
 
 
 @settings(max_examples=150, deadline=None)
 @given(_line, st.lists(st.booleans(), min_size=4, max_size=4))
 def test_nobody_overtakes_and_no_device_is_given_twice(line, free):
     devices = machine(*(gpu(i, free=f) for i, f in enumerate(free)))
-    requests = [Request(str(n), wants, begin=NOW + 60 if late else None,
-                        owner="bob" if theirs else None)
-                for n, (wants, late, theirs) in enumerate(line)]
-    said = {d.id: d for d in decide(requests, devices, now=NOW, monotonic=MONO, choose=first)
+    requests = [Request(str(n), wants, "bob" if theirs else None)
+                for n, (wants, theirs) in enumerate(line)]
+    said = {d.id: d for d in decide(requests, devices, monotonic=MONO, choose=first)
             if not isinstance(d, Turn)}
-    assert list(said) == [r.id for r in requests if r.owner is None or r.begin is not None]
+    assert list(said) == [r.id for r in requests if r.owner is None]
     given_to: dict[str, str] = {}
     waiting_for: set[str] = set()
     for request in requests:
@@ -158,14 +161,12 @@ def test_nobody_overtakes_and_no_device_is_given_twice(line, free):
         able = set(wants.ids or devices)
         decision = said.get(request.id)
         if isinstance(decision, Start):
-            assert request.owner is None
-            assert request.begin is None
             assert len(decision.devices) == (len(wants.ids) or wants.count)
             assert set(decision.devices) <= able
             assert not set(decision.devices) & (set(given_to) | waiting_for)
             assert all(devices[i].free or wants.share for i in decision.devices)
             given_to |= dict.fromkeys(decision.devices, request.id)
-        elif request.begin is None:
+        else:
             # It waits for a reason: what is open to it is too little.
             left = able - set(given_to) - waiting_for
             ready = [i for i in left if (devices[i].free or wants.share)
@@ -173,6 +174,62 @@ def test_nobody_overtakes_and_no_device_is_given_twice(line, free):
             assert request.owner or len(ready) < (len(wants.ids) or wants.count)
             assert request.owner or isinstance(decision, Wait)
             waiting_for |= able
+
+
+@settings(max_examples=150, deadline=None)
+@given(_line, st.lists(st.booleans(), min_size=4, max_size=4))
+def test_as_each_decides_for_itself_no_two_start_on_one_device(line, free):
+    """Whoever starts takes its devices under the lock; the others then see them held. One after the
+    other, in whatever order they come to look."""
+    requests = [Request(str(n), wants) for n, (wants, _) in enumerate(line)]
+    for first_to_look in (requests, requests[::-1]):
+        there, left = list(free), list(requests)
+        for me in first_to_look:
+            devices = machine(*(gpu(i, free=f) for i, f in enumerate(there)))
+            mine = next(d for d in decide(left, devices, monotonic=MONO, choose=first)
+                        if d.id == me.id)
+            if isinstance(mine, Start):
+                assert me.wants.share or all(there[int(i)] for i in mine.devices)
+                there = [f and str(i) not in mine.devices for i, f in enumerate(there)]
+                left.remove(me)
+
+
+def stand(owner, file, priority, number, run):
+    return Standing(Request(run, Wants(count=1)), (owner, "/q"), file,
+                    (-priority, number, 0.0, run))
+
+
+_standings = st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 99),
+                                st.integers(-1, 1), st.integers(0, 9)), max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_standings, st.randoms())
+def test_an_owner_orders_its_own_runs_and_moves_nobody_elses(given_runs, random):
+    runs = [stand(owner, None if file is None else f"{file:03}-{n}", priority, number, str(n))
+            for n, (owner, file, priority, number) in enumerate(given_runs)]
+    owner_of = {run.request.id: run.owner for run in runs}
+    line = [r.id for r in in_turn(runs)]
+    assert sorted(line) == sorted(owner_of)
+    for owner in set(owner_of.values()):
+        own = sorted((r for r in runs if r.owner == owner), key=lambda r: r.order)
+        assert [i for i in line if owner_of[i] == owner] == [r.request.id for r in own]
+    shuffled = random.sample(runs, len(runs))
+    assert [r.id for r in in_turn(shuffled)] == line
+    # Another priority of one's own run changes whose run goes first, and no owner's places.
+    moved = [replace(r, order=(random.choice([-1.0, 0.0, 1.0]), *r.order[1:]))
+             if r.file is not None and r.owner[0] == 0 else r for r in runs]
+    if all(r.file is not None for r in runs):
+        assert [owner_of[r.id] for r in in_turn(moved)] == [owner_of[i] for i in line]
+        assert [i for i in line if owner_of[i][0]] == [
+            r.id for r in in_turn(moved) if owner_of[r.id][0]]
+
+
+def test_first_come_first_served_and_so_many_places_and_no_more(monkeypatch):
+    monkeypatch.setattr(turns, "PLACES", 2)
+    runs = [stand(1, "1", 0, 1, "a"), stand(1, "2", 0, 2, "b"), stand(1, "3", 0, 3, "c"),
+            stand(2, "4", 0, 1, "d"), stand(1, "0", 0, 4, "e"), stand(2, None, 9, 2, "f")]
+    assert [r.id for r in in_turn(runs)] == ["a", "b", "f", "d", "c", "e"]
 
 
 def test_a_long_line_costs_little():
@@ -184,6 +241,6 @@ def test_a_long_line_costs_little():
         return
 
     line = [ask(str(n), count=2) for n in range(1000)]
-    out = decide(line, machine(gpu(0), gpu(1)), now=NOW, monotonic=MONO, choose=choose)
+    out = decide(line, machine(gpu(0), gpu(1)), monotonic=MONO, choose=choose)
     assert len(out) == 1000
     assert asked == [2]

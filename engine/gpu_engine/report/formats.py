@@ -1,8 +1,11 @@
-"""A report as one HTML file: no script, nothing from elsewhere, everything escaped. Pure."""
+"""A report as one HTML file (no script, nothing from elsewhere, everything escaped), and as
+Markdown with its charts as SVG files beside it. Pure.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
@@ -32,17 +35,17 @@ a { color: #1a5fb4; }
 """ + STYLE
 
 
-def page(title: str, sections: Sequence[Section], made: str, every: int | None = None,
+def html(title: str, sections: Sequence[Section], made: str, every: int | None = None,
          back: str | None = None) -> str:
     """The page. `made`: when and by what it was made. `every`: seconds after which a browser loads
     it again. `back`: where the list of runs is."""
     digest = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     again = [f'<meta http-equiv="refresh" content="{every}">'] if every else []
     up = [f'<p><a href="{escape(back)}">← all runs</a></p>'] if back else []
-    body = [*up, f"<h1>{_text(title)}</h1>"]
+    body = [*up, f"<h1>{_escaped(title)}</h1>"]
     for section in sections:
         name = f' id="{escape(section.name)}"' if section.name else ""
-        body.append(f"<h2{name}>{_text(section.title)}</h2>")
+        body.append(f"<h2{name}>{_escaped(section.title)}</h2>")
         for part in section.parts:
             body += _part(part)
     return "\n".join([
@@ -51,8 +54,8 @@ def page(title: str, sections: Sequence[Section], made: str, every: int | None =
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         f"style-src 'sha256-{digest}'\">",
         '<meta name="viewport" content="width=device-width, initial-scale=1">', *again,
-        f"<title>{_text(title)}</title>", f"<style>{_STYLE}</style>", "</head>", "<body>", *body,
-        f"<footer>{_text(made)}</footer>", "</body>", "</html>", ""])
+        f"<title>{_escaped(title)}</title>", f"<style>{_STYLE}</style>", "</head>", "<body>", *body,
+        f"<footer>{_escaped(made)}</footer>", "</body>", "</html>", ""])
 
 
 def _part(part: Table | Text | Chart) -> list[str]:
@@ -60,26 +63,65 @@ def _part(part: Table | Text | Chart) -> list[str]:
         return [*_legend(part), draw(part)]
     if isinstance(part, Text):
         if part.exact:
-            return ["<pre>" + "\n".join(map(_text, part.lines)) + "</pre>"]
-        return [f"<p>{_text(line)}</p>" for line in part.lines]
+            return ["<pre>" + "\n".join(map(_escaped, part.lines)) + "</pre>"]
+        return [f"<p>{_escaped(line)}</p>" for line in part.lines]
     out = ['<div class="wide"><table>']
     if any(part.head):
-        out.append("<tr>" + "".join(f'<th scope="col">{_text(c)}</th>' for c in part.head)
+        out.append("<tr>" + "".join(f'<th scope="col">{_escaped(c)}</th>' for c in part.head)
                    + "</tr>")
     for at, (first, *rest) in enumerate(part.rows):
-        name = f'<a href="{escape(part.links[at])}">{_text(first)}</a>' if part.links \
-            else _text(first)
+        name = f'<a href="{escape(part.links[at])}">{_escaped(first)}</a>' if part.links \
+            else _escaped(first)
         out.append(f'<tr><th scope="row">{name}</th>'
-                   + "".join(f"<td>{_text(c)}</td>" for c in rest) + "</tr>")
+                   + "".join(f"<td>{_escaped(c)}</td>" for c in rest) + "</tr>")
     return [*out, "</table></div>"]
 
 
 def _legend(chart: Chart) -> list[str]:
     if len(chart.lines) < 2:
         return []
-    return ["<p>" + _text(", ".join(f"{letter(i)} {line.name}" for i, line in
+    return ["<p>" + _escaped(", ".join(f"{letter(i)} {line.name}" for i, line in
                                     enumerate(chart.lines) if line.name)) + "</p>"]
 
 
-def _text(text: str) -> str:
+def _escaped(text: str) -> str:
     return escape(clean(text))
+
+
+_MEANS_SOMETHING = re.compile(r"([\\`*_{}\[\]<>#|~&!$])")
+
+
+def markdown(title: str, sections: Sequence[Section], made: str, stem: str
+         ) -> tuple[str, dict[str, str]]:
+    """The text, and the charts: name of the file beside it → SVG. `stem`: what their names begin
+    with."""
+    lines, charts = [f"# {_plain(title)}", ""], {}
+    for section in sections:
+        lines += [f"## {_plain(section.title)}", ""]
+        for part in section.parts:
+            if isinstance(part, Chart):
+                name = f"{stem}-{len(charts) + 1}.svg"
+                charts[name] = draw(part, alone=True)
+                if len(part.lines) > 1:
+                    lines += [", ".join(f"{letter(i)} {_plain(line.name)}" for i, line in
+                                        enumerate(part.lines) if line.name), ""]
+                lines += [f"![{_plain(part.title)}]({name})", ""]
+            elif isinstance(part, Table):
+                lines += [*_rows(part), ""]
+            elif part.exact:
+                lines += [*("    " + clean(line) for line in part.lines), ""]
+            else:
+                lines += [each for line in part.lines for each in (_plain(line), "")]
+    return "\n".join([*lines, _plain(made), ""]), charts
+
+
+def _rows(table: Table) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(map(_plain, cells)) + " |"
+
+    return [line(table.head), "|" + "---|" * len(table.head), *map(line, table.rows)]
+
+
+def _plain(text: str) -> str:
+    """A text that no character of makes into anything else."""
+    return _MEANS_SOMETHING.sub(r"\\\1", clean(text))

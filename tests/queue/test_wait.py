@@ -1,8 +1,7 @@
-"""A line of real runs on CPU slots: `Waiter.turn` is called here, the runs are real processes."""
+"""Runs that wait on CPU slots: real supervisors, unless a test says otherwise."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import time
@@ -14,10 +13,10 @@ import pytest
 from gpu_engine.code import store, submitted
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.common.files import write_json
+from gpu_engine.common.files import read_json, write_json
 from gpu_engine.common.paths import queue_folder
-from gpu_engine.queue import change, devices, starts, submit
-from gpu_engine.queue.devices import Devices
+from gpu_engine.devices import leases
+from gpu_engine.queue import change, serve, submit, wait
 from gpu_engine.queue.submit import When
 from gpu_engine.queue.words import moment
 from gpu_engine.runs import waiting
@@ -25,16 +24,15 @@ from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
 from ..conftest import gpus, wait_for
-from .kit import hold, queue, spec, state, turn_until
+from .kit import hold, over, queue, reason, spec, state
 
 
 def test_one_after_the_other_and_who_is_moved_is_next(line):
     with hold():
         a, b, c = (queue("sh", "-c", f"echo {n} >> ran") for n in "abc")
-        turn_until(line, lambda: "77aa" in (a.state().reason or ""))
+        wait_for(lambda: "waits for CPU 0, which is held by run 77aa of" in reason(a))
         assert state(a) == "queued"
-        assert "waits for CPU 0, which is held by run 77aa of" in a.state().reason
-        assert b.state().reason == f"waits for CPU 0, for which run {a.id} comes first"
+        wait_for(lambda: reason(b) == f"waits for CPU 0, for which run {a.id} comes first")
         change.move(c, "first")
         change.move(a, "down")
         assert [w.run for w in change.line()] == [c, b, a]
@@ -44,34 +42,33 @@ def test_one_after_the_other_and_who_is_moved_is_next(line):
         change.move(b, c.id)
         assert [w.run for w in change.line()] == [a, b, c]
         change.move(c, "up")
-        turn_until(line, lambda: a.id in c.state().reason)
-    turn_until(line, lambda: state(b) == "completed")
+        wait_for(lambda: a.id in reason(c))
+    over(a, b, c)
     assert Path("ran").read_text().split() == ["a", "c", "b"]
     started = [r.state().attempts[0].started for r in (a, c, b)]
     ended = [r.state().ended for r in (a, c, b)]
     assert started == sorted(started)
     assert all(s >= e for s, e in zip(started[1:], ended, strict=False))
     assert not (a.path / waiting.FILE).exists()
-    line.turn()
     assert waiting.ids(queue_folder()) == []
+    assert leases.waiting(paths.leases_folder()) == []
 
 
-def test_what_is_stopped_waits_no_longer_and_the_next_moves_up(line, monkeypatch):
+def test_what_is_stopped_waits_no_longer_and_the_next_moves_up(line):
     with hold():
         a, b = queue(), queue("true", when=When(priority=-1))
-        turn_until(line, lambda: b.state().reason.endswith("comes first"))
-        with (a.path / "lock").open() as looking, monkeypatch.context() as patch:
-            fcntl.flock(looking, fcntl.LOCK_SH)  # as the panel, which reads its state
-            patch.setattr(time, "sleep", lambda _: looking.close())
-            a.stop()
-        assert state(a) == "stopped"
-        assert a.state().reason == "stopped while it waited for its turn"
-        with pytest.raises(UserError, match="not running"):
-            a.stop()
-        with pytest.raises(UserError, match="does not wait"):
-            change.move(a, "first")
-        turn_until(line, lambda: "77aa" in b.state().reason)
-    turn_until(line, lambda: state(b) == "completed")
+        alone = queue(begin=False, slot=1)  # without a supervisor
+        wait_for(lambda: reason(b).endswith("comes first"))
+        for run in (a, alone):
+            run.stop()
+            assert (state(run), reason(run)) == ("stopped", "stopped while it waited for its turn")
+            with pytest.raises(UserError, match="not running"):
+                run.stop()
+            with pytest.raises(UserError, match="does not wait"):
+                change.move(run, "first")
+        wait_for(lambda: "77aa" in reason(b))
+    over(a, b)
+    assert state(b) == "completed"
     a.remove()
 
 
@@ -82,12 +79,13 @@ def test_a_run_after_another_and_one_at_a_time(line):
     after_good = queue(when=When(after=good.id), slot=1)
     behind = queue(when=When(after=after_bad.id), slot=1)
     late = queue(when=When(begin=time.time() + 3600))
-    turn_until(line, lambda: state(after_good) == "completed" and not behind.state().live)
+    over(bad, after_good, behind)
+    assert state(after_good) == "completed"
     assert state(bad) == "failed"
-    assert after_bad.state().reason == f"run {bad.id}, which it was to follow, failed"
+    assert reason(after_bad) == f"run {bad.id}, which it was to follow, failed"
     assert state(after_bad) == "stopped"
-    assert behind.state().reason.endswith("was stopped")
-    assert late.state().reason.startswith("waits until ")
+    assert reason(behind).endswith("was stopped")
+    assert reason(late).startswith("waits until ")
     with pytest.raises(UserError, match=f"--after {bad.id}: run {bad.id}, .* failed"):
         queue(when=When(after=bad.id))
     assert [w.run for w in change.line()] == [late]
@@ -98,7 +96,8 @@ def git(*words):
                    capture_output=True)
 
 
-def test_it_runs_the_code_of_its_submission_with_the_data_of_today(line, monkeypatch):
+def test_it_runs_the_code_and_environment_of_its_submission_with_the_data_of_today(
+        line, monkeypatch):
     git("init", "-q")
     Path(".gitignore").write_text("data/\n")
     Path("committed.sh").write_text("echo one\n")
@@ -110,28 +109,25 @@ def test_it_runs_the_code_of_its_submission_with_the_data_of_today(line, monkeyp
     Path("data").mkdir()
     Path("data/x").write_text("data-1\n")
     monkeypatch.setenv("WORD", "secret-word")
-    with hold():
+    with hold(), hold(1):
         unchanged, run = queue("sh", "new.sh"), queue("sh", "new.sh", slot=1)
         monkeypatch.setenv("WORD", "later")
-        assert run.path.is_dir()
-        both = [f.read_text(errors="replace") for r in (unchanged, run)
-                for f in r.path.rglob("*") if f.is_file()]
-        assert not any("secret-word" in text for text in both)  # only in the queue's own folder
-        [kept] = queue_folder().glob("environ-*")
-        assert kept.stat().st_mode & 0o777 == 0o600
-        assert queue_folder().stat().st_mode & 0o777 == 0o700
+        both = [f.read_text(errors="replace") for folder in (run.path, queue_folder())
+                for f in folder.rglob("*") if f.is_file()]
+        assert not any("secret-word" in text for text in both)  # it is nowhere on the disk
         Path("committed.sh").write_text("echo three\n")
         Path("data/x").write_text("data-2\n")
-        turn_until(line, lambda: state(run) == "completed")
-        words = run.output(0).read_text().split()
-        assert words[:2] == ["two", "data-2"]
-        copy = Path(words[-1])
-        assert copy.parent == paths.home() / "code"
-        assert words[3] == "secret-word"
+        wait_for(lambda: "77aa" in reason(run))
         Path("committed.sh").write_text("echo two\n")
-    turn_until(line, lambda: state(unchanged) == "completed")
-    assert unchanged.output(0).read_text().split() == [
-        "two", "data-2", "two", "secret-word", str(Path.cwd())]
+        wait_for(lambda: "77aa" in reason(unchanged))
+        Path("committed.sh").write_text("echo three\n")
+    over(run)
+    words = run.output(0).read_text().split()
+    assert words[:2] == ["two", "data-2"]
+    copy = Path(words[-1])
+    assert copy.parent == paths.home() / "code"
+    assert words[3] == "secret-word"
+    over(unchanged)
     # The copy goes a day after the last run that used it, and its links with it, not the data.
     os.utime(copy.with_name(f"{copy.name}.list"), (0, 0))
     store._remove_old()
@@ -141,30 +137,6 @@ def test_it_runs_the_code_of_its_submission_with_the_data_of_today(line, monkeyp
     store._remove_old()
     assert not copy.exists()
     assert Path("data/x").read_text() == "data-2\n"
-
-
-def test_an_environment_is_deleted_with_the_last_run_that_needs_it(line, monkeypatch):
-    def kept():
-        return {path.name for path in queue_folder().glob("environ-*")}
-
-    one, other = queue("true"), queue("true")
-    monkeypatch.setenv("WORD", "secret-word")
-    prepared = submit.prepare(spec())
-    elsewhere = queue("true")
-    waiting.write(elsewhere.path, replace(waiting.read(elsewhere.path), host="another machine"))
-    monkeypatch.setenv("WORD", "later")
-    assert len(kept()) == 2
-    turn_until(line, lambda: state(one) == state(other) == "completed")
-    line.turn()
-    assert kept() == {waiting.read(elsewhere.path).environ}
-    elsewhere.stop()
-    line.turn()
-    assert not kept()
-    late = submit.submit(spec("sh", "-c", "echo $WORD"), When(), prepared, begin=False)
-    turn_until(line, lambda: state(late) == "completed")
-    assert late.output(0).read_text().split() == ["secret-word"]
-    line.run()
-    assert not kept()
 
 
 def test_a_second_start_finds_the_same_copy(line):
@@ -182,16 +154,18 @@ def test_a_second_start_finds_the_same_copy(line):
         write_json(run.path / "plan.json",
                    replace(run.require_plan(), cwd=str(first[0])).to_dict())
         assert submitted.place_of(run, asked, entry) == first
-    turn_until(line, lambda: not run.state().live)
+    over(run)
     assert run.output(0).read_text() == "one\n"
 
 
 def test_what_no_longer_fits_fails_and_does_not_try_again(line):
     Path("t.sh").write_text("#!/bin/sh\n")
     Path("t.sh").chmod(0o755)
-    run = queue(str(Path("t.sh").absolute()))
-    Path("t.sh").unlink()
-    turn_until(line, lambda: not run.state().live)
+    with hold():
+        run = queue(str(Path("t.sh").absolute()))
+        wait_for(lambda: "77aa" in reason(run))
+        Path("t.sh").unlink()
+    over(run)
     said = run.state()
     assert said.state == "failed"
     assert "could not start when its turn came" in said.reason
@@ -199,18 +173,60 @@ def test_what_no_longer_fits_fails_and_does_not_try_again(line):
     assert change.line() == []
 
 
-def test_a_start_that_breaks_is_tried_a_few_times_and_then_said(line, monkeypatch):
-    run = queue()
-    (run.path / "spec.toml").write_bytes(b"\0")
-    monkeypatch.setattr(starts, "PAUSES", (0.1,))
-    turn_until(line, lambda: not run.state().live)
-    assert run.state().state in ("failed", "stopped")
-    assert "could not" in run.state().reason
+def test_a_start_that_breaks_is_tried_a_few_times_and_then_said(here, monkeypatch):
+    run, times = queue(begin=False), []
+
+    def breaks(*_, **__):
+        times.append(1)
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(wait, "prepare", breaks)
+    monkeypatch.setattr(wait, "PAUSES", (0.1,))
+    assert wait.Waiter(run).take_turn() is None
+    assert (state(run), len(times)) == ("failed", 3)
+    assert "could not be started" in reason(run)
+    assert "a fault of ours" in reason(run)
+    assert leases.holders(paths.leases_folder()) == {}
+
+
+def test_a_plan_that_hangs_is_given_up_and_can_be_stopped(here, monkeypatch):
+    """As on a network disk that does not answer: the devices are held meanwhile."""
+    run, times = queue(begin=False), []
+
+    def hangs(*_, **__):
+        times.append(1)
+        if len(times) == 2:
+            os.kill(os.getpid(), 15)
+        time.sleep(60)
+
+    monkeypatch.setattr(wait, "prepare", hangs)
+    monkeypatch.setattr(wait, "PAUSES", (0.1,))
+    monkeypatch.setattr(wait, "START_TIME", 1)
+    assert wait.Waiter(run).take_turn() is None
+    assert (state(run), len(times)) == ("stopped", 2)
+    assert leases.holders(paths.leases_folder()) == {}
+
+
+def test_on_a_full_disk_it_waits_on_and_starts_when_there_is_room(here, monkeypatch):
+    run, real, said = queue(begin=False), wait.disk_room.require, []
+
+    def full(path):
+        said.append(read_json(run.path / "state.json")["reason"])
+        if len(said) < 3:
+            raise UserError("the disk is full")
+        real(path)
+
+    monkeypatch.setattr(wait.disk_room, "require", full)
+    monkeypatch.setattr(wait, "PAUSES", (0.1,))
+    taken = wait.Waiter(run).take_turn()
+    assert taken is not None
+    taken.close()
+    assert said == ["starts on CPU 0"] * 3
 
 
 def test_any_number_of_moves_between_two_runs(line):
     with hold():
-        a, b, c, d = (queue() for _ in range(4))
+        a, b, c, d = (queue(begin=False) for _ in range(4))
         for mover, still in ((c, d), (d, c)) * 30:
             change.move(mover, b.id)
             order = [w.run for w in change.line()]
@@ -223,10 +239,10 @@ def test_any_number_of_moves_between_two_runs(line):
 
 def test_a_clock_that_is_set_back_changes_no_order(line, monkeypatch):
     with hold():
-        first = queue()
+        first = queue(begin=False)
         with monkeypatch.context() as patch:
             patch.setattr(submit.time, "time", lambda: 1e9)
-            second = queue()
+            second = queue(begin=False)
         assert [w.run for w in change.line()] == [first, second]
 
 
@@ -292,7 +308,7 @@ def test_times_as_people_give_them():
 
 
 def test_a_file_that_the_run_before_is_to_write_need_not_be_there_yet(home):
-    first = queue("sh", "-c", "echo text > made.txt")
+    first = queue("sh", "-c", "echo text > made.txt", begin=False)
     waits = from_dict({"task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT",
                                 "params": {"text": "made.txt"}}, "devices": {"ids": ["cpu:0"]}})
     with pytest.raises(SpecError, match="no such file"):
@@ -302,56 +318,29 @@ def test_a_file_that_the_run_before_is_to_write_need_not_be_there_yet(home):
 
 def test_the_list_of_runs_goes_on_with_a_queue_that_nothing_starts(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = queue("true")
-    done = called("runs")
-    assert run.id in done.stdout
-    wait_for(lambda: run.state().state == "completed" and not run.supervised())
+    run = queue("true", begin=False)
+    assert reason(run) == "waits, but nothing starts it: gpu-engine queue has it go on"
+    assert run.id in called("runs").stdout
+    over(run)
+    assert state(run) == "completed"
 
 
-def test_only_so_many_start_at_once(line, monkeypatch):
-    monkeypatch.setattr(starts, "MOST", 1)
-    begun = []
-    monkeypatch.setattr(starts.Starts, "begin", lambda self, name, entry, ids: (
-        begun.append(name), self.starting.update({name: type("S", (), {"devices": ids})()})))
-    queue(), queue(slot=1)
-    try:
-        line.turn()
-        assert len(begun) == 1
-    finally:
-        line.starts.starting.clear()
+def test_nothing_is_started_here_for_runs_that_wait_on_another_machine(line):
+    run = queue(begin=False)
+    waiting.write(run.path, replace(waiting.read(run.path), host="elsewhere"))
+    assert serve.ensure() == 0
+    assert waiting.ids(queue_folder()) == [run.id]
+    (run.path / waiting.FILE).write_text("{}")  # nobody's: it goes
+    assert serve.ensure() == 0
+    assert waiting.ids(queue_folder()) == []
 
 
-def test_a_device_is_free_since_it_was_last_held():
-    here = Devices(cpu=True)
-    (slot, since) = next((d.id, d.since) for d in here.now({}, None).values() if d.free)
-    assert here.now({slot: "77aa"}, None)[slot].since is None
-    assert here.now({}, None)[slot].since > since
-
-
-def test_a_device_that_comes_is_found_while_another_run_takes_any(monkeypatch):
+def test_a_device_that_comes_is_found_while_it_is_waited_for(line, monkeypatch):
     there = [gpus(1)]
-    monkeypatch.setattr(devices, "_all_gpus", lambda: there[0])
-    monkeypatch.setattr(devices, "_FIND_AGAIN", -1.0)
-    here = Devices(cpu=False)
-    monkeypatch.setattr(here, "_read", lambda wanted: None)
-    uuid = gpus(2).devices[1].uuid
-    assert here.id_of(uuid) == uuid
+    monkeypatch.setattr(wait, "_all_gpus", lambda: there[0])
+    monkeypatch.setattr(wait, "_FIND_AGAIN", -1.0)
+    here = wait.Waiter(queue(begin=False))
+    entry = replace(waiting.read(here.run.path), ids=(gpus(2).devices[1].uuid,), cpu=False)
+    assert here._find_devices(entry) == gpus(1)
     there[0] = gpus(2)
-    # As Waiter does each turn, with a run that names it and one that takes any.
-    here.id_of(uuid)
-    assert "1" in here.now({}, None)
-
-
-def test_what_is_read_goes_on_while_a_device_is_looked_for_that_is_gone(monkeypatch):
-    """For how long another was free counts from then on."""
-    closed = []
-    monkeypatch.setattr(devices, "_all_gpus", lambda: gpus(2))
-    monkeypatch.setattr(devices, "_FIND_AGAIN", -1.0)
-    here = Devices(cpu=False)
-    assert [here.id_of(d.uuid) for d in gpus(2).devices] == ["0", "1"]
-    monkeypatch.setattr(here, "close", lambda: closed.append(1))
-    assert here.id_of("7") == "7"
-    assert not closed
-    monkeypatch.setattr(devices, "_all_gpus", lambda: gpus(1))
-    assert here.id_of("7") == "7"
-    assert closed == [1]
+    assert here._find_devices(entry) == gpus(2)

@@ -1,9 +1,10 @@
-"""Decides which waiting runs start now, on which devices, and what the others wait for. Pure.
+"""The rule of the line: who waits before whom, who starts now and on which devices, and what the
+others wait for. Pure.
 
 The runs are looked at in the order of the line. Each either starts, or keeps all devices that it
 could use from those behind it: so a later run starts first only on devices that the earlier ones
 can't use at all, and delays none of them. A run whose time has not come, or that follows another
-run, keeps nothing.
+run, does not stand in the line yet.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_engine.common import units
-from gpu_engine.runs.waiting import Wants
+from gpu_engine.runs.waiting import BEHIND, Entry, Wants
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +38,27 @@ class DeviceNow:
 
 
 @dataclass(frozen=True, slots=True)
-class After:
-    """What became of the run that has to complete first."""
-
-    run: str
-    state: str | None
-    """Its state; None: there is no such run."""
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """One place in the line."""
 
     id: str
-    """The run's id; for another user's run, something that names its place."""
+    """The run's id; for another user's run, the name of its file."""
     wants: Wants
-    begin: float | None = None
-    """Unix seconds."""
-    after: After | None = None
     owner: str | None = None
-    """The other user whose run it is: it is not started here. None: ours."""
+    """The other user whose run it is; None: ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A waiting run and where it would stand if nobody else waited."""
+
+    request: Request
+    owner: tuple[int, str]
+    """The uid, and the folder of the queue: a user may have several."""
+    file: str | None
+    """The name of its file, which begins with the time; None: it has none yet."""
+    order: tuple[float, float, float, str]
+    """Its place among the owner's runs, `runs.waiting.place`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,44 +78,68 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Never:
-    """It can't ever start, for this reason."""
-
-    id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """It is another user's turn: what their run waits for is free."""
 
     id: str
 
 
-Decision = Start | Wait | Never | Turn
+Decision = Start | Wait | Turn
 Choose = Callable[[int, Sequence[str]], Sequence[str] | None]
 """Chooses so many of these devices, the best first; None if they do not go together."""
 
-_BEHIND = "for runs ahead of it"
+PLACES = 16
+"""How many places a user takes among all users: whoever queues a thousand runs leaves room for
+others between."""
 
 
-def decide(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, now: float,
-           monotonic: float, choose: Choose) -> list[Decision]:
+def in_turn(runs: Sequence[Standing]) -> list[Request]:
+    """The line of all users, first come first: an owner's k-th run, in the owner's own order, has
+    the k-th place that the owner has taken. So moving a run changes which of the owner's runs goes
+    first, and nothing for anybody else."""
+    owners: dict[tuple[int, str], list[Standing]] = {}
+    for run in runs:
+        owners.setdefault(run.owner, []).append(run)
+    placed: list[tuple[tuple[int, object], Request]] = []
+    for own in owners.values():
+        files = sorted(run.file for run in own if run.file is not None)
+        for k, run in enumerate(sorted(own, key=lambda run: run.order)):
+            # Those beyond the places that count are behind everybody, in their own order.
+            counts = k < min(len(files), PLACES)
+            placed.append(((0, files[k]) if counts else (1, run.order), run.request))
+    return [request for _, request in sorted(placed, key=lambda pair: pair[0])]
+
+
+def early(entry: Entry, first: str | None, now: float) -> tuple[str, bool] | None:
+    """Why the run can't start yet, whatever the devices are, to follow "waits", and False; or why
+    it never can, and True; None if that depends on the devices. `first`: the state of the run that
+    has to complete before, None if there is no such run. `now`: Unix seconds."""
+    if entry.after is not None and first != "completed":
+        run = entry.after
+        if first is None:
+            return f"run {run}, which it was to follow, does not exist", True
+        if ended := {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}.get(first):
+            return f"run {run}, which it was to follow, {ended}", True
+        return f"for run {run} to complete", False
+    if entry.begin is not None and entry.begin > now:
+        return f"until {units.time_of_day(entry.begin, now)}", False
+    return None
+
+
+def decide(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, monotonic: float,
+           choose: Choose) -> list[Decision]:
     """What becomes of each of our runs in the line, and whose turn it is of the other users' runs.
-    `now`: Unix seconds; `monotonic`: the clock of `DeviceNow.since`."""
+    `monotonic`: the clock of `DeviceNow.since`."""
     kept: dict[str, Request] = {}
     """Device → the run before that could use it, or starts on it."""
     out: list[Decision] = []
     for request in line:
-        if (known := early(request, now)) is not None:
-            out.append(known)
-            continue
         wants = request.wants
         able = [devices[i] for i in _candidates(wants, devices)]
         open_to_it = [d for d in able if d.id not in kept]
         if not open_to_it and able and not wants.ids:
             if request.owner is None:  # most of a long line; nothing of it is worked out
-                out.append(Wait(request.id, _BEHIND))
+                out.append(Wait(request.id, BEHIND))
             continue
         ready = [d for d in open_to_it if _ready(d, wants, monotonic)]
         taken: Sequence[str] | None = None
@@ -130,21 +156,6 @@ def decide(line: Sequence[Request], devices: Mapping[str, DeviceNow], *, now: fl
             out.append(Start(request.id, tuple(taken)) if taken is not None else
                        Wait(request.id, _why(request, able, ready, kept, devices, monotonic)))
     return out
-
-
-def early(request: Request, now: float) -> Wait | Never | None:
-    """Why the run can't start yet, or ever, whatever the devices are; None if that depends on them.
-    """
-    if request.after is not None and request.after.state != "completed":
-        run, state = request.after.run, request.after.state
-        if state is None:
-            return Never(request.id, f"run {run}, which it was to follow, does not exist")
-        if ended := {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}.get(state):
-            return Never(request.id, f"run {run}, which it was to follow, {ended}")
-        return Wait(request.id, f"for run {run} to complete")
-    if request.begin is not None and request.begin > now:
-        return Wait(request.id, f"until {units.time_of_day(request.begin, now)}")
-    return None
 
 
 def _candidates(wants: Wants, devices: Mapping[str, DeviceNow]) -> list[str]:

@@ -1,0 +1,83 @@
+"""Seeing to it that waiting runs have a supervisor: after a reboot, or if theirs was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from gpu_engine.common import only_look, paths
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import json_inside, locked, take_lock
+from gpu_engine.launching import logind
+from gpu_engine.launching.launcher import supervise
+from gpu_engine.runs import trust, waiting
+from gpu_engine.runs.create import lock_of
+from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.waiting import Entry
+
+
+def alone(folder: Path | None = None) -> dict[Run, Entry]:
+    """The runs that wait on this machine and that nothing starts, in their order. `folder`: the
+    queue's; several machines may share it. Costs next to nothing if nothing waits."""
+    folder, host = folder or paths.queue_folder(), socket.gethostname()
+    found = {Run(folder.parent / "runs" / name): entry
+             for name, entry in waiting.line(folder).items() if entry.host == host}
+    return {run: entry for run, entry in found.items()
+            if not run.supervised() and _ours(run)
+            and not (entry.sweep and locked(waiting.sweep_lock(folder, entry.sweep)))}
+
+
+def ensure(folder: Path | None = None) -> int:
+    """Start the supervisors of those runs, or the process of the sweep that does. Returns how many
+    runs there were. Raises UserError where that can't be."""
+    folder = folder or paths.queue_folder()
+    if only_look.on():
+        return 0
+    _forget_others(folder)
+    sweeps, runs = dict[str, None](), alone(folder)
+    for run, entry in runs.items():
+        if entry.sweep is not None:
+            sweeps[entry.sweep] = None
+        else:
+            start(run)
+    for sweep in sweeps:
+        with telling(f"the process of sweep {sweep} can't be started"):
+            log = os.open(folder / f"{sweep}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT
+                          | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            logind.start(f"{sweep}-{os.getpid()}", log, "gpu_engine.sweep", str(folder), sweep)
+    return len(runs)
+
+
+def start(run: Run) -> bool:
+    """Start the supervisor of a waiting run. Returns False if it has one, or waits no longer.
+    Raises UserError where it can't be started."""
+    with telling(f"run {run.id} can't be started"):
+        lock = lock_of(run.path)
+        recorded = State.from_dict(json_inside(run.path, "state.json")) if take_lock(lock) else None
+    if recorded is None or waiting.judge(recorded, run.path, held=False) is None \
+            or not _ours(run):
+        os.close(lock)
+        return False
+    supervise(run, lock)
+    return True
+
+
+def _ours(run: Run) -> bool:
+    """Whether the run was submitted here and nobody else can write to its folder."""
+    return trust.started_here(run.path) and trust.why_not_ours(run.path) is None
+
+
+def _forget_others(folder: Path) -> None:
+    """Take out of the line what does not wait: its folder was removed, whoever submitted it was
+    killed in between, or it is somebody else's."""
+    for name in waiting.ids(folder):
+        run = Run(folder.parent / "runs" / name)
+        if run.supervised():
+            continue
+        recorded = State.from_dict(json_inside(run.path, "state.json"))
+        if recorded is None or waiting.judge(recorded, run.path, held=False) is None \
+                or not _ours(run):
+            with contextlib.suppress(OSError, UserError):
+                (waiting.line_folder(folder) / name).unlink(missing_ok=True)

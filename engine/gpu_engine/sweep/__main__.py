@@ -1,0 +1,79 @@
+"""`python -m gpu_engine.sweep QUEUE SWEEP`: start the supervisors of a sweep's waiting members.
+
+A sweep may have a thousand members, and a supervisor is a process. So only the next few members
+have one while they wait; when one of them has got its devices or has been stopped, the next gets
+its own. This process ends with the last member that has none. Killed, it leaves members that wait
+(`queue/serve.py`). Its environment is that of the submission, and theirs is its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import take_lock
+from gpu_engine.queue import serve
+from gpu_engine.runs import waiting
+from gpu_engine.runs.folder import Run
+
+AHEAD = 4
+"""How many members wait with a supervisor: so many may start while the next is being started."""
+_INTERVAL = 0.7
+_MOST_STARTS = 3
+"""How often one member is given a supervisor, each of which has died while it waited."""
+
+log = logging.getLogger(__name__)
+
+
+def main(folder: Path, sweep: str) -> int:
+    """Returns 0 once no member is left without a supervisor, and if another process does this."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
+                        stream=sys.stderr)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.environ["GPU_PANEL_HOME"] = str(folder.parent)
+    lock = waiting.sweep_lock(folder, sweep)
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    starts, host = Counter[str](), socket.gethostname()
+
+    def waits() -> list[Run]:
+        every = [Run(folder.parent / "runs" / name) for name, entry in waiting.line(folder).items()
+                 if (entry.sweep, entry.host) == (sweep, host)]
+        return [run for run in every if starts[run.id] < _MOST_STARTS or run.supervised()]
+
+    while take_lock(fd):
+        members = waits()
+        for run in members[:AHEAD]:
+            try:
+                if not run.supervised() and serve.start(run):
+                    starts[run.id] += 1
+                    log.info("run %s waits with a supervisor", run.id)
+            except UserError as err:
+                starts[run.id] += 1
+                log.error("%s", err)
+        if all(run.supervised() for run in members):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            # A member that came before the lock was free has found it held, and started nobody.
+            if all(run.supervised() for run in waits()):
+                for file in (lock, lock.with_suffix(".log")):
+                    file.unlink(missing_ok=True)
+                return 0
+        time.sleep(_INTERVAL * (1 + random.random() / 2))
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:  # guards that have ended
+                pass
+        except ChildProcessError:
+            pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
