@@ -47,7 +47,6 @@ UNTYPED = {
     r"gpu-engine compare .*--max-step-regression": "needs runs of more steps: tests/diagnose",
     r"gpu-engine page$": "ends with ctrl+c: tests/page",
     r"gpu-engine sweep (stop |retry )?s72d4": "needs that sweep: tests/sweep",
-    r"\.venv/bin/python -m coverage": "runs the tests again",
 }
 OURS = re.compile(r"(gpu-engine|gpu-panel|make|uv|pip|pipx|sudo|source <|srun|python -|\.venv)")
 VARIANT = "gpu-engine run ddp --set "
