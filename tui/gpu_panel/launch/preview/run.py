@@ -17,16 +17,15 @@ from gpu_panel.common.painting import put
 from gpu_panel.launch import room
 from gpu_panel.launch.preview.page import SOON, Page
 from gpu_panel.launch.runs.line import Pointed
-from gpu_panel.run.banner import Banner
+from gpu_panel.run.banner import Banner, banner
 from gpu_panel.run.chart import LossPane, MemoryPane
+from gpu_panel.run.headline import DOT, figures, heading
 from gpu_panel.run.log.pane import LogPane
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
+from gpu_panel.run.sheets import about
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.about import about
-from gpu_panel.run.text.banner import banner
-from gpu_panel.run.text.headline import DOT, figures, heading
 
 
 class RunPage(Page):

@@ -10,9 +10,8 @@ from textual.content import Content
 from gpu_engine.common.clean import clean
 from gpu_engine.sweep.table import One, short, summary
 from gpu_panel.charts.dots import DotsView
-from gpu_panel.compare.curves import CurvesPane
+from gpu_panel.compare.panes import CurvesPane, DifferencesPane, FiguresPane
 from gpu_panel.compare.store import Compared, CompareStore
-from gpu_panel.compare.tables import DifferencesPane, FiguresPane
 from gpu_panel.launch.preview.page import Page
 from gpu_panel.launch.runs.line import Pointed
 from gpu_panel.sweep.pane import SweepPane

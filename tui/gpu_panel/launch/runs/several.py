@@ -18,7 +18,7 @@ from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, ask_count
 from gpu_panel.launch.runs.line import RunLine
-from gpu_panel.run.questions import ask_to_cancel, ask_to_leave
+from gpu_panel.run.sheets import ask_to_cancel, ask_to_leave
 
 T = TypeVar("T")
 _NAMED = 12
