@@ -32,7 +32,7 @@ from gpu_panel.run.store import RunStore
 BY_RANK, SLOWEST, LOSS, MEMORY = "rank", "slowest", "highest loss", "most memory"
 ORDERS = (BY_RANK, SLOWEST, LOSS, MEMORY)
 HOLDS = 3.0
-"""Seconds for which an order holds, as rows that change places twice a second can't be read."""
+"""Seconds for which an order holds, as rows that change places each second can't be read."""
 
 
 def _slowness(view: RankView) -> tuple[float, float]:
