@@ -38,16 +38,18 @@ class CurvePicker(ModalScreen[str | None]):
     }
     """
 
-    def __init__(self, entries: Callable[[], Sequence[Entry]], now: str, chart: str) -> None:
+    def __init__(self, entries: Callable[[], Sequence[Entry]], now: str, chart: str,
+                 left_out: int = 0) -> None:
         """`entries`: everything that can be chosen; asked again each second. `now`: the key of
-        what is shown. `chart`: which chart it is for."""
+        what is shown. `chart`: which chart it is for. `left_out`: how many more there would be."""
         super().__init__()
         self._entries, self._now, self._chart = entries, now, chart
+        self._more = f" · {left_out:,} more are left out" if left_out else ""
         self._keys: list[str] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet") as box:
-            box.border_title = Content(f"What the {self._chart} chart shows")
+            box.border_title = Content(f"What the {self._chart} chart shows{self._more}")
             box.border_subtitle = "type a part of the name · enter show · esc cancel"
             yield Input(placeholder="name", compact=True)
             yield OptionList(markup=False)
