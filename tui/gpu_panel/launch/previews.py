@@ -18,21 +18,19 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.table import One, short, summary
 from gpu_panel.charts.dots import DotsView
 from gpu_panel.common.painting import put
-from gpu_panel.compare.curves import CurvesPane
+from gpu_panel.compare.panes import CurvesPane, DifferencesPane, FiguresPane
 from gpu_panel.compare.store import Compared, CompareStore
-from gpu_panel.compare.tables import DifferencesPane, FiguresPane
 from gpu_panel.launch.preview import SOON, Page
 from gpu_panel.launch.run_line import Pointed
-from gpu_panel.run.banner import Banner
+from gpu_panel.run.banner import Banner, banner
 from gpu_panel.run.chart import LossPane, MemoryPane
+from gpu_panel.run.headline import DOT, figures, heading
 from gpu_panel.run.log.pane import LogPane
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
+from gpu_panel.run.sheets import about
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.about import about
-from gpu_panel.run.text.banner import banner
-from gpu_panel.run.text.headline import DOT, figures, heading
 from gpu_panel.sweep.pane import SweepPane
 from gpu_panel.sweep.screen import EVERY, against, varied
 from gpu_panel.sweep.store import SweepStore

@@ -651,8 +651,7 @@ compares them. Esc clears the marks, then the filter."""
 
     @guarded("run", exclusive=True)
     async def action_resume(self) -> None:
-        from gpu_panel.run.resume_dialog import ResumeDialog
-        from gpu_panel.run.resume_options import ResumeOptions
+        from gpu_panel.run.resume import ResumeDialog, ResumeOptions
 
         if (line := self.line_at_cursor) is None:
             return
