@@ -76,8 +76,7 @@ WRITING = {
         code/store.py: write_bytes in built
         remote/there/incoming.py: open in receive, write_bytes in offer, hardlink_to in _taken_over,
             copyfile in _taken_over, move in put
-        queue/serve.py: open in ensure
-        sweep/__main__.py: open in main
+        queue/serve.py: open in _start_sweep
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
