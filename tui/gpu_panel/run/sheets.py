@@ -132,7 +132,7 @@ def ask_for_traces(run: Run) -> TraceSheet:
     """Have each rank trace its next steps, and read the traces. Raises UserError and OSError."""
 
     lines: list[str] = []
-    for rank, answer in trace(run).items():
+    for rank, answer in traces.trace(run).items():
         path, _, text = traces.describe(run, answer)
         lines += [f"rank {rank}" + ("" if path is None else f": {path}"), *text, ""]
     lines.append("https://ui.perfetto.dev opens the files")
