@@ -96,7 +96,8 @@ class LaunchScreen(PaneScreen):
         yield self.host
         with Horizontal(id="tabs"):
             yield self.bar
-        yield self.devices
+        with Container(id="top"):
+            yield self.devices
         yield self.form
         yield self.plan
         yield self.detail
