@@ -40,9 +40,9 @@ from gpu_panel.launch.run_line import (
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_panel.commands.own import Values
-    from gpu_panel.launch.preview import Stores
     from gpu_panel.launch.run_feed import RunsFeed
     from gpu_panel.launch.run_line import RunLine
+    from gpu_panel.launch.stores import Stores
 
 READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
