@@ -70,8 +70,7 @@ WRITING = {
     "the person's private home, under a name of our making": """
         remote/there/code.py: open in send
         code/store.py: write_bytes in built
-        queue/serve.py: open in ensure
-        sweep/__main__.py: open in main
+        queue/serve.py: open in _start_sweep
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh

@@ -31,7 +31,7 @@ SHOWS = """
     CompareScreen: copy
     CompareTable: aside
     FiguresPane: open
-    CurvePicker: move page
+    CurvePicker: move
     CurveView: band cross log_scale mark range smooth whole zoom
     CurvesPane: axis value
     DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all

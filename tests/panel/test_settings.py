@@ -15,7 +15,7 @@ from textual.color import Color
 
 from gpu_engine.settings.schema import PanelSettings, Settings
 from gpu_panel import __main__ as opening
-from gpu_panel import keys, okabe_ito, theme, themed
+from gpu_panel import keys, theme, themed
 from gpu_panel.app import PanelApp
 from gpu_panel.charts.palette import dash_of
 from gpu_panel.common.key_bar import KeyBar
@@ -195,7 +195,7 @@ def lab(colour: Color, seen) -> tuple[float, float, float]:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
-@pytest.mark.parametrize("chosen", okabe_ito.THEMES, ids=lambda t: t.name)
+@pytest.mark.parametrize("chosen", theme.THEMES, ids=lambda t: t.name)
 def test_the_themes_for_colour_blind_people(chosen):
     """As they are shown, after contrast was made sure of: texts are legible, and good, doubtful and
     bad look different to everybody. A distance of 20 is some ten times the least that is seen."""

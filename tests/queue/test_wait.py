@@ -17,8 +17,7 @@ from gpu_engine.common.files import read_json, write_json
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
 from gpu_engine.queue import change, serve, submit, wait
-from gpu_engine.queue.submit import When
-from gpu_engine.queue.words import moment
+from gpu_engine.queue.submit import When, moment
 from gpu_engine.runs import waiting
 from gpu_engine.spec.read import from_dict
 

@@ -244,6 +244,9 @@ def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
     write_json(run.path / "sweep.json", asdict(sweep.Member(name, "n", 1, 1, 0.0)))
     assert sweep.read(run.path) is None
     assert called("sweep", name.replace("\0", "")).returncode == 2
+    waiting.write(run.path, waiting.Entry(submitted=1.0, number=1.0, host="h", sweep=name))
+    assert waiting.read(run.path) is None
+    (run.path / waiting.FILE).unlink()
     write_json(run.path / "sweep.json", asdict(sweep.Member("s3f2a", "n", 1, 1, 0.0)))
     assert sweep.read(run.path) is not None
 

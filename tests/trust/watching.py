@@ -248,7 +248,7 @@ class Watch:
 
     def _may_start(self, argv: list[str]) -> bool:
         """The interpreter of the tests to look at weights, git and Slurm to ask, ssh to a host by
-        its name; what waits may have its waiter, and what was started here is taken up again."""
+        its name; what was started here is taken up again, and what waits gets its supervisor."""
         if Path(argv[0]).name == "git":
             return argv[1:3] == ["-c", "core.fsmonitor=false"]
         if Path(argv[0]).name in ("squeue", "sacct"):

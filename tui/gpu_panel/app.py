@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 from collections.abc import Iterable, Sequence
@@ -83,7 +82,7 @@ class PanelApp(ThemedApp):
 
     def get_driver_class(self) -> type[Driver]:
         given = super().get_driver_class()
-        if os.environ.get("TEXTUAL_DRIVER") or given.__name__ != "LinuxDriver":
+        if given.__name__ != "LinuxDriver":
             return given
         from gpu_panel.terminal.driver import PanelDriver
 

@@ -1,18 +1,19 @@
-"""Legible colours for every theme, light and dark. Pure.
+"""Legible colours for every theme, light and dark, and two themes for people with any kind of
+colour blindness. Pure.
 
 A theme names its colours, but not the backgrounds on which they are legible: dimmed text may
 disappear on some of them, and the fill under the cursor may be as dark as the text on it. So text
 colours and their backgrounds are computed once for each theme: a text colour is moved towards
 black or white until its contrast is at least `LEAST` on every background that it is used on.
 
-Contrast is that of WCAG 2: (L1 + 0.05) / (L2 + 0.05), L1 and L2 the relative luminances.
-"""
+Contrast is that of WCAG 2: (L1 + 0.05) / (L2 + 0.05), L1 and L2 the relative luminances."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from textual.color import BLACK, WHITE, Color
+from textual.theme import Theme
 
 LEAST = 4.5
 """The contrast that WCAG 2.2 demands of text (1.4.3, AA)."""
@@ -124,3 +125,19 @@ def apart(color: Color, grounds: Iterable[Color], far: Color, least: float) -> C
 
 def _opaque(text: str) -> Color:
     return Color.parse(text).with_alpha(1.0)
+
+
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+
+LINES = (SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILLION, BLUE)
+"""For the lines of ranks; an eighth is black or white."""
+
+DARK = Theme(name="colour-blind", primary=SKY, secondary=BLUE, accent=PURPLE, warning=YELLOW,
+             error=VERMILLION, success=GREEN, foreground="#e8e8e8", background="#111418",
+             surface="#191d22", panel="#22272e", dark=True)
+# On a light background orange and vermillion have to be so dark that nobody can tell them apart.
+LIGHT = Theme(name="colour-blind-light", primary=GREEN, secondary=SKY, accent=YELLOW,
+              warning=PURPLE, error=VERMILLION, success=BLUE, foreground="#1c1f23",
+              background="#fafafa", surface="#f0f0f0", panel="#e6e6e6", dark=False)
+THEMES = (DARK, LIGHT)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpu_engine.common import paths
 from gpu_engine.common.files import write_json
-from gpu_panel import okabe_ito, readonly
+from gpu_panel import readonly
 from gpu_panel.common.textual_private import FailingApp
-from gpu_panel.theme import legible
+from gpu_panel.theme import THEMES, legible
 
 if TYPE_CHECKING:
     from gpu_panel.terminal.driver import PanelDriver
@@ -32,7 +32,7 @@ class ThemedApp(FailingApp):
 
     def __init__(self) -> None:
         super().__init__()
-        for theme in okabe_ito.THEMES:
+        for theme in THEMES:
             self.register_theme(theme)
 
     def get_css_variables(self) -> dict[str, str]:

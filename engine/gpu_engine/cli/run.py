@@ -107,8 +107,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
 def _when(after: str | None, begin: str | None, priority: int | None, free_for: float | None
           ) -> When:
     """When a run that waits may start. Raises UserError."""
-    from gpu_engine.queue.submit import When
-    from gpu_engine.queue.words import moment
+    from gpu_engine.queue.submit import When, moment
     from gpu_engine.runs import folder
 
     first = folder.find(after).id if after is not None else None

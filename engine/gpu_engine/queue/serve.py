@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 from pathlib import Path
@@ -44,10 +45,24 @@ def ensure(folder: Path | None = None) -> int:
             start(run)
     for sweep in sweeps:
         with telling(f"the process of sweep {sweep} can't be started"):
-            log = os.open(folder / f"{sweep}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT
-                          | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            logind.start(f"{sweep}-{os.getpid()}", log, "gpu_engine.sweep", str(folder), sweep)
+            _start_sweep(folder, sweep)
     return len(runs)
+
+
+def _start_sweep(folder: Path, sweep: str) -> None:
+    """Start the process that starts a sweep's members, unless it runs. It inherits the lock. Raises
+    OSError."""
+    path, flags = waiting.sweep_lock(folder, sweep), os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    low = os.open(path, os.O_RDWR | flags, 0o600)
+    lock = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)  # a child's 0 to 2 are replaced
+    os.close(low)
+    try:
+        if take_lock(lock):
+            log = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_APPEND | flags, 0o600)
+            logind.start(f"{sweep}-{os.getpid()}", log, "gpu_engine.sweep", str(folder), sweep,
+                         str(lock), pass_fds=(lock,))
+    finally:
+        os.close(lock)
 
 
 def start(run: Run) -> bool:

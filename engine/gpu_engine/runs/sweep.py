@@ -14,7 +14,7 @@ from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.records import UnixTime, Whole, find_record
 
 FILE = "sweep.json"
-_ID = re.compile(r"s[0-9a-f]{1,32}")
+ID = re.compile(r"s[0-9a-f]{1,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def read(run: Path) -> Member | None:
     """The place in its sweep of the run in this folder; None if it is in none."""
     member = find_record(Member, json_inside(run, FILE))
     # A file is named after it.
-    return member if member is not None and _ID.fullmatch(member.sweep) else None
+    return member if member is not None and ID.fullmatch(member.sweep) else None
 
 
 def write(run: Path, member: Member) -> None:

@@ -27,6 +27,7 @@ from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.files import locked as locked_by_another
 from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import State
+from gpu_engine.runs.sweep import ID
 
 FILE = "queue.json"
 FIRST, BEHIND = "waits for its first check", "for runs ahead of it"
@@ -93,7 +94,10 @@ def folder_beside(run: Path) -> Path:
 
 def read(run: Path) -> Entry | None:
     """What the run in this folder waits for; None if it does not wait."""
-    return find_record(Entry, json_inside(run, FILE))
+    entry = find_record(Entry, json_inside(run, FILE))
+    if entry is not None and entry.sweep is not None and not ID.fullmatch(entry.sweep):
+        return None  # files are named after it
+    return entry
 
 
 def write(run: Path, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""`python -m gpu_engine.sweep QUEUE SWEEP`: start the supervisors of a sweep's waiting members.
+"""`python -m gpu_engine.sweep QUEUE SWEEP LOCK_FD`: start the supervisors of a sweep's members.
 
 A sweep may have a thousand members, and a supervisor is a process. So only the next few members
 have one while they wait; when one of them has got its devices or has been stopped, the next gets
@@ -34,14 +34,14 @@ _MOST_STARTS = 3
 log = logging.getLogger(__name__)
 
 
-def main(folder: Path, sweep: str) -> int:
-    """Returns 0 once no member is left without a supervisor, and if another process does this."""
+def main(folder: Path, sweep: str, fd: int) -> int:
+    """Start supervisors until no member is left without one. `fd`: the descriptor that holds the
+    sweep's lock. Returns 0."""
+    os.set_inheritable(fd, False)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.environ["GPU_PANEL_HOME"] = str(folder.parent)
-    lock = waiting.sweep_lock(folder, sweep)
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     starts, host = Counter[str](), socket.gethostname()
 
     def waits() -> list[Run]:
@@ -63,6 +63,7 @@ def main(folder: Path, sweep: str) -> int:
             fcntl.flock(fd, fcntl.LOCK_UN)
             # A member that came before the lock was free has found it held, and started nobody.
             if all(run.supervised() for run in waits()):
+                lock = waiting.sweep_lock(folder, sweep)
                 for file in (lock, lock.with_suffix(".log")):
                     file.unlink(missing_ok=True)
                 return 0
@@ -76,4 +77,4 @@ def main(folder: Path, sweep: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

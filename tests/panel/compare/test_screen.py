@@ -15,9 +15,8 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.compare import store as compare_store
-from gpu_panel.compare.curves import CurvesPane
+from gpu_panel.compare.panes import CurvesPane, DifferencesPane, FiguresPane
 from gpu_panel.compare.screen import CompareScreen
-from gpu_panel.compare.tables import DifferencesPane, FiguresPane
 from gpu_panel.run.picker import CurvePicker
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.themed import ThemedApp

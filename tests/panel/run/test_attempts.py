@@ -12,7 +12,7 @@ from gpu_panel.charts.axes import Axes, reduce
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.charts.drawing import Curve, CurveDrawing
 from gpu_panel.charts.marks import BEGINS, Mark
-from gpu_panel.run.clock import RunClock
+from gpu_panel.run.moments import RunClock
 from gpu_panel.run.sheets import AboutRun
 
 from ..run_kit import (

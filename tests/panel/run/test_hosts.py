@@ -11,7 +11,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.run_feed import RunsFeed
 from gpu_panel.run.ranks import where_of
-from gpu_panel.run.resume_options import ResumeOptions
+from gpu_panel.run.resume import ResumeOptions
 from gpu_panel.run.snapshot import look
 
 from ...conftest import wait_for

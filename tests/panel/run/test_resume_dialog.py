@@ -14,7 +14,7 @@ from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Message
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.run.resume_dialog import ResumeDialog
+from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.run.sheets import AboutRun
 

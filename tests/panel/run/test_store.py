@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gpu_engine.events.reader import BadEvent
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.folder import Run, State
+from gpu_panel.run.banner import banner
+from gpu_panel.run.doing import standing_still
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.banner import banner
-from gpu_panel.run.text.ranks import standing_still
 
 from ... import event_lines
 from ..run_kit import T0, Written, trained
@@ -81,9 +81,9 @@ def test_a_rank_is_called_silent_only_where_the_reader_is_not_behind() -> None:
 @settings(max_examples=150, deadline=None)
 def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
     from gpu_panel.run import subjects
+    from gpu_panel.run.doing import Peers, doing
+    from gpu_panel.run.headline import figures, headline
     from gpu_panel.run.ranks import RanksPane
-    from gpu_panel.run.text.headline import figures, headline
-    from gpu_panel.run.text.ranks import Peers, doing
 
     store = RunStore(Run(Path("/nowhere/3f2a")))
     store.state = Run(Path("/nowhere/3f2a")).state()

@@ -6,8 +6,7 @@ from rich.style import Style
 from textual.app import App
 from textual.color import BLACK, WHITE, Color, ColorParseError
 
-from gpu_panel import okabe_ito
-from gpu_panel.theme import GRAPHIC, apart, contrast
+from gpu_panel.theme import GRAPHIC, LINES, THEMES, apart, contrast
 
 HUES = 8
 _RING = (75, 190, 290, 115, 220, 325, 155, 255)
@@ -34,7 +33,7 @@ def strokes(app: App[object]) -> list[Style]:
     light = background.brightness > 0.5
     far = BLACK if light else WHITE
     if _is_for_colour_blind(app):
-        every = [apart(Color.parse(c), (background,), far, GRAPHIC) for c in okabe_ito.LINES]
+        every = [apart(Color.parse(c), (background,), far, GRAPHIC) for c in LINES]
         return [Style(color=c.rich_color) for c in (*every, far)]
     found = []
     for hue in (*_RING[first:], *_RING[:first]):
@@ -51,7 +50,7 @@ def dash_of(app: App[object], index: int) -> int:
 
 
 def _is_for_colour_blind(app: App[object]) -> bool:
-    return app.theme in {theme.name for theme in okabe_ito.THEMES}
+    return app.theme in {theme.name for theme in THEMES}
 
 
 TONES = (GRAPHIC, 5.0, 9.0)

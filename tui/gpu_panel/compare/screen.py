@@ -15,10 +15,8 @@ from gpu_panel.common.clipboard import copy
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import Pane, StoreScreen
-from gpu_panel.compare.curves import CurvesPane
-from gpu_panel.compare.pane import ComparePane
+from gpu_panel.compare.panes import ComparePane, CurvesPane, DifferencesPane, FiguresPane
 from gpu_panel.compare.store import CompareStore
-from gpu_panel.compare.tables import DifferencesPane, FiguresPane
 
 _EVERY = 0.5
 """Seconds between two paints."""

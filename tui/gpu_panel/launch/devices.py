@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import BindingType
 from textual.message import Message
+from textual.widget import Widget
 
 from gpu_engine.common.clean import clean
 from gpu_engine.remote.reach.records import LOCAL
@@ -163,8 +164,10 @@ w notifies you when the device under the cursor is free, W when any is."""
     def repaint(self) -> None:
         """Take the rows that there are devices for, as far as the style sheet allows."""
         super().repaint()
-        if self.styles.height is None or self.styles.height.value != self.rows_wanted:
-            self.styles.height = self.rows_wanted
+        place = self.parent
+        if isinstance(place, Widget) and (place.styles.height is None
+                                          or place.styles.height.value != self.rows_wanted):
+            place.styles.height = self.rows_wanted
 
     def on_show(self) -> None:
         self.paint()

@@ -31,8 +31,7 @@ from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Confirm, harmless
-from gpu_panel.launch.processes import ranks_by_pid
-from gpu_panel.launch.run_line import RunLine
+from gpu_panel.launch.run_line import RunLine, ranks_by_pid
 
 PATIENCE = 5.0
 """Seconds that a process has to end after a signal."""

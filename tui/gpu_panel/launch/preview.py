@@ -8,126 +8,19 @@ of them changes.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from textual.containers import Container, Vertical
-from textual.content import Content
+from textual.containers import Container
 from textual.timer import Timer
-from textual.widget import Widget
 from textual.worker import Worker
 
 from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.reading import Followed
 from gpu_panel.launch.run_line import Pointed
+from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run
-    from gpu_panel.compare.store import CompareStore
-    from gpu_panel.run.store import RunStore
-    from gpu_panel.sweep.store import SweepStore
-
-MOST = 4
-"""Runs that are remembered: a store takes up to some tens of MiB."""
-
-
-class Stores:
-    """Stores by what they are of. Their modules are imported when the first is made, as that takes
-    longer than the first frame may."""
-
-    def __init__(self) -> None:
-        self._runs: dict[str, RunStore] = {}
-        self._compared: CompareStore | None = None
-        self._sweep: SweepStore | None = None
-
-    def run(self, run: Run) -> RunStore:
-        from gpu_panel.run.store import RunStore
-
-        found = self._runs.pop(str(run.path), None) or RunStore(run)
-        self._runs[str(run.path)] = found  # the last one looked at is the last to go
-        while len(self._runs) > MOST:
-            del self._runs[next(iter(self._runs))]
-        return found
-
-    def compared(self, runs: Sequence[Run]) -> CompareStore:
-        """That of several runs, in the order in which they were first asked for."""
-        from gpu_panel.compare.store import MOST as COMPARED
-        from gpu_panel.compare.store import CompareStore
-
-        paths = {run.path for run in runs[:COMPARED]}
-        if self._compared is None or {one.run.path for one in self._compared.runs} != paths:
-            self._compared = CompareStore(runs)
-        return self._compared
-
-    def sweep(self, sweep: str) -> SweepStore:
-        from gpu_panel.sweep.store import SweepStore
-
-        if self._sweep is None or self._sweep.sweep != sweep:
-            self._sweep = SweepStore(sweep)
-        return self._sweep
-
-SOON = 0.05
-"""Seconds for which a page waits for its first figures; what was shown stays until then."""
-AGAIN, CATCHING_UP = 0.5, 0.1
-"""Seconds between two polls of what was read: usually, and while old events are being read."""
-
-
-class Page(Vertical):
-    """Shows what the cursor points at by the panes of its screen, which take no focus here."""
-
-    DEFAULT_CSS = "Page { display: none; }"
-
-    def __init__(self, stores: Stores) -> None:
-        super().__init__()
-        self.stores = stores
-        self.store: Any = None
-        """What has been read of what is shown, a `Followed`; None before the first."""
-
-    def on_mount(self) -> None:
-        """The list keeps the focus."""
-        for widget in self.query("*"):
-            widget.can_focus = False
-
-    async def begin(self, at: Pointed) -> None:
-        """Get ready to be shown: what was shown before stays on the screen until this returns."""
-        raise NotImplementedError
-
-    def paint(self) -> None:
-        raise NotImplementedError
-
-    def on_resize(self) -> None:
-        self.paint()
-
-    def entitle(self, title: Content, keys_here: str) -> None:
-        """Say in the frame what is shown, and which keys are for it."""
-        if isinstance(frame := self.parent, Widget) and self.display:
-            frame.border_title, frame.border_subtitle = title, Content(keys_here)
-
-    async def follow(self) -> None:
-        """Read and paint until nothing changes any more. May be cancelled and called again."""
-        store: Followed = self.store
-        reading = asyncio.create_task(store.follow())
-        try:
-            shown: object = None
-            while True:
-                now = (store.version, store.caught_up)
-                if now != shown or self._changes():
-                    shown = now
-                    self.paint()
-                elif store.caught_up:
-                    return
-                await asyncio.wait({reading},
-                                   timeout=AGAIN if store.caught_up else CATCHING_UP)
-                if reading.done():
-                    reading.result()
-        finally:
-            reading.cancel()
-
-    def _changes(self) -> bool:
-        """Whether anything of it may still change by itself."""
-        return self.store is None or self.store.live
+    from gpu_panel.launch.previews import Page
 
 SETTLE = 0.05
 """Seconds for which the cursor must rest: longer than between two keys of one that is held."""

@@ -23,7 +23,7 @@ from gpu_panel.common.rows import Line, Row, Rows, cells, fit
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource, Machine
 from gpu_panel.launch.device_table import short
-from gpu_panel.launch.run_line import RunLine
+from gpu_panel.launch.run_line import RunLine, ranks_by_pid
 
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
@@ -66,11 +66,6 @@ ORDERS: dict[str, Callable[[GpuProcess], tuple[float | str, ...]]] = {
     "age": lambda p: (p.process.started if p.process.started is not None else float("inf"),),
 }
 """How the table can be sorted: by the most, by name, or the oldest first."""
-
-
-def ranks_by_pid(runs: Iterable[RunLine]) -> dict[int, tuple[RunLine, int]]:
-    """The processes that are ranks of live runs: pid → run and rank."""
-    return {pid: (run, rank) for run in runs for pid, rank in run.pids}
 
 
 def named_ranks(runs: Iterable[RunLine]) -> dict[int, str]:

@@ -22,8 +22,7 @@ from gpu_engine.common.units import GIB
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.build import arguments
 from gpu_engine.queue import submit
-from gpu_engine.queue.submit import When
-from gpu_engine.queue.words import moment
+from gpu_engine.queue.submit import When, moment
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.waiting import Wants
 from gpu_engine.spec.schema import RunSpec

@@ -24,7 +24,7 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskLine, Confirm, ask_count, harmless
 from gpu_panel.common.submit import SubmitDialog
 from gpu_panel.launch.run_line import RunLine
-from gpu_panel.run.questions import ask_to_cancel, ask_to_leave
+from gpu_panel.run.sheets import ask_to_cancel, ask_to_leave
 
 T = TypeVar("T")
 _NAMED = 12

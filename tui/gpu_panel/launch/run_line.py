@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from gpu_engine.spec import modes
 from gpu_panel.charts.sparkline import sparkline
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit
-from gpu_panel.run.text.states import glyph, tone
+from gpu_panel.run.doing import glyph, tone
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -93,6 +93,11 @@ class RunLine:
         return Asked.of(id=self.id, name=self.name, preset=self.preset, task=self.task,
                         mode=self.mode, state=self.state, tags=self.tags, note=self.note,
                         settings=self.settings)
+
+
+def ranks_by_pid(runs: Iterable[RunLine]) -> dict[int, tuple[RunLine, int]]:
+    """The processes that are ranks of live runs: pid → run and rank."""
+    return {pid: (run, rank) for run in runs for pid, rank in run.pids}
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,9 @@ from gpu_panel.launch.run_line import (
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_panel.commands.own import Values
-    from gpu_panel.launch.preview import Stores
     from gpu_panel.launch.run_feed import RunsFeed
     from gpu_panel.launch.run_line import RunLine
+    from gpu_panel.launch.stores import Stores
 
 READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
@@ -651,8 +651,7 @@ compares them. Esc clears the marks, then the filter."""
 
     @guarded("run", exclusive=True)
     async def action_resume(self) -> None:
-        from gpu_panel.run.resume_dialog import ResumeDialog
-        from gpu_panel.run.resume_options import ResumeOptions
+        from gpu_panel.run.resume import ResumeDialog, ResumeOptions
 
         if (line := self.line_at_cursor) is None:
             return

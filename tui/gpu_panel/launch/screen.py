@@ -28,9 +28,10 @@ from gpu_panel.launch.devices import DevicesPane
 from gpu_panel.launch.form import FormPane
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.plan import PlanPane, as_before
-from gpu_panel.launch.preview import PreviewPane, Stores
+from gpu_panel.launch.preview import PreviewPane
 from gpu_panel.launch.row_keys import named_in
 from gpu_panel.launch.runs import RunsPane
+from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem, UserError
@@ -95,7 +96,8 @@ class LaunchScreen(PaneScreen):
         yield self.host
         with Horizontal(id="tabs"):
             yield self.bar
-        yield self.devices
+        with Container(id="top"):
+            yield self.devices
         yield self.form
         yield self.plan
         yield self.detail

@@ -1,4 +1,5 @@
-"""The banner of a run as a widget."""
+"""The banner of a run: what it waits for, why it fails or stands still, what it leaves, each with
+what to do. Everything from files goes through `clean`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,221 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import with_type
+from gpu_engine.events import notices
+from gpu_engine.events.rank_view import RankView
+from gpu_engine.plan.own_command import on_stop
+from gpu_engine.runs.state import Notice, State
+from gpu_engine.runs.waiting import Wants
+from gpu_panel.common import units
 from gpu_panel.common.painting import put
+from gpu_panel.run.doing import WARNING, glyph, missing, name_ranks, why_still
+from gpu_panel.run.headline import DOT
+from gpu_panel.run.snapshot import Turn
+from gpu_panel.run.store import RunStore
+
+SHOWN_FOR = 120.0
+"""Seconds after an attempt's start in which the banner shows the launch's warnings; later they are
+only in the sheet (i)."""
+
+
+def banner(store: RunStore, now: float) -> tuple[list[str], str]:
+    """Its lines, if any, and its tone: "error", "warning", "success" or "plain". `now`: Unix."""
+    state = store.state
+    if state is None or (not store.caught_up and store.read_share < 1.0 and store.ranks):
+        share = "" if state is None else f" {units.share(store.read_share)}"
+        return [f"reading events…{share}"], "plain"
+    mark = glyph(state.state)
+    if state.state == "failed":
+        return [*_failed(store, state), *_notices(store)], "error"
+    if state.state == "unreadable":
+        return [f"{mark} {clean(state.reason or 'state unknown', 200)}"], "warning"
+    if state.state == "lost":
+        return _lost(store, state, now), "error"
+    if state.state == "completed":
+        lines = _completed(store, state)
+        return lines, "warning" if len(lines) > 1 else "success"
+    if state.state == "stopped":
+        untrained = state.reason if store.view.progress().step is None else None
+        told = _notices(store)
+        return [f"{mark} stopped" + (f": {clean(untrained, 300)}" if untrained else
+                                     f" · {_last_known(store, now)}"), *told], \
+            "warning" if told else "plain"
+    if state.state == "stopping":
+        # There is a reason once stopping takes longer than run.grace.
+        why = clean(state.reason.partition(";")[0], 300) if state.reason \
+            else on_stop(store.plan and store.plan.spec)
+        return [f"{mark} stopping… {why}; s again ends the run now"], "warning"
+    if state.again is not None and state.attempts:
+        last = state.attempts[-1]
+        left = max(round(state.again - now), 0)
+        return [f"{glyph('failed')} attempt {last.number} failed: "
+                f"{clean(last.reason or 'for an unknown reason', 300)}",
+                f"  restarts in {left} s from the last checkpoint; s stops it"], "error"
+    if store.turn is not None:
+        return [f"{mark} {clean(state.reason or 'waits', 300)}", _in_line(store.turn, now),
+                _code(store.turn)], "plain"
+    if state.state in ("queued", "starting") and state.reason:
+        return [f"{mark} {clean(state.reason, 300)}"], "plain"
+    return _with_earlier_failure(store, state, *_of_live_run(store, state, now))
+
+
+def _in_line(turn: Turn, now: float) -> str:
+    """ "  place 2 of 5 in the queue · since 10:02, 12 min ago · priority 3"."""
+    entry = turn.entry
+    parts = [f"place {turn.place:,} of {turn.of:,} in the queue",
+             f"since {units.time_of_day(entry.submitted, now)}, {units.ago(now - entry.submitted)}"]
+    if entry.priority:
+        parts.append(f"priority {entry.priority}")
+    if not entry.ids:
+        parts.append(Wants(count=entry.count, free=entry.free, cpu=entry.cpu).text)
+    if entry.free_for:
+        parts.append(f"free for {entry.free_for:g} s")
+    if entry.begin is not None and entry.begin > now:
+        parts.append(f"not before {units.time_of_day(entry.begin, now)}")
+    if entry.after is not None:
+        parts.append(f"after run {clean(entry.after, 20)}")
+    return "  " + DOT.join(parts)
+
+
+def _code(turn: Turn) -> str:
+    commit = f"commit {clean(turn.commit)[:8]}" if turn.commit else ""
+    if turn.changed_files:
+        commit += f" with {turn.changed_files:,} changed file{'s' * (turn.changed_files > 1)}"
+    if turn.entry.code is not None and turn.entry.root is not None:
+        return f"  with the code of {clean(turn.entry.root, 100)} as it was then" \
+            + (f": {commit}" if commit else "")
+    return "  with the files as they are when it starts" + (f"; then {commit}" if commit else "")
+
+
+def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone: str,
+                          ) -> tuple[list[str], str]:
+    """`lines`, and why the last failed attempt failed, if one has."""
+    before = store.failed_before()
+    if not before:
+        return lines, tone
+    last = before[-1]
+    reason = clean((last.reason or "for an unknown reason").partition("; last ")[0], 120)
+    all_of_them = f" (i: all {len(state.attempts)})" if len(before) > 1 else ""
+    more = f"↻ attempt {state.attempt}; attempt {last.number} {last.outcome}: {reason}{all_of_them}"
+    return [*lines, more], tone if lines else "plain"
+
+
+def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], str]:
+    lines: list[str] = []
+    still = why_still(store, now)
+    failing = store.view.first_error()
+    if failing is not None:
+        lines.append(f"{glyph('failed')} {_failed_first(failing)}")
+    if lines:
+        return lines, "error"
+    lines = _notices(store)
+    if state.unheard:
+        lines.insert(0, f"{WARNING} {clean(state.reason or 'nothing is heard of its ranks', 300)}")
+    begun = state.attempts[-1].started if state.attempts else state.started
+    notes = [f"{WARNING} {clean(w, 300)}" for w in store.launch_warnings()] \
+        if begun is None or now - begun < SHOWN_FOR else []
+    waited_for = missing(store.ranks)
+    if waited_for or not store.ranks:
+        whom = name_ranks(waited_for) if waited_for else "the ranks"
+        since = units.clock(now - (begun or state.created))
+        return [f"waiting for {whom} · {since} since "
+                + ("it started" if begun else "the launch"), *lines, *notes], \
+            "warning" if lines or notes else "plain"
+    if still is not None:
+        stopped = next(iter(store.suspended.items()), None)
+        if stopped is None and store.unheard and still.silent:
+            return [f"{WARNING} {clean(store.unheard, 300)}", *lines, *notes], "warning"
+        notes.insert(0, "  d shows where" if stopped is None else
+                     f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} "
+                     "continues it")
+        mark = "" if still.works else f"{WARNING} "
+        return [f"{mark}{clean(still.text, 500)}", *notes, *lines], \
+            "plain" if still.works and not lines else "warning"
+    notes = [*lines, *notes, *_slow(store, now)]
+    notes += [f"{WARNING} {clean(w, 300)}" for w in store.view.warnings()[-1:]]
+    return notes, "warning" if notes else "plain"
+
+
+def _slow(store: RunStore, now: float) -> list[str]:
+    return [f"{WARNING} {v.code}: {v.text}" for v in store.verdicts(now)[:1]]
+
+
+def _failed(store: RunStore, state: State) -> list[str]:
+    cause, first, mark = state.cause, store.view.first_error(), glyph("failed")
+    if cause is not None and cause.who is not None:
+        what = with_type(cause.type and clean(cause.type, 60), clean(cause.message, 300))
+        lead = f"{mark} {clean(cause.who, 80)} failed first: {what}"
+    elif first is not None:
+        lead = f"{mark} {_failed_first(first)}"
+    else:
+        reason = (cause and cause.message) or state.reason or "for an unknown reason"
+        lead = f"{mark} failed: {clean(reason, 300)}"
+    lines = [lead]
+    # If a rank failed, the run's reason repeats its cause.
+    if state.reason and (cause is None or cause.line != state.reason) \
+            and clean(state.reason, 300) not in lead:
+        lines.append(f"  {clean(state.reason, 300)}")
+    return lines
+
+
+def _failed_first(view: RankView) -> str:
+    error = view.error
+    at = "" if view.step is None else f" at step {view.step:,}"
+    kind = clean((error and error.type) or "error", 60)
+    message = clean(error.message if error is not None else "", 300)
+    return f"rank {view.rank} failed first{at}: {with_type(kind, message)}"
+
+
+def _lost(store: RunStore, state: State, now: float) -> list[str]:
+    # The reason also names the last step, which the next line shows.
+    why = (state.reason or "its supervisor is gone").partition("; last ")[0]
+    lines = [f"{glyph('lost')} lost: {clean(why, 200)}",
+             f"{_last_known(store, now)} · u resumes it"]
+    if store.left:
+        pids = ", ".join(map(str, store.left[:8])) + (", …" if len(store.left) > 8 else "")
+        lines.append(f"still running: pid {pids}; s ends {_them(store.left)}")
+    return lines
+
+
+def _them(pids: list[int]) -> str:
+    return "it" if len(pids) == 1 else "them"
+
+
+def _completed(store: RunStore, state: State) -> list[str]:
+    done = store.view.progress()
+    parts = [f"{glyph('completed')} completed"]
+    if done.step is not None:
+        parts.append(f"{done.step:,} steps")
+    if (took := state.took(state.ended or 0.0)) is not None:
+        parts.append(f"in {units.clock(took)}")
+    line = " ".join(parts)
+    if done.loss is not None:
+        line += f"{DOT}loss {units.loss(done.loss)}"
+    if store.view.saved is not None and store.view.saved.path:
+        line += f"{DOT}{clean(store.view.saved.path, 80)}"
+    return [line, *_notices(store)]
+
+
+def _notices(store: RunStore) -> list[str]:
+    """What is told of a run though it goes on or completes, each with the lines that mend it."""
+    told = list(store.state.warnings) if store.state is not None else []
+    if store.view.bad_step is not None and all(one.code != notices.NONFINITE for one in told):
+        told.insert(0, Notice(notices.NONFINITE, notices.nonfinite(*store.view.bad_step)))
+    return [text for one in told for text in
+            (f"{WARNING} {clean(one.message, 300)}", *(f"  {clean(c, 200)}" for c in one.cure))]
+
+
+def _last_known(store: RunStore, now: float) -> str:
+    step = store.view.progress().step
+    parts = [f"last step {step:,}" if step is not None else "no step was finished"]
+    if store.view.saved is not None:
+        at = f"step {store.view.saved.step:,}, " if store.view.saved.step is not None else ""
+        parts.append(f"last checkpoint {at}{units.ago(max(now - store.view.saved.at, 0))}")
+    else:
+        parts.append("no checkpoint")
+    return DOT.join(parts)
 
 
 class Banner(Static):

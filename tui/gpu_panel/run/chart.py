@@ -17,7 +17,7 @@ from gpu_panel.charts.drawing import ZoomSeries
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.textual_private import entitle
 from gpu_panel.run import subjects
-from gpu_panel.run.marks import marks
+from gpu_panel.run.moments import marks
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.subjects import Subject

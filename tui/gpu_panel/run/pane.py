@@ -44,7 +44,7 @@ class RunPane(Pane):
             return self.rank
 
     def paint(self, store: RunStore, moment: Moment) -> None:
-        """Show what is known now. It is called twice a second, even while the pane is hidden, so
+        """Show what is known now. It is called once a second, even while the pane is hidden, so
         it should draw only what has changed."""
         raise NotImplementedError
 

@@ -10,39 +10,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
 
-from gpu_panel.common.rows import Line, Part, Row, Rows, cells, fit
+from gpu_panel.common.rows import cells, fit
 
 Entry = tuple[str, str, str, str]
 """(key, name, group, title): a kind of curves; the title says its latest value."""
-
-
-class PickerList(Rows):
-    DEFAULT_CSS = "PickerList { height: 1fr; background: $surface; }"
-
-    def __init__(self) -> None:
-        super().__init__(id="picker-list")
-        self.entries: Sequence[Entry] = ()
-        self.wanted = ""
-        """What was typed, for the message that nothing matches."""
-        self.shown_now = ""
-        """The key of what the chart shows now."""
-
-    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        if not self.entries:
-            said = f"nothing recorded so far has “{self.wanted}” in its name"
-            return None, (Row("", (((said, "dim"),),)),)
-        wide = min(max(cells(name) for _, name, _, _ in self.entries), max(width // 2, 12))
-        return None, [Row(key, (self._line(key, name, group, title, wide, width),))
-                      for key, name, group, title in self.entries]
-
-    def _line(self, key: str, name: str, group: str, title: str, wide: int, width: int) -> Line:
-        mark: Part = ("● " if key == self.shown_now else "  ", "accent")
-        latest = title.partition(" ─ ")[2]
-        room = max(width - wide - 2 - 2 - 12, 0)
-        return mark, (fit(name, wide) + "  ", "strong"), (fit(group, 12), "dim"), \
-            (fit(latest, room) if room > 6 else "", "")
+_WIDEST = 40
 
 
 class CurvePicker(ModalScreen[str | None]):
@@ -52,11 +27,15 @@ class CurvePicker(ModalScreen[str | None]):
         Binding("escape", "dismiss", "cancel"),
         Binding("up", "move(-1)", "up", priority=True),
         Binding("down", "move(1)", "down", priority=True),
-        Binding("pageup", "page(-1)", "page up", priority=True),
-        Binding("pagedown", "page(1)", "page down", priority=True),
+        Binding("pageup", "move(-10)", "page up", priority=True),
+        Binding("pagedown", "move(10)", "page down", priority=True),
     ]
     DEFAULT_CSS = """
-    CurvePicker Input { border: none; height: 1; margin-bottom: 1; }
+    CurvePicker {
+        Input { border: none; height: 1; margin-bottom: 1; }
+        OptionList { border: none; padding: 0; height: 1fr; background: $surface;
+                     text-wrap: nowrap; text-overflow: ellipsis; scrollbar-size-vertical: 1; }
+    }
     """
 
     def __init__(self, entries: Callable[[], Sequence[Entry]], now: str, chart: str,
@@ -66,54 +45,54 @@ class CurvePicker(ModalScreen[str | None]):
         super().__init__()
         self._entries, self._now, self._chart = entries, now, chart
         self._more = f" · {left_out:,} more are left out" if left_out else ""
+        self._keys: list[str] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet") as box:
             box.border_title = Content(f"What the {self._chart} chart shows{self._more}")
             box.border_subtitle = "type a part of the name · enter show · esc cancel"
-            yield Input(placeholder="name", compact=True, id="picker-name")
-            yield PickerList()
+            yield Input(placeholder="name", compact=True)
+            yield OptionList(markup=False)
 
     def on_mount(self) -> None:
-        self._list.shown_now = self._now
         self.query_one(Input).focus()
-        self.call_after_refresh(self._begin)
-        self.set_interval(1.0, self._fill)
-
-    def _begin(self) -> None:
-        self._fill()
-        if self._now in self._list.keys:
-            self._list.cursor = self._list.keys.index(self._now)
+        self._fill(self._now)
+        self.set_interval(1.0, lambda: self._fill(self._chosen))
 
     @property
-    def _list(self) -> PickerList:
-        return self.query_one(PickerList)
+    def _chosen(self) -> str | None:
+        at = self.query_one(OptionList).highlighted
+        return self._keys[at] if at is not None and self._keys else None
 
-    def _fill(self) -> None:
-        typed = self.query_one(Input).value
+    def _fill(self, chosen: str | None) -> None:
+        """List what matches, with the cursor on `chosen` or else on the first one."""
+        box, typed = self.query_one(OptionList), self.query_one(Input).value
         words = typed.lower().split()
-        self._list.wanted = typed
-        self._list.entries = [e for e in self._entries()
-                              if all(word in f"{e[1]} {e[2]}".lower() for word in words)]
-        self._list.repaint()
+        found = [e for e in self._entries()
+                 if all(word in f"{e[1]} {e[2]}".lower() for word in words)]
+        self._keys = [key for key, *_ in found]
+        wide = min(max((cells(name) for _, name, *_ in found), default=0), _WIDEST)
+        box.set_options([Option(Content.assemble(
+            ("● " if key == self._now else "  ", "$text-primary"), (fit(name, wide), "bold"),
+            (f"  {fit(group, 12)}", "$text-muted"), title.partition(" ─ ")[2]))
+            for key, name, group, title in found] or [Option(Content.styled(
+                f"nothing recorded so far has “{typed}” in its name", "$text-muted"),
+                disabled=True)])
+        box.highlighted = self._keys.index(chosen) if chosen in self._keys else 0
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._fill()
-        if event.value:
-            self._list.cursor = 0  # the first that matches
+        self._fill(None if event.value else self._chosen)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        if self._list.key_at_cursor is not None:
-            self.dismiss(self._list.key_at_cursor)
+        if self._chosen is not None:
+            self.dismiss(self._chosen)
 
-    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.dismiss(event.key)
+        self.dismiss(self._keys[event.option_index])
 
     def action_move(self, by: int) -> None:
-        self._list.cursor += by
-
-    def action_page(self, by: int) -> None:
-        self._list.cursor += by * max(self._list.size.height - 1, 1)
+        box = self.query_one(OptionList)
+        box.highlighted = min(max((box.highlighted or 0) + by, 0), box.option_count - 1)

@@ -18,9 +18,7 @@ from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
 from gpu_panel.run import devices
 from gpu_panel.run.devices import DeviceFigures, DeviceKey
-from gpu_panel.run.pane import Moment, RunPane
-from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.ranks import (
+from gpu_panel.run.doing import (
     Peers,
     doing,
     is_silent,
@@ -28,11 +26,13 @@ from gpu_panel.run.text.ranks import (
     since_heard,
     stalled,
 )
+from gpu_panel.run.pane import Moment, RunPane
+from gpu_panel.run.store import RunStore
 
 BY_RANK, SLOWEST, LOSS, MEMORY = "rank", "slowest", "highest loss", "most memory"
 ORDERS = (BY_RANK, SLOWEST, LOSS, MEMORY)
 HOLDS = 3.0
-"""Seconds for which an order holds, as rows that change places twice a second can't be read."""
+"""Seconds for which an order holds, as rows that change places each second can't be read."""
 
 
 def _slowness(view: RankView) -> tuple[float, float]:

@@ -16,7 +16,6 @@ from textual.widgets import Static
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching.lookup import stop as stop_run
-from gpu_engine.runs import job
 from gpu_engine.runs.folder import Run
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
@@ -27,15 +26,14 @@ from gpu_panel.common.painting import put
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import Pane, StoreScreen
 from gpu_panel.common.rows import fit
-from gpu_panel.run import questions, subjects
-from gpu_panel.run.banner import Banner
+from gpu_panel.run import subjects
+from gpu_panel.run.banner import Banner, banner
 from gpu_panel.run.chart import ChartPane, LossPane, MemoryPane, keep_choice, kept_choices
+from gpu_panel.run.headline import figures, headline
 from gpu_panel.run.log.pane import LogPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.banner import banner
-from gpu_panel.run.text.headline import figures, headline
 
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
@@ -309,18 +307,14 @@ class RunScreen(StoreScreen):
 
     @work(group="stop", exclusive=True, exit_on_error=False)
     async def action_stop(self) -> None:
+        from gpu_panel.run.sheets import question
+
         state, left, run = self.store.state, self.store.left, self.run_folder
         if state is None or not (state.live or left):
             return
         now = self._asked_to_stop or state.state == "stopping"
         queued = self.store.turn is not None
-        waits = state.state == "queued" and job.read(run.path) is not None
-        question = questions.end_left(run.id, left) if left \
-            else questions.ask_to_leave(run.id) if queued \
-            else questions.ask_to_cancel(run.id) if waits \
-            else questions.end_now(run.id) if now \
-            else questions.ask_to_stop(run.id, self.store.plan)
-        if not await self.app.push_screen_wait(question):
+        if not await self.app.push_screen_wait(question(self.store, now=now)):
             return
         try:
             await asyncio.to_thread(stop_run, run, now=now)
@@ -341,8 +335,7 @@ class RunScreen(StoreScreen):
 
     @work(group="resume", exclusive=True, exit_on_error=False)
     async def action_resume(self) -> None:
-        from gpu_panel.run.resume_dialog import ResumeDialog
-        from gpu_panel.run.resume_options import ResumeOptions
+        from gpu_panel.run.resume import ResumeDialog, ResumeOptions
 
         with guard(self.app):
             options = await in_thread(lambda: ResumeOptions.read(self.run_folder))

@@ -1,8 +1,11 @@
-"""Sheets over the run screen: everything about the run, and what its traces say."""
+"""Sheets over the run screen, everything about the run and what its traces say, and the questions
+before it is stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from textual import work
@@ -10,15 +13,87 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.procs import describe_exit
 from gpu_engine.diagnose import traces
-from gpu_engine.diagnose.traces import trace
-from gpu_engine.runs import notes
+from gpu_engine.plan.own_command import on_stop
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import job, notes
 from gpu_engine.runs.folder import Run
+from gpu_engine.runs.state import AttemptRecord, State
+from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import Sheet
+from gpu_panel.common.dialogs import Confirm, Sheet
 from gpu_panel.common.painting import put
+from gpu_panel.run.doing import WARNING, colour
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.about import about
+
+
+def about(store: RunStore, now: float, size: int | None = None,
+          written: Sequence[str] = ()) -> list[Content]:
+    """The whole sheet. `now`: Unix seconds; `size`: of the folder, bytes; `written`: notes."""
+    state = store.state
+    out: list[Content] = []
+    if state is not None:
+        out += _part("Attempts", attempts(store, state, now))
+    out += _part("Warnings", [*_notices(store), *(
+        Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
+        for w in (*store.launch_warnings(), *store.view.warnings()))])
+    if state is not None:
+        out += _part("Processes", [Content(line) for line in processes(state)])
+    plan = store.plan
+    out += _part("What runs", [Content(clean(line, 4000))
+                               for line in (plan.lines if plan is not None else ())])
+    where = [f"folder      {clean(str(store.run.path), 1000)}"
+             + ("" if size is None else f", {units.size(size)}")]
+    if plan is not None and plan.cwd:
+        where.append(f"runs in     {clean(plan.cwd, 1000)}")
+    if store.view.saved is not None and store.view.saved.path:
+        held = "" if store.view.saved.size is None else f", {units.size(store.view.saved.size)}"
+        where.append(f"checkpoint  {clean(store.view.saved.path, 1000)}{held}")
+    out += _part("Where", [Content(line) for line in where])
+    return out + _part("What you wrote", [Content(clean(line)) for line in written])
+
+
+def _notices(store: RunStore) -> list[Content]:
+    """What is told of the run, with the lines that mend it."""
+    return [Content.styled(text, "$text-warning") if first else Content(text)
+            for one in (store.state.warnings if store.state is not None else ())
+            for first, text in ((True, f"{WARNING} {clean(one.message, 1000)}"),
+                                *((False, f"    {clean(c, 1000)}") for c in one.cure))]
+
+
+def attempts(store: RunStore, state: State, now: float) -> list[Content]:
+    known = state.attempts or (AttemptRecord(state.attempt, state.started or state.created),)
+    return [_attempt(a, state, store.view.begins.get(a.number), now) for a in known]
+
+
+def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Content:
+    ended, outcome, reason = a.ended, a.outcome, a.reason
+    if a.number == state.attempt and outcome is None:
+        ended, outcome = state.ended, state.state
+        reason = state.reason
+    begun = time.strftime("%H:%M:%S", time.localtime(a.started))
+    took = units.clock((ended or now) - a.started) if ended or outcome not in ("lost", None) \
+        else units.UNKNOWN
+    first = f"from step {step:,}  " if step is not None else ""
+    return Content.assemble(
+        (f"{a.number}  ", "bold"), f"{begun}  {took}  {first}",
+        (outcome or "?", colour(outcome) if outcome else ""),
+        f"  with {clean(' '.join(map(shlex.quote, a.changed)), 1000)}" if a.changed else "",
+        f"  {clean(reason, 1000)}" if reason and outcome != "completed" else "")
+
+
+def processes(state: State) -> list[str]:
+    if all(not p.exit for p in state.processes):
+        return []
+    return [f"rank {p.rank}  pid {p.pid}  "
+            f"{'end not recorded' if p.exit is None else describe_exit(p.exit)}"
+            for p in state.processes]
+
+
+def _part(title: str, lines: Iterable[Content]) -> list[Content]:
+    lines = list(lines)
+    return [Content.styled(title, "bold $text-primary"), *lines, Content("")] if lines else []
 
 
 class AboutRun(Sheet):
@@ -55,9 +130,45 @@ class TraceSheet(Sheet):
 
 def ask_for_traces(run: Run) -> TraceSheet:
     """Have each rank trace its next steps, and read the traces. Raises UserError and OSError."""
+
     lines: list[str] = []
-    for rank, answer in trace(run).items():
+    for rank, answer in traces.trace(run).items():
         path, _, text = traces.describe(run, answer)
         lines += [f"rank {rank}" + ("" if path is None else f": {path}"), *text, ""]
     lines.append("https://ui.perfetto.dev opens the files")
     return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))
+
+
+def ask_to_stop(run_id: str, plan: LaunchPlan | None) -> Confirm:
+    words = on_stop(plan and plan.spec)
+    return Confirm(f"Stop run {run_id}?", f"{words[0].upper()}{words[1:]}.",
+                   yes="Stop", no="Keep running")
+
+
+def ask_to_cancel(run_id: str) -> Confirm:
+    return Confirm(f"Cancel run {run_id}?", "It waits in Slurm's queue. Its job is cancelled.",
+                   yes="Cancel it", no="Keep waiting")
+
+
+def ask_to_leave(run_id: str) -> Confirm:
+    return Confirm(f"Remove run {run_id} from the queue?",
+                   "It has not started. It ends as stopped; e loads its settings into the form.",
+                   yes="Remove it", no="Keep waiting")
+
+
+def question(store: RunStore, *, now: bool) -> Confirm:
+    """What is asked before a run is stopped. `now`: it has been asked to end before. Blocks."""
+    ident, left = store.run.id, store.left
+    if left:
+        return Confirm(f"End the remaining processes of run {ident}?",
+                       f"Its supervisor is gone; pid {', '.join(map(str, left[:8]))} still run"
+                       f"{'s' * (len(left) == 1)}.", yes="End it", no="Leave it")
+    if store.turn is not None:
+        return ask_to_leave(ident)
+    if store.state is not None and store.state.state == "queued" and job.read(store.run.path):
+        return ask_to_cancel(ident)
+    if now:
+        return Confirm(f"End run {ident} now?", "It has been asked to stop. If you end it now, it "
+                       "can save nothing more: everything after the last checkpoint is lost.",
+                       yes="End now", no="Keep waiting")
+    return ask_to_stop(ident, store.plan)

@@ -29,9 +29,8 @@ from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import Followed
 from gpu_panel.run import losses, recorded
-from gpu_panel.run.clock import RunClock
 from gpu_panel.run.devices import DeviceFigures
-from gpu_panel.run.marks import Moments
+from gpu_panel.run.moments import Moments, RunClock
 from gpu_panel.run.recorded import Recorded
 from gpu_panel.run.snapshot import Look, Turn, look
 

@@ -15,7 +15,7 @@ from gpu_engine.spec.schema import RunSpec, known_keys
 from gpu_engine.spec.write import to_dict
 from gpu_panel.common.choice import Choice
 from gpu_panel.launch.fields import OWN_COMMAND
-from gpu_panel.run.text.headline import what_is_trained
+from gpu_panel.run.headline import what_is_trained
 
 from ....conftest import gpus, slots
 from ...panel_kit import panel, screen_text, settled, type_into

@@ -57,7 +57,7 @@ async def test_all_are_listed_with_what_they_say_and_another_is_loaded():
 def form(screen):
     """What the person sees of the form."""
     return ({w.id: w.value for w in screen.form.query(".field") if w.id},
-            screen.devices.ticked, screen.form.border_title, screen.draft.copy())
+            screen.devices.ticked, screen.form.border_title, screen.draft.data)
 
 
 async def test_loading_another_asks_once_where_changes_would_be_lost():

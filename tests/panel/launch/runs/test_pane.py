@@ -17,7 +17,7 @@ from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch import run_feed as runs_feed
 from gpu_panel.launch.run_feed import RunLine
 from gpu_panel.launch.runs import RunsPane
-from gpu_panel.run.resume_dialog import ResumeDialog
+from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots

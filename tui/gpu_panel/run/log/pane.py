@@ -22,11 +22,11 @@ from gpu_panel import keys
 from gpu_panel.commands import same
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
+from gpu_panel.run.doing import name_ranks, standing_still
 from gpu_panel.run.log.lines import LogSources
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.ranks import name_ranks, standing_still
 
 STEP = 6
 

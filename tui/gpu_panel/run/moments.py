@@ -1,7 +1,6 @@
-"""The moments of a run that its charts mark: attempts, trainings, evaluations, checkpoints.
-
-Bounded: of too many, every other one is forgotten.
-"""
+"""The time of a run, from which the pauses between its attempts are left out, and the moments that
+its charts mark: attempts, trainings, evaluations, checkpoints. Pure, and bounded: of too many,
+every other one is forgotten."""
 
 from __future__ import annotations
 
@@ -12,9 +11,48 @@ from rich.cells import cell_len
 
 from gpu_engine.common.clean import clean
 from gpu_engine.events import schema
+from gpu_engine.runs.state import AttemptRecord, State
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, Mark
 from gpu_panel.common import units
-from gpu_panel.run.clock import RunClock
+
+
+class RunClock:
+    """Turns moments into seconds of the run. Each attempt begins with a second of its own, and what
+    was once said of one stays, so that curves don't shift."""
+
+    def __init__(self) -> None:
+        self._began: dict[int, tuple[float, float]] = {}
+        """Attempt → (when it began, when it would have begun without the pauses), Unix seconds."""
+        self._last = 0.0
+
+    def learn(self, state: State) -> None:
+        passed = 0
+        for one in state.attempts or (AttemptRecord(1, state.started or state.created),):
+            self._began.setdefault(one.number, (one.started, one.started - passed))
+            passed += int((one.ended or one.started) - one.started) + 1
+
+    def begun(self, attempt: int, at: float) -> None:
+        """Take in that a rank has begun an attempt, of which the state may not say so yet."""
+        if self._began:
+            self._began.setdefault(attempt, (at, at - int(self._last) - 1))
+
+    def seconds(self, at: float) -> float | None:
+        """The time of the run at this Unix second; None if nothing is known of the run."""
+        found = None
+        for began, origin in self._began.values():
+            if found is None or at >= began:
+                found = max(at - origin, 0.0)
+        self._last = max(self._last, found or 0.0)
+        return found
+
+    def moment(self, seconds: float) -> float:
+        """When this time of the run was, Unix seconds."""
+        found = 0.0
+        for began, origin in self._began.values():
+            if not found or origin + seconds >= began:
+                found = origin + seconds
+        return found
+
 
 MOST = 500
 """Marks of a kind that are kept: more than a chart has columns."""

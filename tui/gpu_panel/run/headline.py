@@ -1,8 +1,7 @@
 """The two lines at the top of the run screen: what the run is and how far it has got, then its
 figures.
 
-Pure: made from a store and the time. Everything from files goes through `clean`.
-"""
+Pure: made from a store and the time. Everything from files goes through `clean`."""
 
 from __future__ import annotations
 
@@ -13,9 +12,8 @@ from gpu_engine.plan.own_command import is_told
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import modes
 from gpu_panel.common import units
+from gpu_panel.run.doing import WARNING, colour, glyph, standing_still
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.ranks import standing_still
-from gpu_panel.run.text.states import WARNING, colour, glyph
 
 DOT = " · "
 

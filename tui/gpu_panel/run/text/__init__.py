@@ -1,1 +1,0 @@
-"""Texts about a run: its state, headline, figures, banner and details. Pure."""
