@@ -42,7 +42,7 @@ SHOWS = """
     HelpScreen: close
     InterpreterLine: open
     InterpretersScreen: select
-    LaunchScreen: details gpu_processes jump leave other_device pane
+    LaunchScreen: details gpu_processes jump leave other_device
     LaunchTaken: wait
     LogPane: copy filter find find_next next_rank source wrap
     LogView: aside first follow last move page wrap

@@ -15,10 +15,11 @@ from .schema import Warning  # relative: see `writer`
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
 SAME_ORDER, SAME_FILE = "set-epoch", "same-file"
 NONFINITE, DIVERGED = "nonfinite", "diverged"
+CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
 RANK_LOST, NO_BATCH = "rank-lost", "no-batch"
 ORDER = (RANK_LOST, NO_BATCH, NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
-         UNDIVIDED, SAME_ORDER, SAME_FILE)
+         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER, SAME_FILE)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -107,6 +108,22 @@ def same_part(world: int, rank: int, replicas: int) -> Warning:
         f"more than one of {world} ranks loads the same part of the examples: DistributedSampler "
         f"has rank={rank} and num_replicas={replicas} on each of them", UNDIVIDED,
         (_SAMPLER + ", rank= or num_replicas=",))
+
+
+def clipped_scaled(most: float, scale: float) -> Warning:
+    """Gradients are clipped to `most` while they are multiplied by a GradScaler's `scale`."""
+    return Warning(
+        f"gradients are clipped to {most:g} while the GradScaler scales them by {scale:g}: at "
+        f"most {most / scale:.2g} is left of their norm or value", CLIPPED_SCALED,
+        ("scaler.unscale_(optimizer)  # before the gradients are clipped",))
+
+
+def rest_dropped(rest: int, calls: int) -> Warning:
+    """The last calls of backward() in each epoch, too few for a step of `calls`, are lost."""
+    return Warning(
+        f"gradients of the last batches of an epoch are lost: a step accumulates {calls} calls of "
+        f"backward(), and {rest} that were left were cleared when the next epoch began, twice",
+        REST_DROPPED, ("if (i + 1) % accumulate == 0 or i + 1 == len(loader): optimizer.step()",))
 
 
 def same_order(epochs: int, examples: int) -> Warning:

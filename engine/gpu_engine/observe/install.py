@@ -99,7 +99,8 @@ def _wrap_scaler(undo: _Undo) -> list[Any]:
     def wrap(cls: Any) -> None:
         """Wrap the methods that `cls` itself defines; a subclass, such as FSDP's, may have its
         own."""
-        for name, around in (("scale", _around_scale), ("step", _around_step)):
+        for name, around in (("scale", _around_scale), ("step", _around_step),
+                             ("unscale_", _around_unscale)):
             own = vars(cls).get(name)
             if own is not None and own not in ours:
                 observed = around(own)
@@ -156,6 +157,50 @@ def _around_step(step: Any) -> Any:
         return result
 
     return observed_step
+
+
+def _around_unscale(unscale: Any) -> Any:
+    @frames.unseen
+    @functools.wraps(unscale)
+    def observed_unscale(self: Any, optimizer: Any) -> Any:
+        if observer.clips.clipped:
+            _quietly(observer.unscaled, self, optimizer)
+        try:
+            return unscale(self, optimizer)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
+
+    return observed_unscale
+
+
+def _wrap_clips(undo: _Undo) -> list[Any]:
+    ours = []
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        ours.append(_around_clip(getattr(torch.nn.utils, name)))
+        undo.set(torch.nn.utils, name, ours[-1])
+    return ours
+
+
+def _around_clip(clip: Any) -> Any:
+    @frames.unseen
+    @functools.wraps(clip)
+    def observed_clip(*args: Any, **kwargs: Any) -> Any:
+        looks = not (_compiling() or observer.off or observer.losses.unscaled
+                     or observer.clips.over)
+        if looks:
+            _quietly(observer.clips.begins, observer.stepped)
+        try:
+            result = clip(*args, **kwargs)
+        except BaseException as err:
+            frames.leave_out_ours(err)
+            raise
+        if looks:
+            most = args[1] if len(args) > 1 else kwargs.get("max_norm", kwargs.get("clip_value"))
+            _quietly(observer.clips.ended, most)
+        return result
+
+    return observed_clip
 
 
 _MISSING = object()
@@ -378,7 +423,7 @@ def _into_torch(undo: _Undo) -> None:
     before, after = (optim.register_optimizer_step_pre_hook,
                      optim.register_optimizer_step_post_hook)
     scaled = _wrap_scaler(undo)
-    through = [_wrap_backward(undo), *scaled]
+    through = [_wrap_backward(undo), *scaled, *_wrap_clips(undo)]
     undo.hooks.append(before(_before_step))
     undo.hooks.append(after(_after_step))
     with contextlib.suppress(Exception):

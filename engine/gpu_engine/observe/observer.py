@@ -26,7 +26,7 @@ from . import frames, identity, parts, torch_private
 from .findings import Findings
 from .identity import Identity
 from .loss import Losses, PendingLoss
-from .optimizers import ByHand, Cleared, Optimizers
+from .optimizers import ByHand, Cleared, Clips, Optimizers
 from .recorder import ScriptRecorder
 from .steps import Step
 
@@ -69,6 +69,7 @@ class Observer:
         self.here = _ThreadState()
         self.optimizers = Optimizers()
         self.cleared = Cleared(self.optimizers)
+        self.clips = Clips(self.optimizers)
         self._by_hand = ByHand()
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
@@ -84,6 +85,11 @@ class Observer:
         self.names: set[str] = set()
         """The names of values that the script has passed to a logger and that are recorded."""
         self.names_left_out = False
+        self._calls = 0
+        """Calls of backward() in the last step."""
+        self._iterated = (0, 0)
+        """Steps so far, and losses since the last, when a DataLoader's iteration last began."""
+        self._rest, self._rest_told = 0, False
 
     # --- becoming a rank -----------------------------------------------------------------------
 
@@ -168,6 +174,8 @@ class Observer:
             elif self.losses.parts:
                 self.cleared.look(len(self.losses))
             self.losses.add(tensors, gradients)
+            if self.clips.clipped:
+                self.clips.clipped.clear()
         except Exception as err:  # noqa: BLE001 - never the script's problem
             self.fault(err)
         return self.rec
@@ -203,11 +211,15 @@ class Observer:
             self.stepped += 1
             here.closed = False
             rec.phase = RUNNING
+            calls = len(self.losses)
             if self.cleared.count and (count := self.cleared.take(optimizer)):
+                calls -= count
+                self._left_out(rec, count, calls)
                 left_out, loss = self.losses.take_each([0, count])
                 rec.drop(left_out)
             else:
                 loss = self.losses.take()
+            self._calls = calls
             if not self.losses.unscaled and _found_inf(optimizer):
                 rec.skipped += 1
                 rec.drop(loss)
@@ -231,6 +243,7 @@ class Observer:
     def iterated(self, loader: Any) -> None:
         """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
         batch at all, as the script would end well without a step."""
+        self._iterated = (self.stepped, len(self.losses))
         if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
             return
         examples, batch = len(loader.sampler), loader.batch_size
@@ -240,6 +253,15 @@ class Observer:
                 self.become()
             if self.rec is not None:
                 self.rec.write(notices.no_batch(examples, batch or 0))
+
+    def _left_out(self, rec: ScriptRecorder, count: int, calls: int) -> None:
+        """Tell if in two epochs the last `count` calls of backward() were in no step, since steps
+        have `calls` of them and gradients are cleared when an epoch begins."""
+        if count < calls == self._calls and self._iterated == (self.stepped - 1, count):
+            if count == self._rest and not self._rest_told:
+                self._rest_told = True
+                rec.write(notices.rest_dropped(count, calls))
+            self._rest = count
 
     def evaluated(self, before: int, result: Any) -> None:
         """Called when the first evaluation of a step's closure has returned `result`. There were
@@ -266,6 +288,12 @@ class Observer:
             self.rec.skipped += 1
             self.cleared.take()
             self.rec.drop(self.losses.take())
+
+    def unscaled(self, scaler: Any, optimizer: Any) -> None:
+        """Called before a GradScaler divides gradients that were clipped by its scale."""
+        told = self.clips.unscaled(scaler, optimizer)
+        if told is not None and self.rec is not None:
+            self.rec.write(told)
 
     def _without_steps(self, rec: ScriptRecorder, tensors: Any) -> None:
         """Handle a call of backward() while no optimizer has ever stepped."""
@@ -355,6 +383,7 @@ class Observer:
         self.losses = Losses()
         self.optimizers = Optimizers()
         self.cleared = Cleared(self.optimizers)
+        self.clips = Clips(self.optimizers)
         self._by_hand = ByHand()
         self.stepped = 0
         self.here = _ThreadState()
