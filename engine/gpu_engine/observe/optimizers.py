@@ -322,16 +322,17 @@ class Clips:
 
     def begins(self, steps: int) -> None:
         """Called before gradients are clipped, after so many steps."""
+        # A tensor's version counts changes in place: nothing public says whether one was clipped.
         self.over = self.over or steps > _CLIP_STEPS
         self._before = [] if self.over else [
-            (one, torch_private.changes_of(grad)) for one in self._optimizers.alive()
+            (one, getattr(grad, "_version", 0)) for one in self._optimizers.alive()
             if (grad := one.gradient()) is not None]
 
     def ended(self, most: Any) -> None:
         """Called after gradients were clipped to the norm or value `most`."""
         for one, version in self._before:
             grad = one.gradient()
-            if grad is not None and torch_private.changes_of(grad) != version \
+            if grad is not None and getattr(grad, "_version", 0) != version \
                     and isinstance(most, (int, float)):
                 self.clipped[one.number] = most
 
