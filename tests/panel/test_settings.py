@@ -227,9 +227,9 @@ def test_every_rank_has_its_own_dashes_where_colours_are_not_to_be_relied_on():
 @pytest.mark.parametrize(("text", "said"), [
     ('[panel]\ntheme = "nrod"', 'panel.theme = "nrod": no such theme; did you mean nord?'),
     ('[keys]\nquit = "s"', "s is the key of run.stop (stop) too"),
-    ('[keys]\nquit = "s"', "settings.toml, line 2: keys.quit"),
-    ('[keys]\n[commands.a]\nrun = "ls"\nkey = "x"', 'settings.toml, line 4: commands.a.key = "x"'),
-    ("[panel]\nmouse = 1", "line 2: panel.mouse = 1: expected true or false")])
+    ('[keys]\nquit = "s"', "settings.toml: keys.quit"),
+    ('[keys]\n[commands.a]\nrun = "ls"\nkey = "x"', 'settings.toml: commands.a.key = "x"'),
+    ("[panel]\nmouse = 1", "panel.mouse = 1: expected true or false")])
 def test_a_wrong_file_keeps_the_panel_from_opening_and_says_why(
         home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         text: str, said: str):

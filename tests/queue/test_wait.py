@@ -84,7 +84,7 @@ def test_a_run_after_another_and_one_at_a_time(line):
     assert reason(after_bad) == f"run {bad.id}, which it was to follow, failed"
     assert state(after_bad) == "stopped"
     assert reason(behind).endswith("was stopped")
-    assert reason(late).startswith("waits until ")
+    wait_for(lambda: reason(late).startswith("waits until "))
     with pytest.raises(UserError, match=f"--after {bad.id}: run {bad.id}, .* failed"):
         queue(when=When(after=bad.id))
     assert [w.run for w in change.line()] == [late]

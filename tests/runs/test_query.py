@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.runs.summary import Asked, parse
+from gpu_engine.runs.query import Asked, parse
 
 RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
                task="gpu_engine.tasks.digits:Digits", mode="ddp", state="failed",

@@ -83,7 +83,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.launching.reattach import reattach_all
-    from gpu_engine.runs import summary
+    from gpu_engine.runs import query
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
 
@@ -92,7 +92,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     _go_on_with_the_queue()
     watch.refresh()
     now = time.time()
-    asked = summary.parse(wanted)
+    asked = query.parse(wanted)
     if asked.doubt:
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
     rows, more = listing.found_runs(asked, tags, count, listing.Order(order, reverse, now))

@@ -30,7 +30,7 @@ from gpu_engine.report import content, listing
 from gpu_engine.report.content import Section, Table, Text
 from gpu_engine.runs import folder
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.summary import parse
+from gpu_engine.runs.query import parse
 
 LISTED = 30
 """Runs in the list."""

@@ -16,7 +16,8 @@ from gpu_engine.events.schema import Step
 from gpu_engine.report import columns
 from gpu_engine.runs import disk_room, folder, summary
 from gpu_engine.runs.follow import Follower
-from gpu_engine.runs.summary import Digest, Query
+from gpu_engine.runs.query import Query
+from gpu_engine.runs.summary import Digest
 from gpu_engine.spec.schema import parse_best
 from gpu_engine.sweep.figures import Figures, FiguresOf
 

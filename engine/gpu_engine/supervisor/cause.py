@@ -120,7 +120,7 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
     if first.after_end:
-        words = f"{describe_exit(first.status)} after its script had reached its end, so " \
+        words = f"{procs.describe_exit(first.status)} after its script had reached its end, so " \
             "its training was over"
         if first.status in (-signal.SIGABRT, -signal.SIGSEGV):
             words += ": native code was too late for Python's end, mostly a thread of gloo"
@@ -153,7 +153,7 @@ def describe_exit(status: int, oom_kills: int | None = None) -> str:
         more = {"SIGSEGV": ": a crash in native code",
                 "SIGBUS": f": often a full {disk_room.shared_memory()}",
                 "SIGABRT": ": native code gave up"}.get(name, "")
-        return describe_exit(status) + more
+        return procs.describe_exit(status) + more
     if oom_kills:
         return "killed by SIGKILL: out of host memory (the kernel counted it)"
     if oom_kills == 0:

@@ -21,7 +21,7 @@ async def test_a_sheet_says_what_takes_the_time(tmp_path: Path, monkeypatch) -> 
     run = trained(tmp_path)
     written(run.run.path, ("user_annotation", "ProfilerStep#1", 1, 0, 1000),
             ("cpu_op", "aten::[red]mm", 1, 0, 100))
-    monkeypatch.setattr("gpu_engine.runs.traces.trace", lambda run: {
+    monkeypatch.setattr("gpu_engine.diagnose.traces.trace", lambda run: {
         0: Trace(5, 1, "t.json.gz"), 1: Trace(5, 1, problem="no room"), 2: None})
     app = Mini(run.run, at=52)
     async with app.run_test(size=WIDE) as pilot:
@@ -42,7 +42,7 @@ async def test_why_there_is_none_is_told(tmp_path: Path, monkeypatch) -> None:
     def refused(run) -> None:
         raise UserError("the ranks are on other machines")
 
-    monkeypatch.setattr("gpu_engine.runs.traces.trace", refused)
+    monkeypatch.setattr("gpu_engine.diagnose.traces.trace", refused)
     app = Mini(trained(tmp_path).run, at=52)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)

@@ -22,6 +22,8 @@ from gpu_panel.launch.stores import Stores
 if TYPE_CHECKING:
     from gpu_panel.launch.previews import Page
 
+AGES = 10.0
+"""Seconds between two times that what does not change any more is drawn again, as it has ages."""
 SETTLE = 0.05
 """Seconds for which the cursor must rest: longer than between two keys of one that is held."""
 
@@ -44,6 +46,14 @@ and its best value so far, of marked runs the comparison."""
         self._rest: Timer | None = None
         self._page: Page | None = None
         self._reader: Worker[None] | None = None
+
+    def on_mount(self) -> None:
+        self.set_interval(AGES, self._paint_ages)
+
+    def _paint_ages(self) -> None:
+        if self._page is not None and self.can_be_seen and self._reader is not None \
+                and self._reader.is_finished:
+            self._page.paint()
 
     def point(self, at: Pointed | None) -> None:
         """Show this soon. Called for every move of the cursor, and when a run has changed."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
 from gpu_engine.report import columns as by_name
-from gpu_engine.runs.summary import Asked
+from gpu_engine.runs.query import Asked
 from gpu_engine.spec import modes
 from gpu_panel.charts.sparkline import sparkline
 from gpu_panel.common import units

@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from gpu_engine.common.clean import clean
 from gpu_engine.report import columns as by_name
-from gpu_engine.runs import summary
+from gpu_engine.runs import query
 from gpu_panel import keys, readonly, themed
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
@@ -143,7 +143,7 @@ compares them. Esc clears the marks, then the filter."""
         """How many runs are live, apart from those that wait in the queue; and how many those are.
         """
         self.marked: set[str] = set()
-        self.wanted = summary.parse("")
+        self.wanted = query.parse("")
         self.columns: tuple[str, ...] = DEFAULT
         self.order: str | None = None
         """The column that the runs are sorted by; None: live ones first, then the queue, then the
@@ -305,7 +305,7 @@ compares them. Esc clears the marks, then the filter."""
 
     def show_matches(self, text: str) -> None:
         if text != self.wanted.text:
-            self.wanted = summary.parse(text)
+            self.wanted = query.parse(text)
             self._arrange()
 
     def action_clear(self) -> None:
@@ -313,7 +313,7 @@ compares them. Esc clears the marks, then the filter."""
         if self.marked:
             self.marked = set()
         else:
-            self.wanted = summary.parse("")
+            self.wanted = query.parse("")
         self._arrange()
 
     def action_order(self) -> None:

@@ -21,6 +21,6 @@ async def test_warnings_stand_before_the_ranks(monkeypatch: pytest.MonkeyPatch):
         await pilot.press("3")
         await settled(pilot, screen)
         preview = screen.query_one(PlanPane)
-        assert preview.border_title == "What will run ─ ! 1 warning"
+        assert preview.border_title == "What will run ─ preset default ─ ! 1 warning"
         said = " ".join(shown(screen.query_one("#plan-text")).split())
         assert said.index("loginctl enable-linger") < said.index("rank 0")

@@ -223,7 +223,7 @@ async def test_where_there_is_no_room_the_list_has_all_of_it(readers):
 
 
 async def test_an_ended_run_costs_nothing_until_it_changes_but_grows_older(readers, monkeypatch):
-    monkeypatch.setattr("gpu_panel.launch.preview.pane.AGES", 0.1)
+    monkeypatch.setattr("gpu_panel.launch.preview.AGES", 0.1)
     run = written("digits")
     async with panel(slots(2)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
