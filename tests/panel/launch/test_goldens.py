@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_engine.runs.folder import Run
+from gpu_panel.launch.fields import Fieldset
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.run_feed import RunLine, RunsFeed
 
@@ -30,6 +32,9 @@ def steady(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
     monkeypatch.setattr("gpu_panel.launch.host_bar.time.strftime", lambda _: "14:02")
     monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((), 0))
+    shown = Fieldset.show_interpreter
+    monkeypatch.setattr(Fieldset, "show_interpreter", lambda self, taken: shown(
+        self, taken and replace(taken, path="/home/me/project/.venv/bin/python", python="3.11.7")))
 
 
 async def golden(name, pilot, screen):

@@ -9,7 +9,8 @@ from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Error
 from gpu_engine.runs.state import StateName
 from gpu_panel.common.rows import STYLES, Rows
-from gpu_panel.run.doing import GLYPHS, TONES, Peers, colour, doing, glyph, tone
+from gpu_panel.run.doing import Peers, doing
+from gpu_panel.run.states import GLYPHS, TONES, colour, glyph, tone
 
 from ..run_kit import NOW, view
 

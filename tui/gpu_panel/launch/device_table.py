@@ -116,7 +116,9 @@ class _Shown:
     def about(self) -> str:
         """All that a line may have no room for: "A100 · rank 0 · alice · python train.py"."""
         held = ", ".join(self.sample.throttle or ())
-        return " · ".join(filter(None, (self.name, self.role, self.use[0], clean(held))))
+        role, waits, _ = self.role.partition("♪")
+        return " · ".join(filter(None, (self.name, role.strip(), "notifies when free" * bool(waits),
+                                        self.use[0], clean(held))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from gpu_engine.spec import modes
 from gpu_panel.charts.sparkline import sparkline
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit
-from gpu_panel.run.doing import glyph, tone
+from gpu_panel.run.states import glyph, tone
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run

@@ -18,9 +18,10 @@ from gpu_engine.runs.state import Notice, State
 from gpu_engine.runs.waiting import Wants
 from gpu_panel.common import units
 from gpu_panel.common.painting import put
-from gpu_panel.run.doing import WARNING, glyph, missing, name_ranks, why_still
+from gpu_panel.run.doing import missing, name_ranks, why_still
 from gpu_panel.run.headline import DOT
 from gpu_panel.run.snapshot import Turn
+from gpu_panel.run.states import WARNING, glyph
 from gpu_panel.run.store import RunStore
 
 SHOWN_FOR = 120.0

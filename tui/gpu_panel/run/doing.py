@@ -1,5 +1,4 @@
-"""How the states of runs and ranks look, and what a rank is doing, in words: from its own report,
-its heartbeat and the other ranks. Pure."""
+"""What a rank is doing, in words: from its own report, its heartbeat and the other ranks. Pure."""
 
 from __future__ import annotations
 
@@ -12,31 +11,8 @@ from gpu_engine.diagnose import hangs
 from gpu_engine.diagnose.hangs import SILENT
 from gpu_engine.events.rank_view import RankView
 from gpu_panel.common import units
+from gpu_panel.run.states import GLYPHS
 from gpu_panel.run.store import RunStore
-
-GLYPHS = {"queued": "◌", "starting": "◔", "running": "●", "stopping": "◐", "completed": "✓",
-          "stopped": "■", "failed": "✗", "lost": "?", "unreadable": "?"}
-"""A character for each state in `gpu_engine.runs.state.StateName`."""
-TONES = {"queued": "dim", "starting": "accent", "running": "accent", "stopping": "accent",
-         "completed": "good", "stopped": "dim", "failed": "bad", "lost": "bad",
-         "unreadable": "warn"}
-"""The style of each state in a list, one of `rows.STYLES`."""
-_COLOURS = {"accent": "$text-primary", "good": "$text-success", "warn": "$text-warning",
-            "bad": "$text-error"}
-WARNING = "!"
-
-
-def glyph(state: str) -> str:
-    return GLYPHS.get(state, "?")
-
-
-def tone(state: str) -> str:
-    return TONES.get(state, "dim")
-
-
-def colour(state: str) -> str:
-    return _COLOURS.get(tone(state), "")
-
 
 MEETING = 5.0
 """Seconds in a phase in which ranks wait for each other, after which one of them must be late."""

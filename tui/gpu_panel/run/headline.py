@@ -12,7 +12,8 @@ from gpu_engine.plan.own_command import is_told
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import modes
 from gpu_panel.common import units
-from gpu_panel.run.doing import WARNING, colour, glyph, standing_still
+from gpu_panel.run.doing import standing_still
+from gpu_panel.run.states import WARNING, colour, glyph
 from gpu_panel.run.store import RunStore
 
 DOT = " · "

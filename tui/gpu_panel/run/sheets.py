@@ -24,7 +24,7 @@ from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, Sheet
 from gpu_panel.common.painting import put
-from gpu_panel.run.doing import WARNING, colour
+from gpu_panel.run.states import WARNING, colour
 from gpu_panel.run.store import RunStore
 
 

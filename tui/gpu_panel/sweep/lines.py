@@ -9,7 +9,7 @@ from gpu_engine.sweep import table as sweep_table
 from gpu_engine.sweep.table import FAILED, RUNNING, By, One, Point, failures
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
-from gpu_panel.run.doing import glyph, tone
+from gpu_panel.run.states import glyph, tone
 
 MARK = "▣"
 POINT = "point "
