@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,8 @@ from gpu_engine.supervisor.stopping import Stopping
 
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 _HEARD = (signal.SIGCHLD, *STOPS)
+_OWN_END = 1.0
+"""Seconds that the ranks of a script get, after another has failed, to fail of themselves."""
 _WAKE_GRACE = 5.0
 """Seconds that ranks get to end by themselves after another has failed, or after a save that was
 allowed to take longer."""
@@ -311,6 +314,8 @@ class Supervisor:
                 self._limit(attempt, _WAKE_GRACE if bad else LINGER)
             if bad:
                 attempt.bad = True
+                if not self.is_task:  # SIGTERM ends a script before it can say which error it met
+                    _await_ends(attempt.running_children, _OWN_END)
                 for child in attempt.running_children:
                     child.signal(signal.SIGTERM)
         if attempt.going_on:  # else the run's end is written in a moment
@@ -395,3 +400,12 @@ class Supervisor:
                 return False
             reap(())
         return True
+
+
+def _await_ends(children: Sequence[Child], seconds: float) -> None:
+    """Wait until these processes have ended, without reaping them; `seconds` at most."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+            for child in children):
+        time.sleep(0.02)
