@@ -78,7 +78,7 @@ def too_faint(app: Any) -> list[str]:
     for text, ink, ground in painted(app):
         if set(text) <= DECORATION | {" "}:
             continue
-        curve = all("⠀" <= c <= "⣿" or c in DECORATION for c in text)
+        curve = all("⠀" <= c <= "⣿" or c in DECORATION or c == " " for c in text)
         if (ratio := contrast(ink, ground)) < (3.0 if curve else 4.5):
             found.append(f"{ratio:.2f}: {text!r} {ink.hex} on {ground.hex}")
     return sorted(set(found))

@@ -83,8 +83,9 @@ def look(pilot: Pilot[None], what: str) -> frozenset[str]:
 
 def look_at_cursor(pilot: Pilot[None]) -> None:
     """The row under the cursor, the first one, stands out."""
-    grounds = [ground for text, _, ground in painted(pilot.app) if text.startswith("A100")]
-    assert len(grounds) == 4
+    names = [ground for text, _, ground in painted(pilot.app) if text.startswith("A100")]
+    grounds = names[:4]  # the border below names the one at the cursor once more
+    assert len(names) == 5
     assert contrast(grounds[0], grounds[1]) > 1.15, pilot.app.theme
     assert len({g.hex for g in grounds[1:]}) == 1
 
