@@ -41,7 +41,8 @@ tested: $(READY)
 
 # Needs root, openssh-server and Debian's Slurm; tests without them are skipped.
 machines: $(READY)
-	$(PYTEST) -n 4 --dist loadfile $(MACHINES)
+	$(PYTEST) -n 4 --dist loadfile $(MACHINES) \
+	|| { [ $$? = 1 ] && $(PYTEST) -v --last-failed --last-failed-no-failures none $(MACHINES); }
 
 # All there is, for a night: docs/testing.md.
 night: lint
