@@ -48,7 +48,7 @@ def stop(run: runs.Run, *, now: bool = False) -> None:
     if job.read(run.path) is None:
         from gpu_engine.remote.run import queries
 
-        if run.state().live or not queries.stop_left(run):
+        if run.state().live or not queries.stop_left(run, now=now):
             run.stop(now=now)
         return
     trust.require_started(run.path)

@@ -1,4 +1,4 @@
-"""`python -m gpu_engine.remote.run RUN_DIR LOCK_FD`: started by `gpu_engine.launch`."""
+"""`python -m gpu_engine.remote.run RUN_DIR LOCK_FD`: started by `launching.launcher.supervise`."""
 
 from __future__ import annotations
 

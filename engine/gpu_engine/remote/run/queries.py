@@ -18,6 +18,7 @@ from gpu_engine.remote.reach.protocol import BadMessage
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import checkpoints
+from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run
 
 MOST = 1 << 40
@@ -48,26 +49,35 @@ def to_stop_text(run: Run, hosts: Sequence[str]) -> str:
             f"gpu-engine stop {run.id} reaches it")
 
 
-def stop_left(run: Run) -> bool:
+def stop_left(run: Run, *, now: bool = False) -> bool:
     """Ask the hosts that could not be reached when the run was stopped. Returns whether there were
     any. Raises UserError where one can't be reached now either."""
     left = [p for p in parts.read(run.path) if p.to_stop and p.run is not None]
+    if not left:
+        return False
 
     def ask(part: Part) -> None:
         assert part.run is not None
         with open_channel(parts.host_of(run.path, part)) as way, \
                 contextlib.suppress(Refused):  # it has no such run any more
-            way.ask(protocol.Stop(part.run, False))
+            way.ask(protocol.Stop(part.run, now))
         parts.write(run.path, replace(part, to_stop=False, problem=None, since=None))
 
-    failed = [answer for answer in at_once(ask, left) if isinstance(answer, UserError)]
-    state = run.state()
-    if left and state.state == "stopped":
-        still = [p.host for p in parts.read(run.path) if p.to_stop]
-        run.write_state(replace(state, reason=to_stop_text(run, still) if still else None))
+    lock = lock_of(run.path)
+    try:
+        # Another attempt, which would have the lock, must not be what is stopped.
+        if not names.take_lock(lock):
+            return False
+        failed = [answer for answer in at_once(ask, left) if isinstance(answer, UserError)]
+        state = run.state()
+        if state.state == "stopped":
+            still = [p.host for p in parts.read(run.path) if p.to_stop]
+            run.write_state(replace(state, reason=to_stop_text(run, still) if still else None))
+    finally:
+        os.close(lock)
     if failed:
         raise UserError("; ".join(map(str, failed)))
-    return bool(left)
+    return True
 
 
 def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
