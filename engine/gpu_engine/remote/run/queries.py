@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from gpu_engine.runs.folder import Run
 MOST = 1 << 40
 """Bytes of one file of a checkpoint."""
 _SILENT = 60.0
+_ENDING = 15.0
 
 Say = Callable[[str], None]
 
@@ -65,9 +67,13 @@ def stop_left(run: Run, *, now: bool = False) -> bool:
 
     lock = lock_of(run.path)
     try:
-        # Another attempt, which would have the lock, must not be what is stopped.
-        if not names.take_lock(lock):
-            return False
+        # Another attempt, which would have the lock, must not be what is stopped. The supervisor of
+        # this one holds it for a moment after it has written that the run is stopped.
+        end = time.monotonic() + _ENDING
+        while not names.take_lock(lock):
+            if run.state().live or time.monotonic() > end:
+                return False
+            time.sleep(0.05)
         failed = [answer for answer in at_once(ask, left) if isinstance(answer, UserError)]
         state = run.state()
         if state.state == "stopped":
