@@ -41,8 +41,6 @@ SHOWS = """
     FindInput: leave
     FormPane: focus_next focus_previous leave page presets
     HelpScreen: close
-    InterpreterLine: open
-    InterpretersScreen: select
     LaunchScreen: details jump leave other_device
     LaunchTaken: wait
     LogPane: copy filter find find_next next_rank source wrap
