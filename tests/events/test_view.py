@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -222,3 +223,26 @@ def test_an_event_stays_as_it_is():
     with pytest.raises(FrozenInstanceError):
         event("step", step=1).step = 2
     assert replace(schema.End("stopped", 1, 2.0), outcome=None).outcome is None
+
+
+def test_many_steps_at_once_are_the_same_as_one_by_one() -> None:
+    """Whatever is known of them, and whichever of their losses is not finite."""
+    draw = random.Random(1)
+
+    def step(at: int) -> schema.Step:
+        other = {1: schema.Other("b", at, 1, loss=draw.choice((None, 2.0)))}
+        return schema.Step(at, 0.1, draw.choice((None, 0)), n=draw.choice((0, 1, 1, 1)),
+                           loss=draw.choice((None, 1.0, float("nan"))),
+                           losses=draw.choice(((), (1.0,), (float("inf"),))),
+                           grad_norm=draw.choice((None, 0.5)),
+                           others=draw.choice((None, other)))
+
+    for _ in range(200):
+        one, many = RunView(), RunView()
+        steps = [step(at) for at in range(draw.randrange(1, 6))]
+        for event in steps:
+            one.fold(0, event)
+        many.fold_alike(0, steps)
+        for each in (one, many):
+            each.ranks[0].metrics = dict(sorted(each.ranks[0].metrics.items()))
+        assert repr(many) == repr(one)

@@ -79,7 +79,6 @@ def cli() -> None:
 def main() -> None:
     """The console entry point. A person's mistake is shown as text, with exit code 2 and without a
     traceback."""
-    gc.set_threshold(50_000, 20, 20)  # else it searches what is being imported fifty times
     with mistakes_shown():
         cli.main(prog_name="gpu-engine", standalone_mode=False)
 
@@ -88,6 +87,8 @@ def main() -> None:
 def mistakes_shown() -> Iterator[None]:
     """Show a mistake of the person as text, and a fault of ours with its traceback; then end with
     the exit code of it."""
+    # Else what is being imported, or read of a long run, is searched for garbage fifty times.
+    gc.set_threshold(50_000, 20, 20)
     try:
         yield
     except UserError as err:
