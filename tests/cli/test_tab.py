@@ -51,11 +51,11 @@ def answers(line: str, monkeypatch: pytest.MonkeyPatch, shell: str = "zsh") -> l
 @pytest.mark.parametrize(("line", "wanted"), [
     ("sto", "stop"), ("run --det", "--detach"), ("run m", "mine multinode"),
     ("run x/y", "file x/y"), ("show ", "77bb 77aa 0ab1 last"), ("show 77", "77bb 77aa"),
-    ("stop ", "0ab1"), ("queue cancel ", ""), ("compare 77aa 0", "0ab1"),
+    ("stop ", "0ab1"), ("queue priority ", ""), ("compare 77aa 0", "0ab1"),
     ("export 77aa x", "file x"),
     ("run --after 0", "0ab1"), ("resume 77aa --set parallel.ba",
                                 "parallel.backend= parallel.backend=..."),
-    ("sweep s", "stop s12"), ("sweep stop ", "s12 last"), ("sweep s12 --cs", "--csv"),
+    ("sweep s", "stop s12"), ("sweep stop ", "s12 last"), ("sweep s12 --js", "--json"),
     ("hosts check ", "gpu1"), ("hosts add ", ""),
     ("run --set no.key", ""), ("run --set train.lr=", ""),
     ("run --grid train.lr_", "train.lr_scale= train.lr_reference_batch="),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import pytest
@@ -62,12 +60,11 @@ def test_the_table_and_what_scripts_get():
         "best": {"n": 1, "mean": 0.45, "spread": None, "odd": 0},
         "last": {"n": 1, "mean": 0.45, "spread": None, "odd": 0},
         "runs": [runs[2].id, runs[3].id]}
-    rows = list(csv.DictReader(io.StringIO(said("sweep", made.id[:4], "--csv"))))
-    assert [(r["run"], r["train.lr"], r["repeat"], r["state"], r["best loss"], r["cause"])
-            for r in rows[2:5]] == [
-        (runs[2].id, "1e-3", "1", "completed", "0.5", ""),
-        (runs[3].id, "1e-3", "2", "failed", "8.0", "rank 0: CUDA out of memory"),
-        (runs[4].id, "3e-4", "1", "failed", "", "rank 0: CUDA out of memory")]
+    assert [(r["id"], r["values"]["train.lr"], r["repeat"], r["state"], r["best"], r["cause"])
+            for r in best["runs"][2:5]] == [
+        (runs[2].id, "1e-3", 1, "completed", 0.45, None),
+        (runs[3].id, "1e-3", 2, "failed", None, "rank 0: CUDA out of memory"),
+        (runs[4].id, "3e-4", 1, "failed", None, "rank 0: CUDA out of memory")]
     assert "no run of the sweep has recorded 'acc'" in said("sweep", made.id, "--by", "acc", code=2)
     assert "there is no sweep 'nope'" in said("sweep", "nope", code=2)
 

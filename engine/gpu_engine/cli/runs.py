@@ -190,9 +190,8 @@ def _removed(run: str, outcome: Outcome) -> bool:
 @command.command()
 @click.option("--keep", type=click.IntRange(0), required=True,
               help="How many of the newest to keep.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--yes", is_flag=True, help=_YES)
-def prune(keep: int, dry_run: bool, yes: bool) -> None:
+def prune(keep: int, yes: bool) -> None:
     """Remove all but the newest of the runs that have ended, as rm does. Says what goes, and
     asks."""
     from gpu_engine.launching.reattach import reattach_all
@@ -204,19 +203,12 @@ def prune(keep: int, dry_run: bool, yes: bool) -> None:
     watch.refresh()
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
-    if not dry_run:
-        _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
+    _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
     with Removal() as removal:
         for one in going:
             size = one.size()
-            if dry_run:
-                echo(f"{one.id} would be removed, {units.size(size)}")
-            else:
-                try:
-                    if not _removed(one.id, removal.remove(one)):
-                        continue
-                except (OSError, UserError) as err:
-                    echo(f"{one.id}: {err}", err=True)
-                    continue
-            total += size
+            try:
+                total += size if _removed(one.id, removal.remove(one)) else 0
+            except (OSError, UserError) as err:
+                echo(f"{one.id}: {err}", err=True)
     echo(f"{units.size(total)} in all", err=True)
