@@ -125,7 +125,7 @@ def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
     (["show"], "no runs yet"),
     (["lgos"], "did you mean logs"),
     (["presets", "nope"], "no preset"),
-    (["describe", "nope"], "expected module:Class"),
+    (["describe", "nope"], "write module:Class"),
 ])
 def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):
     out = called(*args)

@@ -175,7 +175,7 @@ def test_words_of_a_command_line(three):
     for words in (["show", bad], ["stop", bad], [bad], ["run", bad],
                   ["run", "default", "--set", bad], ["notify", "--test", bad],
                   ["plan", "default", "--set", f"name={bad}", "--set", f"amp.dtype={bad}"],
-                  ["describe", bad, "--source"], ["presets", bad], ["hosts", "check", bad],
+                  ["describe", bad], ["presets", bad], ["hosts", "check", bad],
                   ["hosts", "add", bad], ["logs", "--" + bad], ["logs", "-n", bad],
                   ["queue", "move", three["queued"].id, bad], ["note", bad], ["sweep", bad],
                   ["compare", bad, bad], ["settings", bad], ["completion", bad],
@@ -231,7 +231,7 @@ def test_a_task(home, alone, tmp_path, monkeypatch):
     (tmp_path / "t.py").write_text(
         f'from dataclasses import dataclass\n\n@dataclass\nclass T:\n    {BAD!a}\n'
         f'    a: int = 3\n    {BAD!a}\n    b: str = {BAD!a}\n')
-    for words in ("describe t.py:T --source", "describe t.py:T --source --json"):
+    for words in ("describe t.py:T", "describe t.py:T --json"):
         done = called(*words.split())
         assert "MARK" in harmless(done), done.stderr
 
