@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from textual.widgets import Input
 
 from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.runs import folder as runs
@@ -48,25 +47,3 @@ async def test_tick_launch_watch_and_remove():
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
         await pilot.press("y")
         await until(pilot, lambda: not run.path.exists())
-
-
-async def test_stop_from_the_list():
-    async with panel(slots(1), sets=("task.params.width=32", "task.params.layers=1",
-                                     "task.params.context=32", "task.params.megabytes=0.1",
-                                     "batch.size=8")) as (pilot, screen):
-        await type_into(pilot, screen, "f-train-steps", "1000000")
-        assert screen.query_one("#f-train-steps", Input).value == "1000000"
-        await pilot.press("ctrl+l")
-        await until(pilot, lambda: screen.runs.line_at_cursor and screen.focused is screen.runs)
-        await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        table = screen.query_one(RunsPane)
-        await until(pilot, lambda: table.lines and table.lines[0].step, 60)
-        assert screen.runs.live == 1
-        await until(pilot, lambda: "● run " in shown(screen.devices))
-        await pilot.press("escape", "4", "s")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
-        await pilot.press("y")
-        (run,) = runs.all_runs()
-        await until(pilot, lambda: run.state().state == "stopped", 60)
-        await until(pilot, lambda: table.lines[0].state == "stopped")

@@ -264,11 +264,11 @@ def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (["x"], "--to csv"), (["x", "y.pt", "--follow"], "--follow goes with --to"),
-    (["x", "--to", "csv", "--from", "best"], "--from chooses weights"),
+    (["x"], "--to csv"), (["x", "y.pt", "--follow"], "--follow does not go with weights"),
+    (["x", "--to", "csv", "--from", "best"], "--from does not go with --to csv"),
     (["x", "y", "--to", "csv", "--follow"], "start one export for each"),
-    (["x", "--to", "csv", "--online"], "goes with --to wandb"),
-    (["x", "--to", "tensorboard", "--project", "p"], "--project goes with --to wandb"),
+    (["x", "--to", "csv", "--online"], "--online does not go with --to csv"),
+    (["x", "--to", "tensorboard", "--project", "p"], "--project does not go with --to"),
     (["x", "--to", "xlsx"], "csv"), (["nothing", "--to", "csv"], "there is no run 'nothing'")])
 def test_mistakes(home, words, says):
     done = called("export", *words)

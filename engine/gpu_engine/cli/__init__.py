@@ -32,7 +32,7 @@ _COMMANDS = {
 """Each command's file here, and its function in it."""
 
 
-class _Lazy(output.Commands):
+class _Lazy(click.Group):
     """Imports only the command that is used, so that `gpu-engine stop` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import echo, in_json
+from gpu_engine.cli.output import echo, for_scripts, in_json
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.export import TARGETS
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
               help="wandb: another run there, if this one was sent already.")
 @click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
                                                "writes them. [default: that of a run here]")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@for_scripts
 def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
             follow: bool, rank: int | None, project: str | None, online: bool, again: bool,
             python: str | None, as_json: bool) -> None:
@@ -48,29 +48,22 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
     TensorBoard or for Weights & Biases; the last two need their own library."""
-    if to is None:
-        given = {"--out": out, "--follow": follow, "--rank": rank is not None,
-                 "--project": project, "--online": online, "--again": again}
-        if wrong := [name for name, value in given.items() if value]:
-            raise click.UsageError(f"{wrong[0]} goes with --to, which says where the figures go: "
-                                   + ", ".join(TARGETS))
-        if len(words) != 2:
-            raise click.UsageError("name a run and the file for its weights, or --to csv (or "
-                                   f"{', '.join(TARGETS[1:])}) for its figures")
+    wandb = {"--project": project, "--online": online, "--again": again}
+    wrong = {"--out": out, "--follow": follow, "--rank": rank is not None, **wandb} if to is None \
+        else {"--from": which, "--python": python, **({} if to == "wandb" else wandb)}
+    for option in (name for name, value in wrong.items() if value):
+        raise click.UsageError(f"{option} does not go with "
+                               + (f"--to {to}" if to else "weights: --to exports figures"))
+    if to is not None:
+        if follow and len(words) > 1:
+            raise click.UsageError("--follow follows one run; start one export for each")
+        _figures(words, to, out, follow=follow, rank=rank, project=project, online=online,
+                 again=again, as_json=as_json)
+    elif len(words) == 2:
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
-        return
-    if which is not None:
-        raise click.UsageError("--from chooses weights; --to exports the figures of all steps")
-    if python is not None:
-        raise click.UsageError("--python writes weights; --to exports figures, without torch")
-    if follow and len(words) > 1:
-        raise click.UsageError("--follow follows one run; start one export for each")
-    given = {"--project": project is not None, "--online": online, "--again": again}
-    if to != "wandb" and (wrong := [name for name, value in given.items() if value]):
-        raise click.UsageError(f"{wrong[0]} goes with --to wandb")
-    if not _figures(words, to, out, follow=follow, rank=rank, project=project, online=online,
-                    again=again, as_json=as_json):
-        sys.exit(130)
+    else:
+        raise click.UsageError("name a run and the file for its weights, or --to csv (or "
+                               f"{', '.join(TARGETS[1:])}) for its figures")
 
 
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
@@ -105,8 +98,8 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
 
 
 def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool, rank: int | None,
-             project: str | None, online: bool, again: bool, as_json: bool) -> bool:
-    """Export the figures of these runs. Returns whether that was not interrupted."""
+             project: str | None, online: bool, again: bool, as_json: bool) -> None:
+    """Export the figures of these runs. Ends with 130 where that was interrupted."""
     from gpu_engine.export import exporter
     from gpu_engine.export.targets import opener
     from gpu_engine.launching.lookup import find_each
@@ -118,15 +111,13 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
         if rank is not None and rank not in run.ranks():
             there = ", ".join(map(str, run.ranks())) or "none"
             raise UserError(f"run {run.id} has no rank {rank}; it has {there}")
-        name = exporter.about(run, run.state()).name
-        opened = opener(to, run.id, name, out, several=len(runs) > 1, project=project,
-                        online=online, again=again)
+        opened = opener(to, run.id, exporter.about(run, run.state()).name, out,
+                        several=len(runs) > 1, project=project, online=online, again=again)
         try:
-            if follow:
-                done = exporter.export(run, opened, StillOn(run), rank=rank, stopped=_Stop(),
-                                       said=lambda text: echo(text, err=True))
-            else:
-                done = exporter.export(run, opened, rank=rank)
+            done = exporter.export(
+                run, opened, StillOn(run), rank=rank, stopped=_Stop(),
+                said=lambda text: echo(text, err=True)) if follow else \
+                exporter.export(run, opened, rank=rank)
         except exporter.Failed as err:
             echo(f"{err.title}:\n  {err}", err=True)
             sys.exit(1)
@@ -134,9 +125,9 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
         if not as_json:
             _print(done)
     if as_json:
-        echo(in_json([
-            asdict(one) | {"state": one.state.state} for one in told]))
-    return not any(one.interrupted for one in told)
+        echo(in_json([asdict(one) | {"state": one.state.state} for one in told]))
+    if any(one.interrupted for one in told):
+        sys.exit(130)
 
 
 def _print(done: Exported) -> None:

@@ -18,21 +18,6 @@ import click
 
 from gpu_engine.common.clean import clean_text
 
-
-class Commands(click.Group):
-    """A command with commands in it, whose help shows the whole first sentence about each, where
-    click would cut it."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands and what they do."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, command.get_short_help_str(limit=1000)) for name, command in found
-                if command is not None and not command.hidden]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
-
-
 for_scripts = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import Commands, echo, in_json, table
+from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 
 
-@click.group(cls=Commands, invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the queue as JSON.")
 @click.option("--set-up-shared", "shared", is_flag=False, flag_value="", metavar="[FOLDER]",
               help="As root: make the folder through which the runs of all users of this machine "

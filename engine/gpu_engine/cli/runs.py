@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import Commands, agreed, echo, in_json, table
+from gpu_engine.cli.output import agreed, echo, in_json, table
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
@@ -55,7 +55,7 @@ def _order(_: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
-@click.group(cls=Commands, invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("-n", "count", type=click.IntRange(1),
               help="How many runs to list (20, or runs.listed of settings.toml).")

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import Commands, echo, in_json, table
+from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_engine.sweep.table import By, One, Point
 
 
-class _Sweep(Commands):
+class _Sweep(click.Group):
     """A first word that is no command is a sweep's id: `sweep ID` is `sweep show ID`."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:

@@ -128,8 +128,7 @@ _OTHER_NAMES = {"learning_rate": "train.lr", "batch_size": "batch.size",
                 "num_workers": "train.workers"}
 """Names that keys have elsewhere."""
 _OTHER_WORDS = {"amp.dtype": {"fp32": "off", "float32": "off", "none": "off", "no": "off",
-                              "bfloat16": "bf16", "float16": "fp16"},
-                "run.sync": {"rsync": "send"}}  # the word of earlier versions
+                              "bfloat16": "bf16", "float16": "fp16"}}
 """Words for a key's values that mean the same elsewhere."""
 
 
