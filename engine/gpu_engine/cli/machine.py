@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo, for_scripts, in_json
+from gpu_engine.cli.output import echo, for_scripts, in_json, table
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 
@@ -47,15 +47,14 @@ def devices(as_json: bool) -> None:
     if inventory.inherited_visible is not None and not inventory.is_cpu:
         echo(f"note: {inventory.visible_variable}={inventory.inherited_visible} is set: "
              "only those devices are offered; →0 marks the first of them", err=True)
-    rows = [[_numbered(s.device), s.device.name, *(column.of(s) for column in IN_TABLE)]
-            for s in snapshot.samples]
-    least = [4, 4, *(column.width for column in IN_TABLE)]
-    widths = [max(n, *(len(row[i]) for row in rows)) if rows else n for i, n in enumerate(least)]
-    for row, s in zip(rows, snapshot.samples, strict=True):
+    rows = []
+    for s in snapshot.samples:
         state = states[s.device.id]
         why = "" if state.reason == state.state else f": {state.reason}"
-        echo("  ".join(f"{text:{'<' if i < 2 else '>'}{widths[i]}}" for i, text in enumerate(row))
-             + f"  {state.state}{why}")
+        rows.append([_numbered(s.device), s.device.name, *(column.of(s) for column in IN_TABLE),
+                     state.state + why])
+    for line in table(rows):
+        echo(line)
 
 
 def _numbered(device: Device) -> str:

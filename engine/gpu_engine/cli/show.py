@@ -97,7 +97,7 @@ def show(run: str, as_json: bool) -> None:
              f"{', at its last heartbeat' if view.rank in state.unheard else ''}  "
              f"step {units.count(view.step)}{total}{_training(view)}  "
              f"loss {units.loss(view.loss)}  "
-             f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
+             f"{units.pace(view.samples_per_s, view.steps_per_s)}  "
              f"host {units.gib(view.rss)} GiB"
              + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if (parts := steps.of_last(view)) is not None:
@@ -125,12 +125,6 @@ def _training(view: RankView) -> str:
     if view.training is None or view.step is None:
         return ""
     return f" (training {view.training}: step {units.count(view.step - (view.training_from or 0))})"
-
-
-def _each(view: RankView) -> str:
-    """The time per step, ", 21.3 ms a step"; "" if it is not known."""
-    pace = view.steps_per_s
-    return f", {1000 / pace:.3g} ms a step" if pace else ""
 
 
 def _processes(state: State) -> list[str]:
