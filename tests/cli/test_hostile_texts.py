@@ -170,23 +170,6 @@ def test_files_that_are_made_of_them(three, tmp_path, monkeypatch):
         assert not {c for c in text if not c.isprintable() and c not in "\n\t"}, name
 
 
-def test_words_of_a_command_line(three):
-    bad = BAD.replace("\0", "")
-    for words in (["show", bad], ["stop", bad], [bad], ["run", bad],
-                  ["run", "default", "--set", bad], ["notify", "--test", bad],
-                  ["plan", "default", "--set", f"name={bad}", "--set", f"amp.dtype={bad}"],
-                  ["describe", bad], ["presets", bad], ["hosts", "check", bad],
-                  ["hosts", "add", bad], ["logs", "--" + bad], ["logs", "-n", bad],
-                  ["queue", "move", three["queued"].id, bad], ["note", bad], ["sweep", bad],
-                  ["compare", bad, bad], ["settings", bad], ["completion", bad],
-                  ["devices", "--wait", bad], ["check", bad], ["export", bad, "--to", bad],
-                  ["runs", "--filter", bad], ["report", bad], ["plan", bad],
-                  ["note", three["failed"].id, "--tag", bad], ["slurm", bad]):
-        done = called(*words)
-        harmless(done)
-        assert done.returncode or words[0] == "runs", words
-
-
 def test_a_command_in_a_plan_is_shown_whole_and_harmless(home, alone):
     text = harmless(called("plan", "--devices", "cpu:0", "--", "python", "-c", "pass\x1b]52;c\x07"))
     assert r"$'pass\033]52;c\007'" in text

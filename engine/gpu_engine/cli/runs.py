@@ -72,11 +72,9 @@ def _order(_: click.Context, param: click.Parameter, value: str) -> str:
                    "evaluation), steps (the most), took (the longest), name, state, or a key or "
                    "value that --columns takes.")
 @click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            names: tuple[str, ...], order: str, reverse: bool, tags: tuple[str, ...]
-            ) -> None:
+            names: tuple[str, ...], order: str, reverse: bool) -> None:
     """List the runs, newest first."""
     from gpu_engine.report import listing
 
@@ -95,14 +93,14 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     asked = query.parse(wanted)
     if asked.doubt:
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
-    rows, more = listing.found_runs(asked, tags, count, listing.Order(order, reverse, now))
+    rows, more = listing.found_runs(asked, count, listing.Order(order, reverse, now))
     if as_json:
         echo(in_json([_to_dict(one, figures, now, names) for one, figures in rows]))
         return
     heads, lines = listing.cells(rows, now, names)
     for line in table([heads, *lines] if lines else []):
         echo(line)
-    if not rows and (asked or tags):
+    if not rows and asked:
         echo("no run matches", err=True)
     elif not rows:
         echo("no runs yet; gpu-engine run default starts one", err=True)
