@@ -427,8 +427,6 @@ class Fieldset(FocusInView):
         if focused is self.task_choice:
             return "What is trained: a task that ships with gpu-panel, a class of your own, or " \
                 "your own script"
-        if focused is self._line:
-            return self._line.ABOUT
         field = self._field(focused)
         if field is None:
             return ""
