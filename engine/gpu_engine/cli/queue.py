@@ -53,28 +53,13 @@ def _set_up(given: str) -> None:
 
 @command.command()
 @click.argument("run", shell_complete=tab.waiting_runs)
-@click.argument("to", metavar="first|last|up|down")
+@click.argument("to", type=click.Choice(["first", "last", "up", "down"]))
 def move(run: str, to: str) -> None:
     """Move RUN to the first or last place, or up or down by one."""
     from gpu_engine.queue import change
     from gpu_engine.runs import folder
 
-    if to not in ("first", "last", "up", "down"):
-        raise click.UsageError(f"{to!r}: give first, last, up or down; gpu-engine queue before "
-                               "puts it before another run")
     change.move(folder.find(run), to)
-    _print(False)
-
-
-@command.command()
-@click.argument("run", shell_complete=tab.waiting_runs)
-@click.argument("other", shell_complete=tab.waiting_runs)
-def before(run: str, other: str) -> None:
-    """Put RUN before OTHER, which waits too."""
-    from gpu_engine.queue import change
-    from gpu_engine.runs import folder
-
-    change.move(folder.find(run), folder.find(other).id)
     _print(False)
 
 
