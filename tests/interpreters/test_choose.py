@@ -197,15 +197,14 @@ def test_an_environment_of_another_user_is_not_started(tmp_path: Path, monkeypat
 
 def test_all_near_by_each_once(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    names = ("project/.venv", "project/env", "project/tools/.venv", "sibling", "conda/envs/x",
-             "listed", "pyenv/versions/3.12.1")
+    names = ("project/.venv", "project/env", "project/tools/.venv", "sibling", "listed")
     for name in names:
         made(tmp_path / name, torch=False)
     (tmp_path / ".conda").mkdir()
     (tmp_path / ".conda" / "environments.txt").write_text(
         f"{tmp_path / 'listed'}\n{tmp_path / 'gone'}\n\n")
-    environ = {"HOME": str(tmp_path), "CONDA_PREFIX": str(tmp_path / "conda"),
-               "PYENV_ROOT": str(tmp_path / "pyenv"), "PATH": str(tmp_path / "listed" / "bin")}
+    environ = {"HOME": str(tmp_path),
+               "PATH": str(tmp_path / "listed" / "bin")}
     found = [str(candidates.environment_of(p.path).relative_to(tmp_path))
              for p in candidates.around(project, environ) if Path(p.path).is_relative_to(tmp_path)]
     assert sorted(found) == sorted(names)

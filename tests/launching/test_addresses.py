@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from gpu_engine.launching import preflight
-from gpu_engine.launching.launcher import prepare
 from gpu_engine.launching.preflight import probe
 from gpu_engine.spec.read import from_dict
 
@@ -33,7 +32,6 @@ def names(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", ask)
     preflight._asked.cache_clear()
     monkeypatch.setattr(preflight, "PATIENCE", 0.2)
-    monkeypatch.setattr(preflight, "own_addresses", lambda: ["10.0.0.1 (eth0)", "10.1.0.1 (ib0)"])
     yield
     waits.set()
 
@@ -46,17 +44,13 @@ def spec_of(host: str, node: int = 0):
 
 
 @pytest.mark.parametrize(("host", "node", "says"), [
-    ("mine", 0, "of 10.0.0.1 (eth0), 10.1.0.1 (ib0)"), ("mine6", 0, "is ::1 to this machine"),
-    ("mine", 1, "give node 0's numeric address"), ("nobody", 1, "knows no such host")])
+    ("mine6", 0, "is ::1 to this machine"), ("mine", 1, "give node 0's numeric address"),
+    ("nobody", 1, "knows no such host")])
 def test_a_name_that_cannot_serve_is_refused_with_what_would(host, node, says):
     found = {p.key: p.message for p in probe(spec_of(host, node), slots(1))}
     assert says in found["parallel.master_addr"]
 
 
-@pytest.mark.parametrize(("host", "says"), [
-    ("node0", "node0, which is 10.0.0.1 to this one"), ("both", "both, which is 10.0.0.1"),
-    ("slow", "slow; what that means was not answered yet"), ("10.0.0.1", None),
-    ("fe80::1%eth0", None), ("localhost", "itself"), ("127.0.0.1", "itself")])
-def test_what_a_name_means_is_shown(home, host, says):
-    warnings = prepare(spec_of(host, 1), inventory=slots(1)).plan.warnings
-    assert [says in w for w in warnings] == ([True] if says else [])
+@pytest.mark.parametrize("host", ["node0", "both", "slow", "10.0.0.1", "fe80::1%eth0"])
+def test_another_machine_or_one_that_is_not_known_yet_is_taken(host):
+    assert "parallel.master_addr" not in {p.key for p in probe(spec_of(host, 1), slots(1))}

@@ -238,7 +238,7 @@ while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.lo
     assert len(orphans) == 2
     assert not [p for p in orphans if procs.start_ticks(p)]
     told = run.events(0).read_text()
-    assert "which was ended: " in told
+    assert "running was ended with it: " in told
     assert all(f"sleep (pid {p})" in told for p in orphans)
 
 
