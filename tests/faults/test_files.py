@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from . import cases_disk, cases_export, cases_files
+from . import cases_disk, cases_files
 from .kit import Case, cases_of, put_through
 
-CASES = cases_of(cases_disk, cases_export, cases_files)
+CASES = cases_of(cases_disk, cases_files)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

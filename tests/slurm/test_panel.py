@@ -26,13 +26,13 @@ async def test_a_job_that_waits_is_shown_and_cancelled(cluster, monkeypatch):
     run, job = submit.submit(spec, job_of(spec, None, None))
     async with panel(slots(2)) as (pilot, screen):
         app = pilot.app
-        await until(pilot, lambda: f"Slurm job {job.id} waits for free nodes (Resources)"
+        await until(pilot, lambda: f"Slurm job {job.id} waits (Resources)"
                     in screen_text(app))
         assert re.search(rf"◌ +{run.id}", screen_text(app))
         screen.runs.focus()
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
-        await until(pilot, lambda: f"◌ Slurm job {job.id} waits for free nodes (Resources)"
+        await until(pilot, lambda: f"◌ Slurm job {job.id} waits (Resources)"
                     in screen_text(app))
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, Confirm))
