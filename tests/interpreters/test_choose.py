@@ -151,10 +151,10 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
 
 
 @pytest.mark.parametrize(("file", "text", "said"), [
-    ("pipx_metadata.json", "{}", "pipx inject gpu-panel 'tensorboard>=2.16'"),
+    ("pipx_metadata.json", "{}", "pipx inject gpu-panel tensorboard"),
     ("pyvenv.cfg", "home = /x\nuv = 0.9\n",
-     "uv pip install --python {} 'tensorboard>=2.16'"),
-    ("pyvenv.cfg", "home = /x\n", "{} -m pip install 'tensorboard>=2.16'")])
+     "uv pip install --python {} tensorboard"),
+    ("pyvenv.cfg", "home = /x\n", "{} -m pip install tensorboard")])
 def test_the_command_is_that_of_the_installer(tmp_path, monkeypatch, file, text, said):
     (tmp_path / file).write_text(text)
     python = str(tmp_path / "bin" / "python")

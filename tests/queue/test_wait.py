@@ -261,12 +261,10 @@ def test_a_task_that_checks_its_parameters_does_so_when_it_is_submitted(line):
 def test_times_as_people_give_them():
     now = time.mktime((2026, 11, 22, 12, 0, 30, 0, 0, -1))
     for text, after in (("22:00", 10 * 3600 - 30), ("12:00", 86400 - 30), ("+90m", 5400),
-                        ("+1.5 h", 5400), ("tomorrow 6:30", 18.5 * 3600 - 30),
-                        ("today 12:01", 30), ("2026-11-23 12:00", 86400 - 30), ("+2d", 2 * 86400)):
+                        ("+1.5 h", 5400), ("2026-11-23 12:00", 86400 - 30), ("+2d", 2 * 86400)):
         assert moment(text, now) == pytest.approx(now + after), text
     for text, words in (("soon", "no time that is understood"), ("25:00", "understood"),
-                        ("2026-11-01", "passed"), ("today 3:00", "passed"),
-                        ("+999d", "more than a year")):
+                        ("2026-11-01", "passed"), ("+999d", "more than a year")):
         with pytest.raises(UserError, match=words):
             moment(text, now)
 

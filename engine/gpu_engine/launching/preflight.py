@@ -11,10 +11,8 @@ import os
 import shlex
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +35,8 @@ if TYPE_CHECKING:
     from gpu_engine.interpreters.choose import Chosen
 
 _CURE = "take another, have it wait (--queue, in the panel Q), or set devices.share = true"
-PATIENCE, _KEPT = 2.0, 30.0
-"""Seconds for a name server's answer, and for which an answer is good."""
+_KEPT = 30.0
+"""Seconds for which a name server's answer is good."""
 _PATIENCE = 1.0
 """Seconds that a process gets to leave a GPU: an earlier run may just be ending."""
 
@@ -293,55 +291,35 @@ def _reserved_port(spec: RunSpec) -> list[Problem]:
                     f"ports below 1024 need root; take {modes.MEETING_PORT}")]
 
 
-def _meeting_host(spec: RunSpec) -> str | None:
-    """The master's host name; None where nobody has to look it up."""
-    host = spec.parallel.master_addr
-    if not modes.get(spec.parallel.mode).several_nodes or host in ("", "localhost"):
-        return None
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return host
-    return None
-
-
 def _meeting(spec: RunSpec) -> list[Problem]:
     """The problems of a master address that this machine can't resolve, or only to itself."""
-    key, host = "parallel.master_addr", _meeting_host(spec)
-    found = resolve(host) if host is not None else None
-    if found == ():
+    key, host = "parallel.master_addr", spec.parallel.master_addr
+    if not modes.get(spec.parallel.mode).several_nodes or host in ("", "localhost"):
+        return []
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+        return []
+    except ValueError:
+        pass
+    found = _addresses(host, int(time.monotonic() // _KEPT))  # a form asks at every key press
+    if not found:
         return [Problem(key, host, "this machine knows no such host; give node 0's numeric "
                                    "address, for example 10.0.0.1")]
-    if not found or not all(map(is_loopback, found)):
+    if not all(map(is_loopback, found)):
         return []
     return [Problem(key, host, f"is {found[0]} to this machine, which means the machine itself "
                                "(see /etc/hosts): the others can't meet there; give node 0's "
                                "numeric address")]
 
 
-def resolve(host: str) -> tuple[str, ...] | None:
-    """The numeric addresses that `host` means to this machine; () where it means none, None where
-    nobody has answered within `PATIENCE`: a name server must not block a screen."""
-    try:
-        return _asked(host, int(time.monotonic() // _KEPT)).result(PATIENCE)
-    except TimeoutError:
-        return None
-
-
 @functools.lru_cache(maxsize=64)
-def _asked(host: str, _: int) -> Future[tuple[str, ...]]:
-    """The answer to come, from a thread that nobody waits for at the end."""
-    answer: Future[tuple[str, ...]] = Future()
-
-    def ask() -> None:
-        try:
-            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            answer.set_result(tuple(dict.fromkeys(str(info[4][0]) for info in infos)))
-        except (OSError, UnicodeError):  # a label of more than 63 characters is the latter
-            answer.set_result(())
-
-    threading.Thread(target=ask, name="resolve", daemon=True).start()
-    return answer
+def _addresses(host: str, _: int) -> tuple[str, ...]:
+    """The numeric addresses that `host` means to this machine; () where it means none."""
+    try:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # a label of more than 63 characters is the latter
+        return ()
+    return tuple(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def is_loopback(address: str) -> bool:
