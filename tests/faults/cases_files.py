@@ -73,27 +73,6 @@ def a_damaged_state_of_a_live_run(box: Box) -> None:
     assert run.state().state == "completed"
 
 
-@case("state.json, plan.json and spec.toml of an ended run damaged in ten ways",
-      "runs, show, logs and resume say so without a traceback; rm removes it")
-def damaged_files_of_an_ended_run(box: Box) -> None:
-    run = box.go("start(); train(2)", ranks=1)
-    box.ended(run)
-    wait_for(lambda: not run.supervised())
-    for name in ("state.json", "plan.json", "spec.toml"):
-        good = (run.path / name).read_bytes()
-        for text in GARBAGE[::3] if not box.full else GARBAGE:
-            (run.path / name).write_bytes(text)
-            assert box.cli("runs").returncode == 0
-            assert box.cli("show", run.id).returncode == 0, text
-            if name != "state.json":
-                assert box.cli("resume", run.id, "--set", "train.lr=x").returncode == 2
-        (run.path / name).write_bytes(good)
-    (run.path / "state.json").write_bytes(b"\x00")
-    assert run.state().state == "lost"
-    assert box.cli("runs", "rm", "--yes", run.id).returncode == 0
-    assert not run.path.exists()
-
-
 def trained(box: Box) -> runs.Run:
     """A completed run of the real worker with three checkpoints: a copy of it after the first
     case."""

@@ -17,7 +17,7 @@ from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from ..devices.conftest import _builder
-from .kit import SOON, Box, case, steps
+from .kit import SOON, Box, case
 
 LAUNCH = """
 import sys
@@ -64,28 +64,6 @@ def the_launcher_is_killed(box: Box) -> None:
         os.utime(path, (1, 1))
     box.ended(box.go("start(); train(1)"))
     assert not list(paths.runs_folder().glob(".new-*"))
-
-
-@case("Closing the terminal of a followed run: SIGHUP, then SIGKILL to the command line",
-      "the run goes on, is found again, and stops when asked")
-def the_terminal_is_closed(box: Box) -> None:
-    body(box, "start(); train()")
-    for number in (signal.SIGHUP, signal.SIGKILL):
-        process = box.popen("-m", "gpu_engine", "run", "--devices", "cpu:0", "--set",
-                            "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
-                            f"run.python={box.interpreter()}", stderr=subprocess.PIPE,
-                            start_new_session=True)
-        run = wait_for(lambda: runs.all_runs() and runs.all_runs()[0])
-        box.running(run)
-        os.killpg(process.pid, number)
-        process.wait()
-        at = steps(run)
-        box.stepping(run, at + 3)
-        assert run.id in box.cli("runs").stdout
-        assert box.cli("stop", run.id).returncode == 0
-        assert run.state().state == "stopped"
-        wait_for(lambda run=run: not run.supervised())
-        run.remove()
 
 
 @case("Two launches for one GPU at the same moment", "one runs; the other names it and ends with 1 "
@@ -142,31 +120,6 @@ def a_run_started_twice(box: Box) -> None:
     assert codes in ([0, 2], [0, 0]), codes
     assert run.state().attempt == 1 + codes.count(0)
     assert len(run.state().attempts) == 1 + codes.count(0)
-
-
-@case("Two failures, then a good attempt, with train.restarts = 3",
-      "1 s and 2 s of backoff, a fresh port each time; every attempt's reason is on record")
-def restarts_with_backoff(box: Box) -> None:
-    run = box.go("""
-start()
-print("port", os.environ["MASTER_PORT"], flush=True)
-if attempt < 3 and rank == 1:
-    tell("error", type="ValueError", message=f"bad {attempt}", traceback="")
-    finish("failed")
-train(5)
-""", train={"restarts": 3})
-    state = box.ended(run)
-    assert (state.state, state.attempt) == ("completed", 3)
-    first, second, third = state.attempts
-    assert (first.outcome, first.reason) == ("failed", "rank 1: bad 1")
-    assert (second.outcome, second.reason) == ("failed", "rank 1: bad 2")
-    assert (third.outcome, third.reason) == ("completed", None)
-    assert 0.9 < second.started - first.ended < 1.9
-    assert 1.9 < third.started - second.ended < 3.5
-    ports = {line for line in run.log(1).read_text().splitlines() if line.startswith("port")}
-    assert len(ports) == 3
-    shown = box.cli("show", run.id).stdout
-    assert "attempt 2  failed" in shown
 
 
 @case("Many processes read the list and its runs all the time, while runs start and end",

@@ -94,15 +94,6 @@ def run_stop(run: runs.Run) -> None:
         pass  # it has just ended
 
 
-@case("SIGKILL to the supervisor of a script that left a daemon behind",
-      "the daemon, in a session of its own, is gone too")
-def a_daemon_below_a_killed_supervisor(box: Box) -> None:
-    run = box.script(DAEMON, ranks=1)
-    daemon = daemon_of(run)
-    kill(run.state().pid)
-    wait_for(lambda: procs.start_ticks(daemon) is None, SOON)
-
-
 @case("SIGKILL to guard and supervisor at once, above a script that left a daemon behind",
       "lost; show names what still runs, rm refuses, stop ends it")
 def a_daemon_below_nobody(box: Box) -> None:
@@ -178,15 +169,6 @@ def torchruns_agent_is_killed(box: Box) -> None:
     assert "SIGKILL" in state.reason
 
 
-@case("SIGKILL to the supervisor above torchrun and a person's own script",
-      "neither agent nor ranks live 5 s later")
-def the_supervisor_above_torchrun_is_killed(box: Box) -> None:
-    for _ in range(10 if box.full else 1):
-        run, pids = torchrun_ranks(box)
-        kill(run.state().pid)
-        wait_for(lambda pids=pids: not [p for p in pids if procs.start_ticks(p)], SOON)
-
-
 @case("SIGKILL to guard and supervisor at once, above torchrun and a person's own script",
       "the orphaned ranks, which train on, end themselves within 5 s")
 def ranks_below_nobody(box: Box) -> None:
@@ -243,4 +225,3 @@ def stopped_again_and_again(box: Box) -> None:
     assert wait_for(lambda: (s := run.state()).state == "stopping" and s)
     assert box.cli("stop", run.id, "--now").returncode == 0
     assert run.state().state == "stopped"
-

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-from pathlib import Path
-
-import pytest
-
-from ..conftest import wait_for
 from .kit import Box, case, checkpoints, events, logs, steps, verified
 
 
@@ -22,52 +15,6 @@ def a_real_rank_dies_and_the_run_restarts(box: Box) -> None:
     assert (state.state, state.attempt) == ("completed", 2), logs(run)
     assert [e["first_step"] for e in events(run, 0, "schedule")] == [0, 5]
     assert steps(run) == 12
-
-
-@case("The host's memory is not enough: the kernel kills a rank in a small control group",
-      "failed, with host memory as the reason, by the kernel's count", root=True)
-def out_of_host_memory(box: Box) -> None:
-    with small_group("192m") as enter:  # so that the rank is the largest in it when it is full
-        text = box.tmp / "eater.py"
-        text.write_text("start(); step(1)\n"
-                        "held = [bytearray(os.urandom(1 << 20)) for _ in range(512)]\n")
-        box.patch.setenv("FAULT_BODY", str(text))
-        done = box.cli_process("run", "--json", "--devices", "cpu:0", "--set",
-                               "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
-                               f"run.python={box.interpreter()}", preexec_fn=enter)
-        if done.returncode == 0:
-            pytest.skip(f"this control group limits nothing: {done}")
-        assert done.returncode == 1, done
-        assert "out of host memory (the kernel counted it)" in done.stdout, done
-
-
-def small_group(size: str):
-    """A memory control group; `enter` puts the calling process into it."""
-    import contextlib
-
-    @contextlib.contextmanager
-    def made():
-        root = Path("/sys/fs/cgroup")
-        v2 = (root / "cgroup.controllers").exists()
-        parent = root if v2 else root / "memory"
-        # 0 means the calling process: its pid may be another one in a container.
-        group = parent / f"gpu-panel-faults-{secrets.token_hex(4)}"
-        try:
-            group.mkdir()
-            (group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(size)
-            if v2:
-                (group / "memory.swap.max").write_text("0")
-        except OSError as err:
-            with contextlib.suppress(OSError):
-                group.rmdir()
-            pytest.skip(f"no control group of our own here: {err}")
-        try:
-            yield lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
-        finally:
-            wait_for(lambda: not (group / "cgroup.procs").read_text().strip())
-            group.rmdir()
-
-    return made()
 
 
 @case("One rank fails, the others with connection errors, some before it by the clock",

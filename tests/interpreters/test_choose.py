@@ -150,19 +150,6 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
         assert typed in told.message
 
 
-@pytest.mark.parametrize(("file", "text", "said"), [
-    ("pipx_metadata.json", "{}", "pipx inject gpu-panel tensorboard"),
-    ("pyvenv.cfg", "home = /x\nuv = 0.9\n",
-     "uv pip install --python {} tensorboard"),
-    ("pyvenv.cfg", "home = /x\n", "{} -m pip install tensorboard")])
-def test_the_command_is_that_of_the_installer(tmp_path, monkeypatch, file, text, said):
-    (tmp_path / file).write_text(text)
-    python = str(tmp_path / "bin" / "python")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", python)
-    assert choose.extra("tensorboard") == said.format(python)
-
-
 def test_pip_is_not_named_where_it_would_refuse(tmp_path: Path, monkeypatch) -> None:
     """PEP 668: the system's Python. An environment made from it has a pip that installs."""
     marker = tmp_path / "usr" / "lib" / "python3.12" / "EXTERNALLY-MANAGED"

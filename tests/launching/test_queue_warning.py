@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_engine.common import paths
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.launching.preflight import overtaken
 from gpu_engine.runs import waiting
@@ -80,20 +79,3 @@ def test_who_follows_another_run_counts_once_that_has_completed(home):
     assert overtaken(on("0"), MACHINE) is None
     other.write_state(State("completed", other.id, "toy", 1.0, ended=2.0))
     assert overtaken(on("0"), MACHINE) is not None
-
-
-def test_the_line_is_read_again_only_where_it_has_changed(home, monkeypatch):
-    first = waits("0")
-    waits("1", number=2)
-    folder = paths.queue_folder()
-    before = waiting.line(folder)
-    read: list[str] = []
-    real = waiting.read
-    monkeypatch.setattr(waiting, "read", lambda run: read.append(run.name) or real(run))
-    assert waiting.line(folder) is before
-    assert read == []
-    third = waits("2", number=0)
-    assert list(waiting.line(folder)) == [third.id, *before]
-    assert read == [third.id]
-    waiting.leave(first.path)
-    assert list(waiting.line(folder)) == [third.id, list(before)[1]]

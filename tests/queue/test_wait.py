@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.code import store, submitted
+from gpu_engine.code import store
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import read_json
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
-from gpu_engine.queue import change, free, serve, submit, wait
+from gpu_engine.queue import change, serve, submit, wait
 from gpu_engine.queue.submit import When, moment
 from gpu_engine.runs import waiting
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import gpus, wait_for
+from ..conftest import wait_for
 from .kit import hold, over, queue, reason, spec, state
 
 
@@ -138,25 +138,6 @@ def test_it_runs_the_code_and_environment_of_its_submission_with_the_data_of_tod
     assert Path("data/x").read_text() == "data-2\n"
 
 
-def test_a_second_start_finds_the_same_copy(line):
-    """The first came too late for its devices, but has planned to run in the copy."""
-    git("init", "-q")
-    Path("part").mkdir()
-    Path("part/t.sh").write_text("echo one\n")
-    os.chdir("part")  # the fixture has changed the folder, and puts it back
-    with hold():
-        run = queue("sh", "t.sh")
-        Path("t.sh").write_text("echo two\n")
-        entry, asked = waiting.read(run.path), spec("sh", "t.sh")
-        first = submitted.place_of(run, asked, entry)
-        assert (first[0].name, first[0].parent.parent) == ("part", paths.home() / "code")
-        write_json(run.path / "plan.json",
-                   replace(run.require_plan(), cwd=str(first[0])).to_dict())
-        assert submitted.place_of(run, asked, entry) == first
-    over(run)
-    assert run.output(0).read_text() == "one\n"
-
-
 def test_what_no_longer_fits_fails_and_does_not_try_again(line):
     Path("t.sh").write_text("#!/bin/sh\n")
     Path("t.sh").chmod(0o755)
@@ -199,15 +180,6 @@ def test_on_a_full_disk_it_waits_on_and_starts_when_there_is_room(here, monkeypa
     assert taken is not None
     taken.close()
     assert said == ["starts on CPU 0"] * 3
-
-
-def test_a_clock_that_is_set_back_changes_no_order(line, monkeypatch):
-    with hold():
-        first = queue(begin=False)
-        with monkeypatch.context() as patch:
-            patch.setattr(submit.time, "time", lambda: 1e9)
-            second = queue(begin=False)
-        assert [w.run for w in change.line()] == [first, second]
 
 
 def test_what_waiting_would_not_cure_is_refused(line):
@@ -292,15 +264,3 @@ def test_nothing_is_started_here_for_runs_that_wait_on_another_machine(line):
     waiting.write(run.path, replace(waiting.read(run.path), host="elsewhere"))
     assert serve.ensure() == 0
     assert waiting.ids(queue_folder()) == [run.id]
-
-
-def test_a_device_that_comes_is_found_while_it_is_waited_for(line, monkeypatch):
-    there = [gpus(1)]
-    monkeypatch.setattr(free, "all_gpus", lambda: there[0])
-    monkeypatch.setattr(free, "FIND_AGAIN", -1.0)
-    entry = replace(waiting.read(queue(begin=False).path), ids=(gpus(2).devices[1].uuid,),
-                    cpu=False)
-    devices = free.Devices()
-    assert devices.find(entry) == gpus(1)
-    there[0] = gpus(2)
-    assert devices.find(entry) == gpus(2)

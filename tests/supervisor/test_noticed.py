@@ -45,14 +45,6 @@ def test_a_full_disk_is_told_of_the_run():
         ("not-saved", 1), ("not-recorded", 0), ("same-file", 0)]
 
 
-def test_another_attempt_begins_with_nothing_told():
-    seen = ranks([notices.apart(2, 5, group=False), step(7, float("nan"))])
-    assert notices_of(seen, losses=True)
-    seen[0].attempt = 2
-    seen[0].fold(schema.Start(0, 0, 0, 1, 1, 2, attempt=2))
-    assert notices_of(seen, losses=True) == ()
-
-
 def test_a_loss_that_went_away_is_told_with_its_figures():
     low = [schema.Step(at, 0.1, 0, n=50, loss=4.0 if at <= 50 else 1.0, loss_min=0.5)
            for at in range(50, 501, 50)]

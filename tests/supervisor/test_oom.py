@@ -55,9 +55,6 @@ def test_the_figures_end_before_torchs_own_words():
 
 @pytest.mark.parametrize(("cgroup", "path", "text", "kills"), [
     ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\noom 3\noom_kill 2\n", 2),
-    ("4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.oom_control",
-     "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),
-    ("4:memory:/x\n", "sys/fs/cgroup/memory/memory.oom_control", "oom_kill 6\n", 6),
     ("0::/a\n", "proc/vmstat", "nr_free_pages 7\noom_kill 1\n", 1),
     ("", "proc/self/nothing", "", None)])
 def test_the_kernels_count_is_found(tmp_path, cgroup, path, text, kills):

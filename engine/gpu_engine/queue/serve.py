@@ -36,12 +36,13 @@ def ensure(folder: Path | None = None) -> int:
     if only_look.on():
         return 0
     runs = alone(folder)
+    # Sweeps first: from here on their members count as being ahead of the runs behind them.
+    for sweep in dict.fromkeys(e.sweep for e in runs.values() if e.sweep is not None):
+        with telling(f"the process of sweep {sweep} can't be started"):
+            _start_sweep(folder, sweep)
     for run, entry in runs.items():
         if entry.sweep is None:
             start(run)
-    for sweep in {entry.sweep for entry in runs.values() if entry.sweep is not None}:
-        with telling(f"the process of sweep {sweep} can't be started"):
-            _start_sweep(folder, sweep)
     return len(runs)
 
 

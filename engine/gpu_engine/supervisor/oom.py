@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,30 +13,19 @@ from gpu_engine.plan.records import LaunchPlan
 
 
 def kills(root: Path = Path("/")) -> int | None:
-    """How many out-of-memory kills the kernel has counted: in our cgroup (version 2, then 1), else
-    on the whole machine; None if no count can be read."""
-    try:
-        groups = (root / "proc/self/cgroup").read_text()
-    except OSError:
-        groups = ""
-    places = []
-    for line in groups.splitlines():
-        number, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        if number == "0" and not names:
-            places.insert(0, root / f"sys/fs/cgroup{path}/memory.events")
-        elif "memory" in names.split(","):
-            places += [root / f"sys/fs/cgroup/memory{path}/memory.oom_control",
-                       root / "sys/fs/cgroup/memory/memory.oom_control"]  # seen from inside
-    for place in [*places, root / "proc/vmstat"]:
-        try:
-            text = place.read_text()
-        except OSError:
-            continue
-        for line in text.splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.strip().isdigit():
-                return int(value)
+    """How many out-of-memory kills the kernel has counted: in our cgroup, else on the whole
+    machine; None if no count can be read."""
+    places = [root / "proc/vmstat"]
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                places.insert(0, root / f"sys/fs/cgroup{line[3:]}/memory.events")
+    for place in places:
+        with contextlib.suppress(OSError):
+            for line in place.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill" and value.strip().isdigit():
+                    return int(value)
     return None
 
 

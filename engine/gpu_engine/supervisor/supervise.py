@@ -26,7 +26,6 @@ from gpu_engine.supervisor import (
     noticed,
     oom,
     scripts,
-    sender,
     stopping,
 )
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict, named
@@ -267,7 +266,7 @@ class Supervisor:
     def _handle(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
         number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
-            self.stopped_by = sender.describe(got[1])  # at once: a `kill` is gone in a moment
+            self.stopped_by = stopping.sender(got[1])  # at once: a `kill` is gone in a moment
         ended = reap(attempt.children, attempt.orphans)
         if ended:
             self._note_ends(attempt, ended)
