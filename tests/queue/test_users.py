@@ -99,6 +99,19 @@ def test_a_place_is_kept_until_the_run_has_its_lease(box, line, monkeypatch):
     taken[0].close()
 
 
+def test_who_leaves_free_devices_untouched_is_passed_over(box, alice, line, monkeypatch):
+    monkeypatch.setattr(wait, "PATIENCE", 1.0)
+    for name in ("idle", "idle_too"):
+        take(alice, name, run=name, count=3)
+    waiter = wait.Waiter(queue(devices={"pick": 1}, begin=False))
+    said = set()
+    # GPUs are free for her, and she does not take them.
+    while (taken := waiter._look()) is None:
+        said.add(waiter.state.reason)
+    assert "waits for runs ahead of it" in said
+    taken[0].close()
+
+
 def test_nonsense_holds_up_nobody(box, alice, line):
     for n, said in enumerate((
             {"count": 0}, {"count": None}, {}, {"keys": 7}, {"keys": [["x"]]}, {"count": -1},

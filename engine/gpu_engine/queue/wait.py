@@ -38,7 +38,7 @@ from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.queue import turns
 from gpu_engine.queue.free import Devices
-from gpu_engine.queue.turns import Request, Start, Wait
+from gpu_engine.queue.turns import DeviceNow, Request, Start, Wait
 from gpu_engine.runs import attempts, disk_room, waiting
 from gpu_engine.runs.folder import EXIT_CODES, Cause, Run, State, StateName
 from gpu_engine.runs.waiting import Entry, Wants
@@ -52,6 +52,9 @@ INTERVAL = 0.5
 is added."""
 _ANEW = 4.0
 """Seconds after which they are read even if not: a killed process changes no folder."""
+PATIENCE = 60.0
+"""Seconds for which another user's run may leave free devices that it waits for, as when its
+supervisor is stopped or its home does not answer. Then it is waited for no longer."""
 _SAID = 2.0
 """Seconds between two writes of the state while only the reason changes."""
 PAUSES = (5.0, 15.0, 60.0)
@@ -107,6 +110,10 @@ class Waiter:
         """When the line was read, the reason was written, and until when the run is not tried
         again; monotonic seconds."""
         self._tries = 0
+        self._turns: dict[Request, float] = {}
+        """Another user's run → since when it has been its turn, monotonic seconds."""
+        self._passed: set[Request] = set()
+        """Those that are waited for no longer."""
 
     def _recorded(self) -> State:
         """The run's state, as it was before the attempt that was about to begin."""
@@ -190,26 +197,52 @@ class Waiter:
         if not self.devices.reading and stamp == self._stamp and now - self._looked < _ANEW:
             return None
         self._stamp, self._looked = stamp, now
-        mine = self._decide(entry, inventory, read=False)
-        if isinstance(mine, Wait):
+        line, mine, holders = self._line(entry, inventory)
+        unread = self.devices.now(holders, read=False)
+        alone = self._decide([r for r in line if r.owner is None], mine, unread)
+        if isinstance(alone, Wait):
             self.devices.stop_reading()
         elif not entry.cpu:
             self.devices.read()
-        if isinstance(mine, Start) and (entry.cpu or self.devices.reading):
+        read = self.devices.reading
+        devices = self.devices.now(holders, read=read)
+        decision = self._decide(line, mine, devices)
+        self._pass_over(line[:line.index(mine)], devices)
+        if isinstance(decision, Start) and (entry.cpu or read):
             with leases.alone(folder):
-                mine = self._decide(entry, inventory, read=not entry.cpu)
-                if isinstance(mine, Start):
-                    chosen = [d for d in map(inventory.find, mine.devices) if d is not None]
+                line, mine, holders = self._line(entry, inventory)
+                decision = self._decide(line, mine, self.devices.now(holders, read=read))
+                if isinstance(decision, Start):
+                    chosen = [d for d in map(inventory.find, decision.devices) if d is not None]
                     taken = leases.take(folder, chosen, self.run.id, entry.share)
                     self._step_back()
                     self.devices.stop_reading()
                     return taken, chosen
-        self._say(f"waits {mine.reason}" if isinstance(mine, Wait) else waiting.FIRST)
+        self._say(f"waits {decision.reason}" if isinstance(decision, Wait) else waiting.FIRST)
         return None
 
-    def _decide(self, entry: Entry, inventory: Inventory, *, read: bool) -> Start | Wait:
-        """What becomes of the run, as line and leases are now. `read`: whether what the driver says
-        counts too. Raises OSError."""
+    def _decide(self, line: Sequence[Request], mine: Request, devices: Mapping[str, DeviceNow]
+                ) -> Start | Wait:
+        return turns.decide(line[:line.index(mine)], mine, devices, monotonic=time.monotonic(),
+                            choose=self.devices.choose)
+
+    def _pass_over(self, ahead: Sequence[Request], devices: Mapping[str, DeviceNow]) -> None:
+        """Note of which other users' runs it is the turn, and wait no longer for those that leave
+        their devices untouched."""
+        now, theirs = time.monotonic(), dict[Request, float]()
+        for at, request in enumerate(ahead):
+            if request.owner and isinstance(self._decide(ahead[:at + 1], request, devices), Start):
+                theirs[request] = self._turns.get(request, now)
+                if now - theirs[request] > PATIENCE:
+                    log.warning("%s has not taken its turn for %.0f s, and is passed over",
+                                request.owner, PATIENCE)
+                    self._passed.add(request)
+        self._turns = theirs
+
+    def _line(self, entry: Entry, inventory: Inventory
+              ) -> tuple[list[Request], Request, Mapping[str, leases.Holder]]:
+        """The line of all users and this run in it, and who holds what, as they are now. Raises
+        OSError."""
         folder = paths.leases_folder()
         ours, holders = (os.geteuid(), str(self.queue)), leases.holders(folder)
         mine = _request(self.run.id, entry, inventory)
@@ -235,10 +268,10 @@ class Waiter:
                 others.append(((-place.priority, place.number, file.path.name), owner,
                                Request(place.run, wants, file.user)))
         for _, owner, request in sorted(others, key=lambda one: one[0]):
-            runs.setdefault(owner, []).append(request)
+            if request not in self._passed:
+                runs.setdefault(owner, []).append(request)
         line = turns.in_turn((own, names.get(owner, ())) for owner, own in runs.items())
-        return turns.decide(line[:line.index(mine)], mine, self.devices.now(holders, read=read),
-                            monotonic=time.monotonic(), choose=self.devices.choose)
+        return line, mine, holders
 
     def _ahead(self, own: Entry, inventory: Inventory, holders: Iterable[leases.Holder]
                ) -> list[Request]:
