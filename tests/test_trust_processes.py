@@ -41,7 +41,7 @@ MAY_START = {
     "engine/gpu_engine/notify/send.py": "a command of the person's notify.toml",
     "engine/gpu_engine/slurm/commands.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,
-    "engine/gpu_engine/supervisor/guard.py": ITSELF,
+    "engine/gpu_engine/supervisor/__main__.py": ITSELF,
     "tui/gpu_panel/commands/output.py":
         "a command of the person's settings.toml by its key, or gpu-engine with words they typed",
     "tui/gpu_panel/commands/own.py": "a command of the person's settings.toml, by its key",

@@ -64,7 +64,7 @@ def test_what_reads_the_gpus_is_not_what_a_command_has_left_running(home, as_thi
     seen = Ran(run, state, None)
     assert state["state"] == "completed", seen.log()
     assert written(run)  # the first reading comes after five seconds
-    assert not [e for e in seen.of("warning") if "left running" in e["message"]]
+    assert not [e for e in seen.of("warning") if "running was ended" in e["message"]]
 
 
 def test_a_stop_signals_the_run_and_not_what_reads_the_gpus(home, as_this_machine) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -99,43 +98,6 @@ def a_full_disk_at_launch(box: Box) -> None:
         assert runs.all_runs() == []
 
 
-@case("A home that is read-only", "exit code 2 and the reason; what is there can still be shown",
-      root=True)
-def a_read_only_home(box: Box) -> None:
-    with mounted(box.home, SMALL):
-        run = box.go("start(); train(3)", ranks=1)
-        box.ended(run)
-        wait_for(lambda: not run.supervised())
-        wait_for(lambda: subprocess.run(["mount", "-o", "remount,ro", str(box.home)],
-                                        capture_output=True).returncode == 0)  # busy for a moment
-        done = box.cli("run", "--devices", "cpu:0", "--", "true")
-        assert done.returncode == 2, done
-        assert "Read-only file system" in done.stderr
-        for words in (("runs",), ("show", run.id), ("logs", run.id), ("devices",)):
-            assert box.cli(*words).returncode == 0, words
-        assert box.cli("resume", run.id).returncode == 2
-        assert box.cli("runs", "rm", "--yes", run.id).returncode in (1, 2)
-        box.check()
-
-
-@case("The runs folder is a file, or another user's", "exit code 2 and what to do about it")
-def an_unusable_runs_folder(box: Box) -> None:
-    box.home.mkdir()
-    (box.home / "runs").write_text("")
-    done = box.cli("run", "--devices", "cpu:0", "--", "true")
-    assert done.returncode == 2
-    assert "GPU_PANEL_HOME" in done.stderr
-    assert "not a directory" in box.cli("runs").stderr
-    (box.home / "runs").unlink()
-    if os.geteuid() == 0:
-        (box.home / "runs").mkdir(mode=0o700)
-        os.chown(box.home / "runs", 12345, 12345)
-        done = box.cli("run", "--devices", "cpu:0", "--", "true")
-        assert done.returncode == 2
-        assert "another user" in done.stderr
-        (box.home / "runs").rmdir()
-
-
 @case("A rank writes to stdout as fast as it can, some 100 MB/s and more, until its log was cut "
       "five times", "its log stays within bounds, its last words are kept, and it completes")
 def a_flood_of_output(box: Box) -> None:
@@ -191,24 +153,6 @@ def numbers(path) -> list[int]:
             if line[:1].isdigit() and len(line) == 98]
 
 
-@case("A full disk while a run restarts", "the restart is tried, and the end is on record",
-      root=True)
-def a_restart_on_a_full_disk(box: Box) -> None:
-    with mounted(box.home, SMALL):
-        run = box.go("start(); step(1)\nwhile os.statvfs(run).f_bavail: time.sleep(0.02)\n"
-                     "if attempt == 1: os._exit(5)\ntrain(3)", ranks=1, train={"restarts": 1})
-        box.running(run)
-        box.stepping(run)
-        fill(box.home)
-        state = box.ended(run)
-        wait_for(lambda: not run.supervised())
-        state = run.state()
-        assert state.attempt == 2
-        assert "no space left" in state.attempts[0].reason  # of a rank that fell silent
-        (box.home / "ballast").unlink()
-        box.check()
-
-
 @case("Descriptors run out in a rank, and in the supervisor",
       "the rank's events and the run's end still get written; completed")
 def no_descriptors_left(box: Box) -> None:
@@ -232,26 +176,3 @@ train(120)
     time.sleep(0.5)
     resource.prlimit(state.pid, resource.RLIMIT_NOFILE, (soft, hard))
     assert box.ended(run).state == "completed", logs(run)
-
-
-@case("Descriptors run out in the supervisor for good, with ranks that must be ended",
-      "the ranks are gone nonetheless")
-def no_descriptors_for_good(box: Box) -> None:
-    import resource
-
-    run = box.go("start(); train()")
-    state = box.running(run)
-    used = len(os.listdir(f"/proc/{state.pid}/fd"))  # noqa: PTH208
-    resource.prlimit(state.pid, resource.RLIMIT_NOFILE, (used, used))
-    run.stop(now=True)
-    assert box.ended(run).state in ("stopped", "lost")
-
-
-@case("The command line is started with hardly any descriptors", "a message, not a traceback")
-def few_descriptors_for_the_command_line(box: Box) -> None:
-    import resource
-
-    done = box.cli_process(
-        "run", "--devices", "cpu:0", "--", "true",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12)))
-    assert done.returncode in (0, 1, 2), done

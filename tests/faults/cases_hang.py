@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
-from ..conftest import wait_for
 from .cases_processes import TRAIN, kill
-from .kit import Box, case, last_start, steps
+from .kit import Box, case, steps
 
 
 @case("SIGSTOP of a rank under train.hang_timeout",
@@ -57,41 +56,6 @@ def a_hang_ends_with_evidence(box: Box) -> None:
     for rank in (0, 1):
         assert "stuck_here" in run.log(rank).read_text()
     assert "stuck_here" in box.cli("show", run.id).stderr
-
-
-@case("Long data reading and long imports under train.hang_timeout",
-      "not taken for a hang: nothing counts before the first step")
-def a_slow_start_is_no_hang(box: Box) -> None:
-    run = box.go("start(); beat('init'); time.sleep(2.5); train(30)", train={"hang_timeout": 1.0})
-    assert box.ended(run).state == "completed"
-
-
-@case("gpu-engine stacks on a training, a starting and a stopped rank",
-      "stacks of the first; the others are left alone, with a message")
-def stacks_are_asked_for(box: Box) -> None:
-    run = box.go("""
-if rank == 1:
-    time.sleep(600)
-start()
-def in_my_loop(): train()
-in_my_loop()
-""", ranks=3)
-    wait_for(lambda: last_start(run, 0) and last_start(run, 2) and len(run.state().processes) == 3)
-    state = run.state()
-    kill(state.processes[2].pid, signal.SIGSTOP)
-    done = box.cli("stacks", run.id, "--wait", "1")
-    kill(state.processes[2].pid, signal.SIGCONT)
-    assert done.returncode == 1
-    first, second, third = done.stdout.split("--- rank ")[1:]
-    assert "in in_my_loop" in first
-    assert "can't be requested" in second
-    assert "nothing came" in third
-    at = steps(run)
-    box.stepping(run, at + 2)
-    assert all(p.exit is None for p in run.state().processes)
-    run.stop(now=True)
-    assert box.ended(run).state == "stopped"
-    assert box.cli("stacks", run.id).returncode == 2
 
 
 @case("SIGSTOP of the supervisor for a while, under train.hang_timeout",

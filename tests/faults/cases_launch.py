@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 
@@ -16,12 +13,11 @@ import pytest
 
 from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
-from gpu_engine.launching.launcher import start
 from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from ..devices.conftest import _builder
-from .kit import SOON, Box, case, steps
+from .kit import SOON, Box, case
 
 LAUNCH = """
 import sys
@@ -68,28 +64,6 @@ def the_launcher_is_killed(box: Box) -> None:
         os.utime(path, (1, 1))
     box.ended(box.go("start(); train(1)"))
     assert not list(paths.runs_folder().glob(".new-*"))
-
-
-@case("Closing the terminal of a followed run: SIGHUP, then SIGKILL to the command line",
-      "the run goes on, is found again, and stops when asked")
-def the_terminal_is_closed(box: Box) -> None:
-    body(box, "start(); train()")
-    for number in (signal.SIGHUP, signal.SIGKILL):
-        process = box.popen("-m", "gpu_engine", "run", "--devices", "cpu:0", "--set",
-                            "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
-                            f"run.python={box.interpreter()}", stderr=subprocess.PIPE,
-                            start_new_session=True)
-        run = wait_for(lambda: runs.all_runs() and runs.all_runs()[0])
-        box.running(run)
-        os.killpg(process.pid, number)
-        process.wait()
-        at = steps(run)
-        box.stepping(run, at + 3)
-        assert run.id in box.cli("runs").stdout
-        assert box.cli("stop", run.id).returncode == 0
-        assert run.state().state == "stopped"
-        wait_for(lambda run=run: not run.supervised())
-        run.remove()
 
 
 @case("Two launches for one GPU at the same moment", "one runs; the other names it and ends with 1 "
@@ -146,120 +120,6 @@ def a_run_started_twice(box: Box) -> None:
     assert codes in ([0, 2], [0, 0]), codes
     assert run.state().attempt == 1 + codes.count(0)
     assert len(run.state().attempts) == 1 + codes.count(0)
-
-
-@case("The chosen port is taken between the check and the start",
-      "failed at once with the port named, not a silent wait")
-def a_port_taken_meanwhile(box: Box) -> None:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    prepared = box.prepared_toy(ranks=2, parallel={"mode": "ddp", "master_port": port,
-                                                   "timeout": 60})
-    with socket.socket() as thief:
-        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        thief.bind(("", port))
-        thief.listen()
-        state = box.ended(start(prepared), 40)
-    assert state.state == "failed"
-    assert str(port) in state.reason
-    assert state.cause.rank == 0
-
-
-@case("The working directory was deleted before the launch", "exit code 2 and what to do")
-def a_deleted_working_directory(box: Box) -> None:
-    gone = box.tmp / "gone"
-    gone.mkdir()
-    done = subprocess.run(
-        ["/bin/sh", "-c", f"cd '{gone}' && rmdir '{gone}' && exec '{sys.executable}' -m gpu_engine "
-         "run --devices cpu:0 -- true"], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 2, done
-    assert "Traceback" not in done.stderr
-    assert "working directory" in done.stderr
-    assert runs.all_runs() == []
-
-
-@case("The working directory is deleted while the run waits for its next attempt",
-      "the attempt fails with that folder named")
-def a_working_directory_deleted_meanwhile(box: Box) -> None:
-    gone = box.tmp / "gone too"
-    gone.mkdir()
-    box.patch.chdir(gone)
-    run = box.go("start()\nos._exit(3)", ranks=1, train={"restarts": 1})
-    gone.rmdir()
-    box.patch.chdir(box.tmp)
-    state = box.ended(run)
-    assert state.state == "failed"
-    assert str(gone) in state.reason or "exited with 3" in state.attempts[0].reason
-
-
-@case("Two failures, then a good attempt, with train.restarts = 3",
-      "1 s and 2 s of backoff, a fresh port each time; every attempt's reason is on record")
-def restarts_with_backoff(box: Box) -> None:
-    run = box.go("""
-start()
-print("port", os.environ["MASTER_PORT"], flush=True)
-if attempt < 3 and rank == 1:
-    tell("error", type="ValueError", message=f"bad {attempt}", traceback="")
-    finish("failed")
-train(5)
-""", train={"restarts": 3})
-    state = box.ended(run)
-    assert (state.state, state.attempt) == ("completed", 3)
-    first, second, third = state.attempts
-    assert (first.outcome, first.reason) == ("failed", "rank 1: bad 1")
-    assert (second.outcome, second.reason) == ("failed", "rank 1: bad 2")
-    assert (third.outcome, third.reason) == ("completed", None)
-    assert 0.9 < second.started - first.ended < 1.9
-    assert 1.9 < third.started - second.ended < 3.5
-    ports = {line for line in run.log(1).read_text().splitlines() if line.startswith("port")}
-    assert len(ports) == 3
-    shown = box.cli("show", run.id).stdout
-    assert "attempt 2  failed" in shown
-
-
-@case("A stop while a failed run waits for its next attempt", "stopped, no further attempt")
-def stopped_between_attempts(box: Box) -> None:
-    run = box.go("start()\nfinish('failed')", train={"restarts": 5})
-    wait_for(lambda: "again in 2 s" in (run.state().reason or ""))
-    run.stop()
-    state = box.ended(run, SOON)
-    assert state.state == "stopped"
-    assert len(state.attempts) == 2
-
-
-@case("A program that can't be started: gone since the plan was made",
-      "failed, and the program is named")
-def a_program_that_is_gone(box: Box) -> None:
-    prepared = box.prepared("start(); train(1)")
-    box.interpreter().unlink()
-    state = box.ended(start(prepared))
-    assert state.state == "failed"
-    assert str(box.tmp / "python") in state.reason
-
-
-@case("A launch under umask 000, stdin closed", "the run's files are private nonetheless")
-def a_launch_under_umask_000(box: Box) -> None:
-    body(box, "start(); train(3, every=2)")
-    done = subprocess.run(
-        ["/bin/sh", "-c", f"umask 000; exec '{sys.executable}' -m gpu_engine run --json --devices "
-         "cpu:0 --set task.use=gpu_engine.tasks.bytes_gpt:BytesGPT --set "
-         f"run.python='{box.interpreter()}' <&-"], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done
-    run = runs.find(json.loads(done.stdout.splitlines()[-1])["id"])
-    for path in [box.home, box.home / "runs", *run.path.rglob("*")]:
-        assert not path.lstat().st_mode & 0o077, path
-
-
-@case("A run is removed and pruned while others run", "live ones are refused and stay")
-def removing_what_lives(box: Box) -> None:
-    run = box.go("start(); train()")
-    box.running(run)
-    assert box.cli("runs", "rm", "--yes", run.id).returncode == 2
-    assert box.cli("runs", "prune", "--keep", "0", "--yes").returncode == 0
-    assert run.state().live
-    run.stop(now=True)
-    box.ended(run)
 
 
 @case("Many processes read the list and its runs all the time, while runs start and end",

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.launching.launcher import start
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs import stacks
 
 from ..conftest import wait_for
 from .kit import SOON, Box, case, events, guard_of, logs, members, steps
@@ -96,15 +94,6 @@ def run_stop(run: runs.Run) -> None:
         pass  # it has just ended
 
 
-@case("SIGKILL to the supervisor of a script that left a daemon behind",
-      "the daemon, in a session of its own, is gone too")
-def a_daemon_below_a_killed_supervisor(box: Box) -> None:
-    run = box.script(DAEMON, ranks=1)
-    daemon = daemon_of(run)
-    kill(run.state().pid)
-    wait_for(lambda: procs.start_ticks(daemon) is None, SOON)
-
-
 @case("SIGKILL to guard and supervisor at once, above a script that left a daemon behind",
       "lost; show names what still runs, rm refuses, stop ends it")
 def a_daemon_below_nobody(box: Box) -> None:
@@ -180,15 +169,6 @@ def torchruns_agent_is_killed(box: Box) -> None:
     assert "SIGKILL" in state.reason
 
 
-@case("SIGKILL to the supervisor above torchrun and a person's own script",
-      "neither agent nor ranks live 5 s later")
-def the_supervisor_above_torchrun_is_killed(box: Box) -> None:
-    for _ in range(10 if box.full else 1):
-        run, pids = torchrun_ranks(box)
-        kill(run.state().pid)
-        wait_for(lambda pids=pids: not [p for p in pids if procs.start_ticks(p)], SOON)
-
-
 @case("SIGKILL to guard and supervisor at once, above torchrun and a person's own script",
       "the orphaned ranks, which train on, end themselves within 5 s")
 def ranks_below_nobody(box: Box) -> None:
@@ -225,39 +205,6 @@ def a_stopped_rank_can_be_ended(box: Box) -> None:
     assert "did not stop in time" in state.reason
 
 
-@case("A rank that exits 0 before training ended", "failed, with the reason, not completed")
-def a_rank_leaves_early(box: Box) -> None:
-    run = box.go("start(); step(1)\nif rank == 1: sys.exit(0)\ntrain()")
-    state = box.ended(run)
-    assert (state.state, state.cause.rank) == ("failed", 1)
-    assert "exited with 0 before training ended" in state.reason
-
-
-@case("A rank that ignores SIGTERM, then a stop", "ended after the grace, by SIGKILL")
-def a_deaf_rank(box: Box) -> None:
-    run = box.go("start(); signal.signal(signal.SIGTERM, signal.SIG_IGN)\nbeat()\n"
-                 "while True: time.sleep(1)", run={"grace": 0.5})
-    wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
-    run.stop()
-    state = box.ended(run, SOON)
-    assert state.state == "stopped"
-    assert [p.exit for p in state.processes] == [-9, -9]
-
-
-@case("A user's task that calls os._exit(0)", "failed, with the status in words")
-def a_task_calls_os_exit(box: Box) -> None:
-    task = box.tmp / "leaver.py"
-    task.write_text(
-        "import os, time\nfrom dataclasses import dataclass\nfrom gpu_engine import Task\n"
-        "@dataclass\nclass Leaver(Task):\n"
-        "    def model(self):\n        os._exit(0)\n")
-    run = start(box.prepared_toy(use=f"{task}:Leaver"))
-    state = box.ended(run)
-    assert state.state == "failed"
-    assert "exited with 0 before training ended" in state.reason
-    assert events(run, 0, "start")
-
-
 @case("A stop right behind a launch, at many moments", "stopped, and nothing of it is left")
 def stopped_while_starting(box: Box) -> None:
     for round_ in range(20 if box.full else 6):
@@ -278,53 +225,3 @@ def stopped_again_and_again(box: Box) -> None:
     assert wait_for(lambda: (s := run.state()).state == "stopping" and s)
     assert box.cli("stop", run.id, "--now").returncode == 0
     assert run.state().state == "stopped"
-
-
-@case("64 ranks that write events", "all seen, completed; then stopped within seconds")
-def sixty_four_ranks(box: Box) -> None:
-    run = box.go("start(); train(20, pause=0.1)", ranks=64)
-    state = box.ended(run)
-    assert state.state == "completed", state
-    assert len(state.processes) == 64
-    assert all(len(events(run, r, "step")) == 20 for r in range(64))
-    assert "rank 63" in box.cli("show", run.id).stdout
-
-
-@case("A stop signal meant for a pid that another process has by now", "nobody is signalled")
-def a_reused_pid(box: Box) -> None:
-    run = box.go("start(); train(3)")
-    state = box.ended(run)
-    wait_for(lambda: not run.supervised())
-    other = box.popen("-c", "import time; print('up', flush=True); time.sleep(60)", stdout=-1)
-    other.stdout.readline()
-    made_up = runs.State("running", run.id, "x", time.time(), time.time(), pid=other.pid,
-                         ticks=1, boot=procs.boot_id(), attempts=state.attempts,
-                         processes=(runs.RankProcess(0, other.pid, 1),))
-    run.write_state(made_up)
-    assert run.state().state == "lost"
-    assert box.cli("stop", run.id).returncode == 2
-    assert not stacks.request(run, 0)
-    assert other.poll() is None
-
-
-@case("Start and stop, many times over, by one program",
-      "it keeps neither descriptors nor zombies", always=False)
-def many_cycles(box: Box) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    for _ in range(40):
-        run = box.go("start(); train()", ranks=1)
-        box.running(run)
-        run.stop()
-        assert box.ended(run).state == "stopped"
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
-    zombies = [p for p in os.listdir("/proc") if p.isdigit() and is_zombie_of_us(p)]  # noqa: PTH208
-    assert len(zombies) <= 2
-
-
-def is_zombie_of_us(pid: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return fields[0] == "Z" and int(fields[1]) == os.getpid()

@@ -39,36 +39,6 @@ def a_save_beyond_the_grace(box: Box) -> None:
     assert [p.name for p in checkpoints(run)] == ["step-00000001"]
 
 
-@case("A rank that fails while another writes a large checkpoint",
-      "the save may finish, and show says what the run waits for; the checkpoint is there")
-def a_save_beyond_a_failure(box: Box) -> None:
-    slow = SAVES_SLOWLY.format(done="n << 20", until=f"os.path.exists({str(box.tmp / 'seen')!r})"
-                               ).replace("while not asked: time.sleep(0.01)",
-                                         "meet()\nif rank == 1: sys.exit(7)")
-    run = box.go(slow, run={"grace": 0.5})
-    said = wait_for(lambda: (s := run.state()).reason and s)
-    assert said.state == "running"
-    assert said.reason.startswith("rank 0 is still writing a checkpoint and may finish it though "
-                                  "rank 1 has ended, as long as it grows; ")
-    run.stop()
-    said = wait_for(lambda: (s := run.state()).state == "stopping" and s.reason and s)
-    assert "beyond run.grace = 0.5 s" in said.reason
-    (box.tmp / "seen").touch()
-    box.ended(run)
-    assert [p.name for p in checkpoints(run)] == ["step-00000001"]
-
-
-@case("A stop, and a checkpoint that is stuck", "ended half a minute after the grace", always=False)
-def a_stuck_save(box: Box) -> None:
-    run = box.go(SAVES_SLOWLY.format(done="5", until="n == 1000"), run={"grace": 0.5})
-    wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
-    run.stop()
-    state = box.ended(run)
-    assert state.state == "stopped"
-    assert "did not stop in time" in state.reason
-    assert not checkpoints(run)
-
-
 @case("A stop, and a script that takes longer than run.grace to save",
       "it may finish as long as it writes")
 def a_scripts_save_beyond_the_grace(box: Box) -> None:

@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from gpu_engine.spec.read import from_dict
 
 from .. import event_lines
 from ..command_line import called
-from ..conftest import patience, slots, wait_for
+from ..conftest import slots, wait_for
 from .disks import can_be_root
 
 STANDIN = Path(__file__).with_name("standin.py")
@@ -138,7 +137,7 @@ class Box:
         path = self.tmp / "python"
         if not path.exists():
             # Asked where its torch is (interpreters/ask.py), it says that it has one.
-            says = '[[3,12,0],"/no/torch/__init__.py","",[]]'
+            says = '[[3,12,0],"/no/torch/__init__.py"]'
             path.write_text(f"#!/bin/sh\n[ \"$1\" != -c ] || {{ echo '{says}'; exit; }}\n"
                             f"exec '{sys.executable}' -S -E '{STANDIN}' \"$@\"\n")
             path.chmod(0o755)
@@ -147,12 +146,6 @@ class Box:
     def cli(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the command line to its end, in this process."""
         return without_traceback(called(*words))
-
-    def cli_process(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        """Run the command line to its end, in a process of its own."""
-        return without_traceback(subprocess.run(
-            [sys.executable, "-m", "gpu_engine", *words], text=True, capture_output=True,
-            **{"timeout": patience()} | more))
 
     def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen([sys.executable, *words], text=True, **more)
@@ -182,8 +175,8 @@ class Box:
 
     # --- what must be true after every case ---------------------------------------------------
 
-    def check(self) -> int:
-        """Check the invariants for every run in this home. Returns how many runs there were."""
+    def check(self) -> None:
+        """Check the invariants for every run in this home."""
         found = runs.all_runs()
         for run in found:
             self._nothing_lives(run)
@@ -198,7 +191,6 @@ class Box:
         assert not left or self.killed_launchers, left
         held = {h.run for h in lease.holders(paths.leases_folder()).values()}
         assert not held, f"leases are still held: {held}"
-        return len(found)
 
     def _nothing_lives(self, run: runs.Run) -> None:
         wait_for(lambda: not run.supervised(), SOON)
@@ -274,12 +266,10 @@ def cases_of(*modules: ModuleType) -> list[Case]:
     return [c for c in CASES if c.body.__module__ in {m.__name__ for m in modules}]
 
 
-def put_through(case: Case, tmp_path: Path, patch: pytest.MonkeyPatch,
-                record_property: Callable[[str, object], None]) -> None:
+def put_through(case: Case, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     """Run a case, and check the common invariants. `make test` runs a part of the cases; with
     GPU_PANEL_FAULTS=all, as `make faults` sets it, all are run, with more rounds."""
     full = os.environ.get("GPU_PANEL_FAULTS") == "all"
-    record_property("case", case.name)
     if not (case.always or full):
         pytest.skip("runs with make faults")
     if case.root and not can_be_root():
@@ -287,13 +277,11 @@ def put_through(case: Case, tmp_path: Path, patch: pytest.MonkeyPatch,
     patch.setenv("GPU_PANEL_HOME", str(tmp_path / "home"))
     patch.setenv("OMP_NUM_THREADS", "1")
     box = Box(tmp_path / "home", tmp_path, patch, full)
-    began = time.monotonic()
     try:
         case.body(box)
-        record_property("runs", box.check())
+        box.check()
     finally:
         box.close()
-        record_property("seconds", time.monotonic() - began)
 
 
 def without_traceback(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:

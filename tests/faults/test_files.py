@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from . import cases_disk, cases_export, cases_files
+from . import cases_disk, cases_files
 from .kit import Case, cases_of, put_through
 
-CASES = cases_of(cases_disk, cases_export, cases_files)
+CASES = cases_of(cases_disk, cases_files)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_fault(case: Case, tmp_path, monkeypatch, record_property) -> None:
-    put_through(case, tmp_path, monkeypatch, record_property)
+def test_fault(case: Case, tmp_path, monkeypatch) -> None:
+    put_through(case, tmp_path, monkeypatch)

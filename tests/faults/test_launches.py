@@ -21,5 +21,5 @@ CASES = cases_of(cases_launch, cases_notify, cases_queue, cases_saving, cases_sw
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_fault(case: Case, tmp_path, monkeypatch, record_property) -> None:
-    put_through(case, tmp_path, monkeypatch, record_property)
+def test_fault(case: Case, tmp_path, monkeypatch) -> None:
+    put_through(case, tmp_path, monkeypatch)

@@ -11,5 +11,5 @@ CASES = cases_of(cases_hang, cases_processes)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_fault(case: Case, tmp_path, monkeypatch, record_property) -> None:
-    put_through(case, tmp_path, monkeypatch, record_property)
+def test_fault(case: Case, tmp_path, monkeypatch) -> None:
+    put_through(case, tmp_path, monkeypatch)

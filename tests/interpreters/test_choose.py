@@ -150,19 +150,6 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
         assert typed in told.message
 
 
-@pytest.mark.parametrize(("file", "text", "said"), [
-    ("pipx_metadata.json", "{}", "pipx inject gpu-panel 'tensorboard>=2.16'"),
-    ("pyvenv.cfg", "home = /x\nuv = 0.9\n",
-     "uv pip install --python {} 'tensorboard>=2.16'"),
-    ("pyvenv.cfg", "home = /x\n", "{} -m pip install 'tensorboard>=2.16'")])
-def test_the_command_is_that_of_the_installer(tmp_path, monkeypatch, file, text, said):
-    (tmp_path / file).write_text(text)
-    python = str(tmp_path / "bin" / "python")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", python)
-    assert choose.extra("tensorboard") == said.format(python)
-
-
 def test_pip_is_not_named_where_it_would_refuse(tmp_path: Path, monkeypatch) -> None:
     """PEP 668: the system's Python. An environment made from it has a pip that installs."""
     marker = tmp_path / "usr" / "lib" / "python3.12" / "EXTERNALLY-MANAGED"
@@ -197,15 +184,14 @@ def test_an_environment_of_another_user_is_not_started(tmp_path: Path, monkeypat
 
 def test_all_near_by_each_once(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    names = ("project/.venv", "project/env", "project/tools/.venv", "sibling", "conda/envs/x",
-             "listed", "pyenv/versions/3.12.1")
+    names = ("project/.venv", "project/env", "project/tools/.venv", "sibling", "listed")
     for name in names:
         made(tmp_path / name, torch=False)
     (tmp_path / ".conda").mkdir()
     (tmp_path / ".conda" / "environments.txt").write_text(
         f"{tmp_path / 'listed'}\n{tmp_path / 'gone'}\n\n")
-    environ = {"HOME": str(tmp_path), "CONDA_PREFIX": str(tmp_path / "conda"),
-               "PYENV_ROOT": str(tmp_path / "pyenv"), "PATH": str(tmp_path / "listed" / "bin")}
+    environ = {"HOME": str(tmp_path),
+               "PATH": str(tmp_path / "listed" / "bin")}
     found = [str(candidates.environment_of(p.path).relative_to(tmp_path))
              for p in candidates.around(project, environ) if Path(p.path).is_relative_to(tmp_path)]
     assert sorted(found) == sorted(names)

@@ -51,15 +51,6 @@ def test_ddp_gets_all_that_are_free(eight):
     assert "on GPU 2, GPU 3, GPU 4, GPU 5, GPU 6: all that are free of 8" in said
 
 
-def test_n_takes_as_many_of_the_freest(eight):
-    assert "on GPU 2, GPU 3: the 2 freest of 8" in planned("--mode", "ddp", "-n", "2", *COMMAND)
-    assert called("plan", "-n", "2", "--devices", "0", *COMMAND).returncode == 2
-
-
-def test_named_devices_need_no_reason(eight):
-    assert "free" not in planned("--devices", "3", *COMMAND)
-
-
 def test_a_plan_of_a_device_in_use_is_shown_with_what_is_in_the_way(eight):
     said = planned("--mode", "ddp", "--devices", "0,2", *COMMAND)
     assert "warning: it can't start now: devices.ids = \"0\": GPU 0 is held by run 77aa" in said

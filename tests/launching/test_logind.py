@@ -61,11 +61,6 @@ def test_otherwise_nothing_is_done(machine, cgroup, programs):
     assert machine(cgroup, **programs) == logind.Decision()
 
 
-def test_outside_a_session_nobody_is_asked(machine):
-    machine(SERVICE, busctl="b true")
-    assert machine.asked() == ""
-
-
 def test_the_processes_of_root_are_spared(machine, monkeypatch):
     machine(SESSION, busctl="b true", loginctl="no")
     monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -114,13 +114,3 @@ def test_ctrl_c_while_it_starts_stops_it_too(on_a_terminal):
     os.write(master, b"\x03")
     assert over(run).state == "stopped"
     assert process.wait() == 130
-
-
-def test_without_its_supervisor_nothing_is_left(on_a_terminal):
-    process, _ = on_a_terminal
-    run = begun()
-    rank = run.state().processes[0].pid
-    os.kill(run.state().pid, signal.SIGKILL)
-    wait_for(lambda: procs.start_ticks(rank) is None)
-    assert over(run).state == "lost"
-    assert process.wait() == 1

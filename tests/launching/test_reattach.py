@@ -26,13 +26,6 @@ def test_a_process_that_ends_each_time_is_not_started_for_ever(taken, tmp_path):
     assert len(taken) == 5
 
 
-def test_later_it_is_started_again(taken, tmp_path, monkeypatch):
-    now = iter([0.0, 1.0, 2.0, 3.0, 4.0, 59.0, 60.5])
-    monkeypatch.setattr(reattach.time, "monotonic", lambda: next(now))
-    goes_on = reattach.StillOn(Run(tmp_path))
-    assert [goes_on(LOST) for _ in range(7)] == [True] * 5 + [False, True]
-
-
 @pytest.mark.parametrize("state", ["completed", "stopped", "failed"])
 def test_a_run_that_has_ended_is_left_alone(taken, tmp_path, state):
     assert not reattach.StillOn(Run(tmp_path))(State(state, "0a1b", "x", 1.0))

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.launching import launcher
 from gpu_engine.queue import serve
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec.read import from_dict
 
 from ..conftest import wait_for
 from ..queue.kit import queue
@@ -63,17 +61,6 @@ def test_from_the_command_line_also_when_it_is_resumed(home, umask):
     check(ended(run, 2), umask, files=2)
 
 
-def test_after_a_restart(home, umask):
-    run = engine("run", "--devices", "cpu:0", "--set", "train.restarts=1", "--", "sh", "-c",
-                 FAILS_ONCE)
-    check(ended(run, 2), umask, files=2)
-
-
-def test_from_python(home, umask):
-    check(ended(launcher.launch(from_dict({
-        "task": {"command": ["sh", "-c", WRITES]}, "devices": {"ids": ["cpu:0"]}}))), umask)
-
-
 def test_out_of_the_queue(home, umask):
     check(ended(engine("run", "--queue", "--devices", "cpu:0", "--", "sh", "-c", WRITES)), umask)
 
@@ -92,8 +79,3 @@ def test_on_a_host_it_is_that_of_the_account_there(home, umask):
     run = engine("run", "--set", "devices.hosts=box:cpu:0", "--", "sh", "-c", WRITES)
     os.umask(umask)
     check(ended(run), 0o027)
-
-
-def test_a_host_that_is_this_machine_has_the_persons(home, umask):
-    make_hosts(home, "box")
-    check(ended(engine("run", "--set", "devices.hosts=box:cpu:0", "--", "sh", "-c", WRITES)), umask)

@@ -4,19 +4,15 @@ hand, and rules that hold for any line."""
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.queue import turns
 from gpu_engine.queue.turns import (
     DeviceNow,
     Request,
-    Standing,
     Start,
-    Turn,
     Wait,
     Wants,
     decide,
@@ -48,9 +44,10 @@ def first(count, ids):
 
 
 def answers(line, devices, choose=first):
-    out = decide(line, devices, monotonic=MONO, choose=choose)
-    return {d.id: "their turn" if isinstance(d, Turn) else
-            d.devices if isinstance(d, Start) else d.reason for d in out}
+    """What each of our runs decides for itself."""
+    out = {me.id: decide(line[:at], me, devices, monotonic=MONO, choose=choose)
+           for at, me in enumerate(line) if me.owner is None}
+    return {name: d.devices if isinstance(d, Start) else d.reason for name, d in out.items()}
 
 
 def test_in_order_on_named_devices():
@@ -125,16 +122,14 @@ def test_a_device_that_is_not_there():
         "a": "for 5, which this machine does not have now", "b": ("0",)}
 
 
-def test_another_users_run_is_not_started_but_keeps_its_turn():
-    line = [ask("place-1", 0, owner="alice"), ask("b", 0), ask("c", 1)]
+def test_another_users_run_comes_first_like_one_of_ours():
+    line = [ask("theirs", 0, owner="alice"), ask("b", 0), ask("c", 1)]
     waits = {"b": "for GPU 0, for which a run of alice comes first", "c": ("1",)}
-    assert answers(line, machine(gpu(0), gpu(1))) == {"place-1": "their turn"} | waits
-    busy = answers([ask("place-1", 0, 2, owner="alice"), *line[1:]],
-                   machine(gpu(0), gpu(1), gpu(2, free=False)))
-    assert busy == waits
-    either = answers([ask("place-1", count=1, owner="alice"), *line[1:]], machine(gpu(0), gpu(1)))
-    assert either == {"place-1": "their turn"} | {
-        name: f"for GPU {n}, for which a run of alice comes first" for n, name in enumerate("bc")}
+    assert answers(line, machine(gpu(0), gpu(1))) == waits
+    either = answers([ask("theirs", count=2, owner="alice"), *line[1:]],
+                     machine(gpu(0), gpu(1, free=False)))
+    assert either == {name: f"for GPU {n}, for which a run of alice comes first"
+                      for n, name in enumerate("bc")}
 
 
 _ids = st.sampled_from(["0", "1", "2", "3"])
@@ -151,15 +146,14 @@ def test_nobody_overtakes_and_no_device_is_given_twice(line, free):
     devices = machine(*(gpu(i, free=f) for i, f in enumerate(free)))
     requests = [Request(str(n), wants, "bob" if theirs else None)
                 for n, (wants, theirs) in enumerate(line)]
-    said = {d.id: d for d in decide(requests, devices, monotonic=MONO, choose=first)
-            if not isinstance(d, Turn)}
-    assert list(said) == [r.id for r in requests if r.owner is None]
+    said = {me.id: decide(requests[:at], me, devices, monotonic=MONO, choose=first)
+            for at, me in enumerate(requests)}
     given_to: dict[str, str] = {}
     waiting_for: set[str] = set()
     for request in requests:
         wants = request.wants
         able = set(wants.ids or devices)
-        decision = said.get(request.id)
+        decision = said[request.id]
         if isinstance(decision, Start):
             assert len(decision.devices) == (len(wants.ids) or wants.count)
             assert set(decision.devices) <= able
@@ -171,9 +165,9 @@ def test_nobody_overtakes_and_no_device_is_given_twice(line, free):
             left = able - set(given_to) - waiting_for
             ready = [i for i in left if (devices[i].free or wants.share)
                      and (wants.free is None or devices[i].memory >= wants.free)]
-            assert request.owner or len(ready) < (len(wants.ids) or wants.count)
-            assert request.owner or isinstance(decision, Wait)
-            waiting_for |= able
+            assert len(ready) < (len(wants.ids) or wants.count)
+            assert isinstance(decision, Wait)
+            waiting_for |= able if len(able) >= wants.count else set()
 
 
 @settings(max_examples=150, deadline=None)
@@ -186,61 +180,29 @@ def test_as_each_decides_for_itself_no_two_start_on_one_device(line, free):
         there, left = list(free), list(requests)
         for me in first_to_look:
             devices = machine(*(gpu(i, free=f) for i, f in enumerate(there)))
-            mine = next(d for d in decide(left, devices, monotonic=MONO, choose=first)
-                        if d.id == me.id)
+            mine = decide(left[:left.index(me)], me, devices, monotonic=MONO, choose=first)
             if isinstance(mine, Start):
                 assert me.wants.share or all(there[int(i)] for i in mine.devices)
                 there = [f and str(i) not in mine.devices for i, f in enumerate(there)]
                 left.remove(me)
 
 
-def stand(owner, file, priority, number, run):
-    return Standing(Request(run, Wants(count=1)), (owner, "/q"), file,
-                    (-priority, number, 0.0, run))
+@given(st.lists(st.integers(0, 4), min_size=3, max_size=3), st.randoms())
+def test_everybodys_first_run_comes_before_anybodys_second(counts, random):
+    """And each owner orders its own runs: which of them has which file changes nothing."""
+    owners = [[ask(f"{owner}-{k}", count=1) for k in range(count)]
+              for owner, count in enumerate(counts)]
+    times = random.sample(range(100), 12)
+    files = [[f"{times.pop():03}" for _ in own] for own in owners]
+    line = [r.id for r in in_turn(zip(owners, files, strict=True))]
+    assert sorted(line) == sorted(r.id for own in owners for r in own)
+    assert [name[2:] for name in line] == sorted(name[2:] for name in line)
+    for k in range(4):
+        order = [int(name[0]) for name in line if name.endswith(f"-{k}")]
+        assert order == sorted(order, key=lambda owner, k=k: sorted(files[owner])[k])
+    assert [r.id for r in in_turn(zip(owners, map(reversed, files), strict=True))] == line
 
 
-_standings = st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 99),
-                                st.integers(-1, 1), st.integers(0, 9)), max_size=12)
-
-
-@settings(max_examples=200, deadline=None)
-@given(_standings, st.randoms())
-def test_an_owner_orders_its_own_runs_and_moves_nobody_elses(given_runs, random):
-    runs = [stand(owner, None if file is None else f"{file:03}-{n}", priority, number, str(n))
-            for n, (owner, file, priority, number) in enumerate(given_runs)]
-    owner_of = {run.request.id: run.owner for run in runs}
-    line = [r.id for r in in_turn(runs)]
-    assert sorted(line) == sorted(owner_of)
-    for owner in set(owner_of.values()):
-        own = sorted((r for r in runs if r.owner == owner), key=lambda r: r.order)
-        assert [i for i in line if owner_of[i] == owner] == [r.request.id for r in own]
-    shuffled = random.sample(runs, len(runs))
-    assert [r.id for r in in_turn(shuffled)] == line
-    # Another priority of one's own run changes whose run goes first, and no owner's places.
-    moved = [replace(r, order=(random.choice([-1.0, 0.0, 1.0]), *r.order[1:]))
-             if r.file is not None and r.owner[0] == 0 else r for r in runs]
-    if all(r.file is not None for r in runs):
-        assert [owner_of[r.id] for r in in_turn(moved)] == [owner_of[i] for i in line]
-        assert [i for i in line if owner_of[i][0]] == [
-            r.id for r in in_turn(moved) if owner_of[r.id][0]]
-
-
-def test_first_come_first_served_and_so_many_places_and_no_more(monkeypatch):
-    monkeypatch.setattr(turns, "PLACES", 2)
-    runs = [stand(1, "1", 0, 1, "a"), stand(1, "2", 0, 2, "b"), stand(1, "3", 0, 3, "c"),
-            stand(2, "4", 0, 1, "d"), stand(1, "0", 0, 4, "e"), stand(2, None, 9, 2, "f")]
-    assert [r.id for r in in_turn(runs)] == ["a", "b", "f", "d", "c", "e"]
-
-
-def test_a_long_line_costs_little():
-    """Only the runs that could start are worked out; the rest of a thousand is passed over."""
-    asked = []
-
-    def choose(count, ids):
-        asked.append(count)
-        return
-
-    line = [ask(str(n), count=2) for n in range(1000)]
-    out = decide(line, machine(gpu(0), gpu(1)), monotonic=MONO, choose=choose)
-    assert len(out) == 1000
-    assert asked == [2]
+def test_who_has_no_file_yet_comes_behind_others_with_as_many_runs():
+    own, theirs = [ask("a"), ask("b")], [ask("x"), ask("y")]
+    assert [r.id for r in in_turn([(own, ["2"]), (theirs, ["1", "3"])])] == ["x", "a", "y", "b"]

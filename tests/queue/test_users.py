@@ -13,7 +13,7 @@ from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.leases import held
-from gpu_engine.queue import change, serve, turns, wait
+from gpu_engine.queue import change, serve, wait
 
 from ..conftest import wait_for
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
@@ -96,32 +96,32 @@ def test_a_place_is_kept_until_the_run_has_its_lease(box, line, monkeypatch):
         pass
     assert seen == [[waiter.run.id]]
     assert ours(box) == {}
-    taken.close()
+    taken[0].close()
 
 
 def test_who_leaves_free_devices_untouched_is_passed_over(box, alice, line, monkeypatch):
     monkeypatch.setattr(wait, "PATIENCE", 1.0)
     for name in ("idle", "idle_too"):
-        take(alice, name, count=1)
+        take(alice, name, run=name, count=3)
     waiter = wait.Waiter(queue(devices={"pick": 1}, begin=False))
     said = set()
     # GPUs are free for her, and she does not take them.
     while (taken := waiter._look()) is None:
         said.add(waiter.state.reason)
     assert "waits for runs ahead of it" in said
-    taken.close()
+    taken[0].close()
 
 
-@pytest.mark.parametrize("said", [
-    {"count": 0}, {"count": None}, {}, {"keys": 7}, {"keys": [["x"]]}, {"count": -1},
-    {"count": 10 ** 30}, {"free_bytes": -5, "keys": ["\x1b[2J"]}, {"run": 7, "count": 3},
-    {"queue": None, "count": 3}, {"priority": "x", "number": None, "keys": ["y"]}])
-def test_nonsense_holds_up_nobody(box, alice, line, said):
-    take(alice, "nonsense", **said)
+def test_nonsense_holds_up_nobody(box, alice, line):
+    for n, said in enumerate((
+            {"count": 0}, {"count": None}, {}, {"keys": 7}, {"keys": [["x"]]}, {"count": -1},
+            {"count": 10 ** 30}, {"free_bytes": -5, "keys": ["\x1b[2J"]}, {"run": 7, "count": 3},
+            {"queue": None, "count": 3}, {"priority": "x", "number": None, "keys": ["y"]})):
+        take(alice, f"nonsense{n}", **said)
     waiter = wait.Waiter(queue(devices={"ids": ["0"]}, begin=False))
     while (taken := waiter._look()) is None:
         pass
-    taken.close()
+    taken[0].close()
 
 
 def test_a_killed_supervisor_keeps_nobody_waiting(box, alice, keys, line):
@@ -150,27 +150,6 @@ def test_our_places_outlive_a_supervisor_and_follow_our_own_order(box, alice, li
         run.stop()
 
 
-def test_so_many_places_and_no_more(box, alice, keys, line, monkeypatch):
-    """Who queues a thousand runs leaves room for others between. In the own order all of them
-    count."""
-    monkeypatch.setattr(turns, "PLACES", 2)
-    with hold(0):
-        first, second, third = (wait.Waiter(queue(devices={"ids": ["0"]}, begin=False))
-                                for _ in range(3))
-        for waiter in (first, second, third):
-            assert waiter._look() is None
-        assert list(ours(box).values()) == [first.run.id, second.run.id]
-        assert third.state.reason.endswith(f"for which run {first.run.id} comes first")
-        take(alice, "between", keys=[keys[0]])
-        first.run.stop()
-        first._step_back()
-        assert third._look() is None
-        assert list(ours(box).values()) == [second.run.id, third.run.id]
-        assert alice.ask("between.path.name") < max(ours(box))
-    for waiter in (second, third):
-        waiter._step_back()
-
-
 def test_a_folder_that_can_not_be_written_stops_no_run(box, line, monkeypatch, caplog):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -179,5 +158,5 @@ def test_a_folder_that_can_not_be_written_stops_no_run(box, line, monkeypatch, c
     waiter = wait.Waiter(queue(devices={"ids": ["0"]}, begin=False))
     while (taken := waiter._look()) is None:
         pass
-    taken.close()
+    taken[0].close()
     assert "no place among the waiting runs" in caplog.text

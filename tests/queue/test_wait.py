@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.code import store, submitted
+from gpu_engine.code import store
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import read_json
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
 from gpu_engine.queue import change, serve, submit, wait
@@ -22,7 +22,7 @@ from gpu_engine.runs import waiting
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import gpus, wait_for
+from ..conftest import wait_for
 from .kit import hold, over, queue, reason, spec, state
 
 
@@ -38,7 +38,7 @@ def test_one_after_the_other_and_who_is_moved_is_next(line):
         change.prioritise(a, 1)
         change.move(b, "last")
         assert [w.run for w in change.line()] == [a, c, b]
-        change.move(b, c.id)
+        change.move(b, "up")
         assert [w.run for w in change.line()] == [a, b, c]
         change.move(c, "up")
         wait_for(lambda: a.id in reason(c))
@@ -138,25 +138,6 @@ def test_it_runs_the_code_and_environment_of_its_submission_with_the_data_of_tod
     assert Path("data/x").read_text() == "data-2\n"
 
 
-def test_a_second_start_finds_the_same_copy(line):
-    """The first came too late for its devices, but has planned to run in the copy."""
-    git("init", "-q")
-    Path("part").mkdir()
-    Path("part/t.sh").write_text("echo one\n")
-    os.chdir("part")  # the fixture has changed the folder, and puts it back
-    with hold():
-        run = queue("sh", "t.sh")
-        Path("t.sh").write_text("echo two\n")
-        entry, asked = waiting.read(run.path), spec("sh", "t.sh")
-        first = submitted.place_of(run, asked, entry)
-        assert (first[0].name, first[0].parent.parent) == ("part", paths.home() / "code")
-        write_json(run.path / "plan.json",
-                   replace(run.require_plan(), cwd=str(first[0])).to_dict())
-        assert submitted.place_of(run, asked, entry) == first
-    over(run)
-    assert run.output(0).read_text() == "one\n"
-
-
 def test_what_no_longer_fits_fails_and_does_not_try_again(line):
     Path("t.sh").write_text("#!/bin/sh\n")
     Path("t.sh").chmod(0o755)
@@ -172,37 +153,15 @@ def test_what_no_longer_fits_fails_and_does_not_try_again(line):
     assert change.line() == []
 
 
-def test_a_start_that_breaks_is_tried_a_few_times_and_then_said(here, monkeypatch):
-    run, times = queue(begin=False), []
-
+def test_a_start_that_breaks_is_said(here, monkeypatch):
     def breaks(*_, **__):
-        times.append(1)
         raise RuntimeError("a fault of ours")
 
+    run = queue(begin=False)
     monkeypatch.setattr(wait, "prepare", breaks)
-    monkeypatch.setattr(wait, "PAUSES", (0.1,))
     assert wait.Waiter(run).take_turn() is None
-    assert (state(run), len(times)) == ("failed", 3)
-    assert "could not be started" in reason(run)
+    assert state(run) == "failed"
     assert "a fault of ours" in reason(run)
-    assert leases.holders(paths.leases_folder()) == {}
-
-
-def test_a_plan_that_hangs_is_given_up_and_can_be_stopped(here, monkeypatch):
-    """As on a network disk that does not answer: the devices are held meanwhile."""
-    run, times = queue(begin=False), []
-
-    def hangs(*_, **__):
-        times.append(1)
-        if len(times) == 2:
-            os.kill(os.getpid(), 15)
-        time.sleep(60)
-
-    monkeypatch.setattr(wait, "prepare", hangs)
-    monkeypatch.setattr(wait, "PAUSES", (0.1,))
-    monkeypatch.setattr(wait, "START_TIME", 1)
-    assert wait.Waiter(run).take_turn() is None
-    assert (state(run), len(times)) == ("stopped", 2)
     assert leases.holders(paths.leases_folder()) == {}
 
 
@@ -221,28 +180,6 @@ def test_on_a_full_disk_it_waits_on_and_starts_when_there_is_room(here, monkeypa
     assert taken is not None
     taken.close()
     assert said == ["starts on CPU 0"] * 3
-
-
-def test_any_number_of_moves_between_two_runs(line):
-    with hold():
-        a, b, c, d = (queue(begin=False) for _ in range(4))
-        for mover, still in ((c, d), (d, c)) * 30:
-            change.move(mover, b.id)
-            order = [w.run for w in change.line()]
-            assert order.index(mover) == order.index(b) - 1
-            change.move(b, still.id)
-            order = [w.run for w in change.line()]
-            assert order.index(b) == order.index(still) - 1
-        assert order[0] == a
-
-
-def test_a_clock_that_is_set_back_changes_no_order(line, monkeypatch):
-    with hold():
-        first = queue(begin=False)
-        with monkeypatch.context() as patch:
-            patch.setattr(submit.time, "time", lambda: 1e9)
-            second = queue(begin=False)
-        assert [w.run for w in change.line()] == [first, second]
 
 
 def test_what_waiting_would_not_cure_is_refused(line):
@@ -296,12 +233,10 @@ def test_a_task_that_checks_its_parameters_does_so_when_it_is_submitted(line):
 def test_times_as_people_give_them():
     now = time.mktime((2026, 11, 22, 12, 0, 30, 0, 0, -1))
     for text, after in (("22:00", 10 * 3600 - 30), ("12:00", 86400 - 30), ("+90m", 5400),
-                        ("+1.5 h", 5400), ("tomorrow 6:30", 18.5 * 3600 - 30),
-                        ("today 12:01", 30), ("2026-11-23 12:00", 86400 - 30), ("+2d", 2 * 86400)):
+                        ("+1.5 h", 5400), ("2026-11-23 12:00", 86400 - 30), ("+2d", 2 * 86400)):
         assert moment(text, now) == pytest.approx(now + after), text
     for text, words in (("soon", "no time that is understood"), ("25:00", "understood"),
-                        ("2026-11-01", "passed"), ("today 3:00", "passed"),
-                        ("+999d", "more than a year")):
+                        ("2026-11-01", "passed"), ("+999d", "more than a year")):
         with pytest.raises(UserError, match=words):
             moment(text, now)
 
@@ -329,17 +264,3 @@ def test_nothing_is_started_here_for_runs_that_wait_on_another_machine(line):
     waiting.write(run.path, replace(waiting.read(run.path), host="elsewhere"))
     assert serve.ensure() == 0
     assert waiting.ids(queue_folder()) == [run.id]
-    (run.path / waiting.FILE).write_text("{}")  # nobody's: it goes
-    assert serve.ensure() == 0
-    assert waiting.ids(queue_folder()) == []
-
-
-def test_a_device_that_comes_is_found_while_it_is_waited_for(line, monkeypatch):
-    there = [gpus(1)]
-    monkeypatch.setattr(wait, "_all_gpus", lambda: there[0])
-    monkeypatch.setattr(wait, "_FIND_AGAIN", -1.0)
-    here = wait.Waiter(queue(begin=False))
-    entry = replace(waiting.read(here.run.path), ids=(gpus(2).devices[1].uuid,), cpu=False)
-    assert here._find_devices(entry) == gpus(1)
-    there[0] = gpus(2)
-    assert here._find_devices(entry) == gpus(2)

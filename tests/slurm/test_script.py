@@ -112,12 +112,6 @@ def test_a_rank_has_threads_for_its_share_of_the_cpus(cluster, monkeypatch, env,
     assert cluster.environment()["OMP_NUM_THREADS"] == threads
 
 
-def test_the_threads_of_run_env_stay(cluster, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    cluster.run(cluster.script("run.env.OMP_NUM_THREADS=7"), SLURM_CPUS_ON_NODE="16")
-    assert cluster.environment()["OMP_NUM_THREADS"] == "7"
-
-
 def test_one_process_is_one_task_with_all_gpus(cluster):
     head = cluster.script("parallel.mode=dp", nodes=1, per_node=2).partition("\n\n")[0]
     assert "--ntasks-per-node=1\n#SBATCH --gpus-per-node=2\n" in head
@@ -142,21 +136,6 @@ def test_the_ranks_meet_at_the_first_node(cluster):
 def test_an_address_that_others_reach_is_preferred(cluster, hosts, node_addr, address):
     assert cluster.run(cluster.script(), HOSTS=hosts, NODE_ADDR=node_addr).returncode == 0
     assert cluster.environment()["MASTER_ADDR"] == address
-
-
-@pytest.mark.parametrize(("hosts", "says"), [
-    ("", "scontrol names no node"), ("unknown\n", "unknown, has no address that others"),
-    ("debian\n", "debian, has no address that others can reach")])
-def test_without_such_an_address_nothing_starts(cluster, hosts, says):
-    done = cluster.run(cluster.script(), HOSTS=hosts, NODE_ADDR="debian")
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert not (cluster.folder / "argv").exists()
-
-
-def test_one_node_needs_no_address(cluster):
-    assert cluster.run(cluster.script(nodes=1), HOSTS="").returncode == 0
-    assert cluster.environment()["MASTER_ADDR"] == "127.0.0.1"
 
 
 # --- words stay words ----------------------------------------------------------------------------
@@ -196,14 +175,6 @@ def test_an_option_stays_one_line(shared, text):
     (line,) = [s for s in script.split("\n") if s.startswith("#SBATCH --comment")]
     assert shlex.split(line.removeprefix("#SBATCH "), comments=True) == [f"--comment={text}"]
     assert script.count("#SBATCH") == 8 + text.count("#SBATCH")
-
-
-@pytest.mark.parametrize("options", [
-    "comment=a\n#SBATCH --uid=0", "comment=a\rb", "comment=it's", "comment=", "a b=c",
-    "--account=x", "signal=TERM@5", "nodes=3", "array=1-9", "", "wrap=id"])
-def test_an_option_that_is_refused(cluster, options):
-    with pytest.raises(UserError, match="-o "):
-        cluster.script(options=(options,))
 
 
 @pytest.mark.parametrize(("option", "advice"), [

@@ -79,7 +79,7 @@ def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
     words = [f"task.use={TOY}", "task.params.pause=0.05", "train.steps=1000000",
              "train.workers=0", "parallel.mode=single"]
     run, job = submitted(*(word for text in words for word in ("--set", text)))
-    waits = f"Slurm job {job} waits for free nodes (Resources)"
+    waits = f"Slurm job {job} waits (Resources)"
     wait_for(lambda: seen(run).reason == waits)
     assert f"{run.id}  queued " in (said := say("runs")), said
     assert waits in said
@@ -106,7 +106,7 @@ def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tm
     state = wait_for(lambda: (now := seen(run)).state == "queued"
                      and "BeginTime" in (now.reason or "") and now)
     assert "stopped and saved: job" in say("logs", run.id, "--supervisor")
-    assert "waits: its time to begin has not come (BeginTime), probably until" in state.reason
+    assert "waits (BeginTime), probably until" in state.reason
     assert (job_of(run).restarts, state.attempts[-1].outcome) == (1, "stopped")
     # Not sooner: Slurm refuses a start in the second in which it has ended the one before.
     cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")

@@ -43,11 +43,3 @@ def test_a_full_disk_is_told_of_the_run():
                  [notices.not_saved("no space left"), notices.not_recorded(3.0, 1)])
     assert [(n.code, n.rank) for n in notices_of(seen, losses=True)] == [
         ("not-saved", 1), ("not-recorded", 0), ("same-file", 0)]
-
-
-def test_another_attempt_begins_with_nothing_told():
-    seen = ranks([notices.apart(2, 5, group=False), step(7, float("nan"))])
-    assert notices_of(seen, losses=True)
-    seen[0].attempt = 2
-    seen[0].fold(schema.Start(0, 0, 0, 1, 1, 2, attempt=2))
-    assert notices_of(seen, losses=True) == ()

@@ -18,19 +18,15 @@ def out_of_memory(message="", **figures):
     return Error("OutOfMemoryError", message, None, None, None, **figures)
 
 
-@pytest.mark.parametrize(("error", "planned", "says"), [
-    ({"requested": 2 * GIB, "allocated": 7 * GIB, "message": "a total capacity of 8.00 GiB"},
-     Given(48, 1), "24 examples per GPU instead of 48"),
-    ({"requested": 64 * GIB, "allocated": 1 * GIB, "message": "a total capacity of 8.00 GiB"},
-     Given(64, 2), "4 examples per GPU instead of 64"),
-    ({"message": "CUDA out of memory"}, Given(7, 1), "1 examples per GPU"),
-    ({"message": ""}, Given(1, 1), "already 1 per GPU")])
-def test_what_would_likely_fit(error, planned, says):
-    assert says in oom.fitting(out_of_memory(**error), planned)
+@pytest.mark.parametrize(("planned", "says"), [
+    (Given(48, 1), "24 examples per GPU instead of 48"), (Given(7, 1), "1 examples per GPU"),
+    (Given(1, 1), "already 1 per GPU")])
+def test_what_would_likely_fit(planned, says):
+    assert says in oom.fitting(planned)
 
 
 def test_a_batch_that_fits_keeps_the_global_one():
-    text = oom.fitting(out_of_memory(), Given(48, 3))
+    text = oom.fitting(Given(48, 3))
     assert "batch.accumulate=6" in text
     assert oom.describe(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
 
@@ -59,9 +55,6 @@ def test_the_figures_end_before_torchs_own_words():
 
 @pytest.mark.parametrize(("cgroup", "path", "text", "kills"), [
     ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\noom 3\noom_kill 2\n", 2),
-    ("4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.oom_control",
-     "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),
-    ("4:memory:/x\n", "sys/fs/cgroup/memory/memory.oom_control", "oom_kill 6\n", 6),
     ("0::/a\n", "proc/vmstat", "nr_free_pages 7\noom_kill 1\n", 1),
     ("", "proc/self/nothing", "", None)])
 def test_the_kernels_count_is_found(tmp_path, cgroup, path, text, kills):

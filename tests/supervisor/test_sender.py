@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.supervisor import sender
+from gpu_engine.supervisor.stopping import sender
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ def process(tmp_path: Path):
     (99, "python3", ["python3", "my_script.py"], None),  # run.stop() from somebody's script
 ])
 def test_the_sender_in_words(process, pid, name, argv, words):
-    assert sender.describe(pid, process(pid, name, *argv)) == words
+    assert sender(pid, process(pid, name, *argv)) == words
 
 
 def test_senders_that_cannot_be_seen(tmp_path):
-    assert "outside this container" in sender.describe(0, tmp_path)
+    assert "outside this container" in sender(0, tmp_path)
     other = os.getpid() + 1
-    assert f"gone (pid {other})" in sender.describe(other, tmp_path)
-    assert sender.describe(os.getpid()) is None
+    assert f"gone (pid {other})" in sender(other, tmp_path)
+    assert sender(os.getpid()) is None

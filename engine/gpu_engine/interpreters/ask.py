@@ -6,8 +6,8 @@ launch and not for a look.
 
 Where an interpreter looks for modules only the interpreter knows: .pth files with code in them,
 editable installs, user site-packages, PYTHONPATH, Debian's own folders. So it is started once and
-asked, with `find_spec`, which imports no torch. What it has answered holds until one of the folders
-that it named changes, as an installation changes them.
+asked, with `find_spec`, which imports no torch. What it has answered holds for some seconds, as a
+form asks at every key press.
 torch's version is read from the file torch/version.py. That holds plain assignments
 (`cuda: Optional[str] = None`, written by PyTorch's tools/generate_torch_version.py), so nothing is
 executed.
@@ -24,10 +24,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import open_file
@@ -43,7 +42,7 @@ try:
     origin = found.origin if found is not None else None
 except Exception:
     origin = None
-print("\\n" + json.dumps([list(sys.version_info[:3]), origin, sys.prefix, sys.path]))
+print("\\n" + json.dumps([list(sys.version_info[:3]), origin]))
 """
 """Finds torch and does not import it. An empty entry of the path would be the folder that it is
 asked in, which a rank does not import from."""
@@ -53,8 +52,9 @@ _MOST = 1 << 16
 """Bytes of a file that are read."""
 _EDITABLE = ("its torch is an editable installation, which only the interpreter itself finds: "
              "activate the environment, or name it in run.python")
-_ASK_AGAIN = 30.0
-"""Seconds after which one that did not answer in time is asked again."""
+_GOOD, _ASK_AGAIN = 10.0, 30.0
+"""Seconds for which an answer is good, and after which one that did not answer in time is asked
+again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,29 +104,21 @@ class Seen:
         return f"{python}, {self.build.sentence() if self.build else 'a torch of unknown version'}"
 
 
-class _Answer(NamedTuple):
-    """An answer, the times of the files that it depends on, and when it was given."""
-
-    seen: Seen
-    times: dict[str, int | None]
-    at: float
-
-
-_known: dict[str, _Answer] = {}
+_known: dict[str, tuple[Seen, float]] = {}
+"""What each has answered, and when; monotonic seconds."""
 
 
 def inspect(python: str) -> Seen:
-    """Ask an interpreter, by its path or its name on the PATH. Takes up to twenty seconds; the
-    second time nothing, unless something was installed meanwhile."""
+    """Ask an interpreter, by its path or its name on the PATH. Takes up to twenty seconds; for some
+    seconds after that nothing."""
     path = located(python)
     if path is None:
         return _missing(python)
-    told = _known.get(path)
-    if told is None or _times(told.times) != told.times or (
-            told.seen.slow and time.monotonic() - told.at > _ASK_AGAIN):
-        seen, files = _ours(path) if ours(path) else _ask(path)
-        told = _known[path] = _Answer(seen, _times(files), time.monotonic())
-    return told.seen
+    seen, at = _known.get(path, (None, 0.0))
+    if seen is None or time.monotonic() - at > (_ASK_AGAIN if seen.slow else _GOOD):
+        seen = _ours(path) if ours(path) else _ask(path)
+        _known[path] = seen, time.monotonic()
+    return seen
 
 
 def _missing(python: str) -> Seen:
@@ -155,54 +147,40 @@ def ours(path: str) -> bool:
         and os.path.realpath(path) == os.path.realpath(own)  # noqa: PTH120
 
 
-def _ours(path: str) -> tuple[Seen, list[str]]:
+def _ours(path: str) -> Seen:
     try:
         spec = importlib.util.find_spec("torch")  # of a top-level name: imports nothing
     except (ImportError, ValueError):
         spec = None
-    return _with_torch(path, sys.version_info[:3], spec.origin if spec else None, sys.path)
+    return _with_torch(path, sys.version_info[:3], spec.origin if spec else None)
 
 
-def _ask(path: str) -> tuple[Seen, list[str]]:
-    """What it answers, and the files that this depends on."""
+def _ask(path: str) -> Seen:
     try:
         done = subprocess.run([path, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, errors="replace", timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         why = f"it did not answer within {_TIMEOUT:.0f} s"
-        return Seen(path, problem=why, slow=True), [path]
+        return Seen(path, problem=why, slow=True)
     except OSError as err:
-        return Seen(path, problem=f"can't be started: {err.strerror}"), [path]
+        return Seen(path, problem=f"can't be started: {err.strerror}")
     try:
-        version, origin, prefix, folders = json.loads(done.stdout.strip().rpartition("\n")[2])
+        version, origin = json.loads(done.stdout.strip().rpartition("\n")[2])
         major, minor, patch = map(int, version)
-        files = [path, f"{prefix}/pyvenv.cfg", *(f for f in folders if isinstance(f, str))]
-        return _with_torch(path, (major, minor, patch), origin, files)
+        return _with_torch(path, (major, minor, patch), origin)
     except (ValueError, TypeError):
         last = clean(done.stderr.strip().rpartition("\n")[2], 200)
         why = "does not answer as a Python does" + (f": {last}" if last else "")
-        return Seen(path, problem=why), [path]
+        return Seen(path, problem=why)
 
 
-def _with_torch(path: str, version: tuple[int, int, int], origin: object, files: list[str]
-                ) -> tuple[Seen, list[str]]:
+def _with_torch(path: str, version: tuple[int, int, int], origin: object) -> Seen:
     """`origin`: torch's own file; of a folder without code, as an uninstallation may leave, there
     is none."""
     if not isinstance(origin, str) or not origin.endswith("__init__.py"):
-        return Seen(path, version), files
+        return Seen(path, version)
     torch = Path(origin).with_name("version.py")
-    return Seen(path, version, torch, _build_of(torch)), [*files, str(torch.parent), str(torch)]
-
-
-def _times(files: Iterable[str]) -> dict[str, int | None]:
-    """When each was changed last; None: it is not there."""
-    times: dict[str, int | None] = {}
-    for file in files:
-        try:
-            times[file] = os.stat(file).st_mtime_ns  # noqa: PTH116
-        except (OSError, ValueError):
-            times[file] = None
-    return times
+    return Seen(path, version, torch, _build_of(torch))
 
 
 def _build_of(file: Path) -> Build | None:

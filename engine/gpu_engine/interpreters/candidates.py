@@ -46,7 +46,7 @@ def in_order(folder: Path, environ: Mapping[str, str]) -> Iterator[Place]:
 
 def around(folder: Path, environ: Mapping[str, str]) -> list[Place]:
     """All interpreters to choose from: those of `in_order`, other environments in and beside
-    `folder` and above it, conda's, pyenv's."""
+    `folder` and above it, and conda's."""
     home = expanded(environ.get("HOME") or "~")
     found = [p for p in in_order(folder, environ) if Path(p.path).exists()]
     for above in (folder, *folder.parents):
@@ -54,11 +54,7 @@ def around(folder: Path, environ: Mapping[str, str]) -> list[Place]:
     for inner in (folder, folder.parent):
         found += [p for child in _folders(inner) for p in (_venv(child), *_venvs(child, _LISTED))
                   if p is not None]
-    found += _condas(home, environ)
-    pyenv = Path(environ.get("PYENV_ROOT") or home / ".pyenv")
-    found += [Place(str(python), f"pyenv's {version.name}")
-              for version in _folders(pyenv / "versions")
-              if (python := version / "bin" / "python").exists()]
+    found += _condas(home)
     return list(_each_once(found))[:_MOST]
 
 
@@ -112,18 +108,13 @@ def _on_path(path: str) -> Iterator[Place]:
                 break  # the other one is its second name
 
 
-def _condas(home: Path, environ: Mapping[str, str]) -> Iterator[Place]:
-    """Conda's environments: those that it has listed, and those beside the active one."""
+def _condas(home: Path) -> Iterator[Place]:
+    """The environments that conda has listed."""
     try:
         lines = (home / ".conda" / "environments.txt").read_text(errors="replace").splitlines()
     except OSError:
         lines = []
-    prefixes = [Path(line.strip()) for line in lines if line.startswith("/")]
-    if active := environ.get("CONDA_PREFIX"):
-        root = Path(active)
-        root = root.parent.parent if root.parent.name == "envs" else root
-        prefixes += [root, *_folders(root / "envs")]
-    for prefix in prefixes:
+    for prefix in (Path(line.strip()) for line in lines if line.startswith("/")):
         if (python := prefix / "bin" / "python").exists():
             yield Place(str(python), f"conda's {prefix.name}")
 

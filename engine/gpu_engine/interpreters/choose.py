@@ -8,7 +8,6 @@ index, the packages that it needs are.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -204,18 +203,10 @@ def _torch_here() -> str:
 
 
 def extra(name: str) -> str:
-    """What to type so that gpu-panel has what this extra of it needs."""
-    from importlib import metadata  # late: it is slow, and few exports need it
-
-    try:
-        needed = metadata.requires("gpu-panel") or []
-    except metadata.PackageNotFoundError:  # started out of its folder
-        needed = []
-    what = [r.partition(";")[0].strip() for r in needed
-            if re.search(rf"""extra\s*==\s*['"]{re.escape(name)}['"]""", r)] or [name]
+    """What to type so that gpu-panel has the package `name`, which an extra of it needs."""
     if Path(sys.prefix, "pipx_metadata.json").is_file():
-        return f"pipx inject gpu-panel {shlex.join(what)}"
-    return _install(sys.executable, *what)
+        return f"pipx inject gpu-panel {name}"
+    return _install(sys.executable, name)
 
 
 def _is_environment(python: str) -> bool:

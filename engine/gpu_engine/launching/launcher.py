@@ -16,7 +16,6 @@ from gpu_engine.common.files import open_inside
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import environment, logind, notifier, preflight
-from gpu_engine.launching.queue_warning import overtaken
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import Checked, check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
@@ -97,8 +96,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     # What is wrong with the list of devices that this process has inherited.
     narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
     return Prepared(spec, inventory, _warned(
-        resolved, None if in_turn else overtaken(spec, inventory),
-        inventory.problem if narrowed else None, none_free,
+        resolved, inventory.problem if narrowed else None, none_free,
         *warnings, logind.here().warning, notifier.doubt()))
 
 

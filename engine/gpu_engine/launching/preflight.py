@@ -11,15 +11,13 @@ import os
 import shlex
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_engine.common import paths, ports
+from gpu_engine.common import paths, ports, units
 from gpu_engine.common.errors import Problem, UserError, meant
 from gpu_engine.common.files import expanded, open_file
 from gpu_engine.common.values import amiss, convert
@@ -27,6 +25,8 @@ from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.launching import torch_build
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import port_of
+from gpu_engine.runs import waiting
+from gpu_engine.runs.folder import Run
 from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.typed_command import ASSIGNMENT
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from gpu_engine.interpreters.choose import Chosen
 
 _CURE = "take another, have it wait (--queue, in the panel Q), or set devices.share = true"
-PATIENCE, _KEPT = 2.0, 30.0
-"""Seconds for a name server's answer, and for which an answer is good."""
+_KEPT = 30.0
+"""Seconds for which a name server's answer is good."""
 _PATIENCE = 1.0
 """Seconds that a process gets to leave a GPU: an earlier run may just be ending."""
 
@@ -59,8 +59,29 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     if problems:
         return problems, []
     warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
-                torch_build.doubt(spec, inventory), _meeting_at(spec))
+                torch_build.doubt(spec, inventory), None if holder else overtaken(spec, inventory))
     return problems, [one for one in warnings if one]
+
+
+def overtaken(spec: RunSpec, inventory: Inventory) -> str | None:
+    """A sentence about the first run that waits in the queue for a device that `spec` names; None
+    if none does. The spec may be started all the same: the queue is an order among those who wait.
+    A run that waits for a time or for another run does not wait for devices yet."""
+    named = [d for i in spec.devices.ids or () if (d := inventory.find(i)) is not None]
+    taken, host, now = {i for d in named for i in (d.id, d.uuid)}, socket.gethostname(), time.time()
+    for name, entry in waiting.line(paths.queue_folder()).items() if taken else ():
+        wants = {*(entry.ids or entry.within)}
+        if entry.host != host or entry.cpu != inventory.is_cpu or entry.share \
+                or (wants and not wants & taken) or (entry.begin or 0.0) > now or (
+                    entry.after is not None and Run(paths.runs_folder() / entry.after).state().state
+                    != "completed"):
+            continue
+        what = ", ".join(d.label for d in named if {d.id, d.uuid} & wants) if entry.ids \
+            else entry.text
+        return (f"run {name} has been waiting for {what} since "
+                f"{units.time_of_day(entry.submitted, now)}: this run goes first; with gpu-engine "
+                "run --queue, or Q in the panel, it lines up behind")
+    return None
 
 
 def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
@@ -270,79 +291,38 @@ def _reserved_port(spec: RunSpec) -> list[Problem]:
                     f"ports below 1024 need root; take {modes.MEETING_PORT}")]
 
 
-def _meeting_host(spec: RunSpec) -> str | None:
-    """The master's host name; None where nobody has to look it up."""
-    host = spec.parallel.master_addr
-    if not modes.get(spec.parallel.mode).several_nodes or host in ("", "localhost"):
-        return None
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return host
-    return None
-
-
 def _meeting(spec: RunSpec) -> list[Problem]:
     """The problems of a master address that this machine can't resolve, or only to itself."""
-    key, host = "parallel.master_addr", _meeting_host(spec)
-    found = resolve(host) if host is not None else None
-    if found == ():
+    key, host = "parallel.master_addr", spec.parallel.master_addr
+    if not modes.get(spec.parallel.mode).several_nodes or host in ("", "localhost"):
+        return []
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+        return []
+    except ValueError:
+        pass
+    found = _addresses(host, int(time.monotonic() // _KEPT))  # a form asks at every key press
+    if not found:
         return [Problem(key, host, "this machine knows no such host; give node 0's numeric "
                                    "address, for example 10.0.0.1")]
-    if not found or not all(map(is_loopback, found)):
+    if not all(map(is_loopback, found)):
         return []
-    cure = "give node 0's numeric address"
-    if spec.parallel.node_rank == 0 and (own := own_addresses()):
-        cure = f"give the address that the others know, of {', '.join(own)}"
     return [Problem(key, host, f"is {found[0]} to this machine, which means the machine itself "
-                               f"(see /etc/hosts): the others can't meet there; {cure}")]
-
-
-def _meeting_at(spec: RunSpec) -> str | None:
-    """The address that the master's host name has here, in words; None if it is no name."""
-    host = _meeting_host(spec)
-    if host is None:
-        return None
-    found = resolve(host)
-    if not found:
-        return f"machines meet at {host}; what that means was not answered yet"
-    at = next((a for a in found if not is_loopback(a)), found[0])
-    return f"machines meet at {host}, which is {at} to this one"
-
-
-def resolve(host: str) -> tuple[str, ...] | None:
-    """The numeric addresses that `host` means to this machine; () where it means none, None where
-    nobody has answered within `PATIENCE`: a name server must not block a screen."""
-    try:
-        return _asked(host, int(time.monotonic() // _KEPT)).result(PATIENCE)
-    except TimeoutError:
-        return None
+                               "(see /etc/hosts): the others can't meet there; give node 0's "
+                               "numeric address")]
 
 
 @functools.lru_cache(maxsize=64)
-def _asked(host: str, _: int) -> Future[tuple[str, ...]]:
-    """The answer to come, from a thread that nobody waits for at the end."""
-    answer: Future[tuple[str, ...]] = Future()
-
-    def ask() -> None:
-        try:
-            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            answer.set_result(tuple(dict.fromkeys(str(info[4][0]) for info in infos)))
-        except (OSError, UnicodeError):  # a label of more than 63 characters is the latter
-            answer.set_result(())
-
-    threading.Thread(target=ask, name="resolve", daemon=True).start()
-    return answer
+def _addresses(host: str, _: int) -> tuple[str, ...]:
+    """The numeric addresses that `host` means to this machine; () where it means none."""
+    try:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # a label of more than 63 characters is the latter
+        return ()
+    return tuple(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def is_loopback(address: str) -> bool:
     """Whether it is a machine's own address to itself."""
     return address.startswith("127.") or address == "::1"
 
-
-def own_addresses() -> list[str]:
-    """This machine's addresses for others, with their interfaces: "10.0.0.1 (eth0)"."""
-    import psutil  # late: only a mistake in a host name asks
-
-    return [f"{a.address} ({name})" for name, found in sorted(psutil.net_if_addrs().items())
-            for a in found if a.family == socket.AF_INET and not is_loopback(a.address)]

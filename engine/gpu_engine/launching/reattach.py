@@ -7,7 +7,6 @@ The run's lock keeps two from doing so: the one that gets it hands it to the new
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 
 from gpu_engine.common import only_look, procs
@@ -20,8 +19,8 @@ from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.state import State
 
-_MOST, _WITHIN = 5, 60.0
-"""How often one command takes up the same run, in how many seconds."""
+_MOST = 5
+"""How often one command takes up the same run."""
 
 
 def reattach(run: Run) -> bool:
@@ -57,21 +56,16 @@ class StillOn:
     killed is taken up again, but not for ever if that process ends each time."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self._taken: list[float] = []
-        """When it was taken up, monotonic time."""
+        self._run, self._left = run, _MOST
 
     def __call__(self, state: State) -> bool:
         """`state`: the run's, as it was read last."""
         if state.live:
             return True
-        now = time.monotonic()
-        self._taken = [at for at in self._taken if now - at < _WITHIN]
-        if state.state != "lost" or len(self._taken) == _MOST:
+        if state.state != "lost" or not self._left:
             return False
         try:
-            if reattach(self._run):
-                self._taken.append(now)
+            self._left -= reattach(self._run)
         except UserError:
             return False
         return self._run.state().live  # or somebody else has taken it up

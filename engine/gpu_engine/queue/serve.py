@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import socket
 from pathlib import Path
 
 from gpu_engine.common import only_look, paths
-from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.errors import telling
 from gpu_engine.common.files import json_inside, locked, take_lock
 from gpu_engine.launching import logind
 from gpu_engine.launching.launcher import supervise
@@ -36,16 +35,14 @@ def ensure(folder: Path | None = None) -> int:
     folder = folder or paths.queue_folder()
     if only_look.on():
         return 0
-    _forget_others(folder)
-    sweeps, runs = dict[str, None](), alone(folder)
-    for run, entry in runs.items():
-        if entry.sweep is not None:
-            sweeps[entry.sweep] = None
-        else:
-            start(run)
-    for sweep in sweeps:
+    runs = alone(folder)
+    # Sweeps first: from here on their members count as being ahead of the runs behind them.
+    for sweep in dict.fromkeys(e.sweep for e in runs.values() if e.sweep is not None):
         with telling(f"the process of sweep {sweep} can't be started"):
             _start_sweep(folder, sweep)
+    for run, entry in runs.items():
+        if entry.sweep is None:
+            start(run)
     return len(runs)
 
 
@@ -82,17 +79,3 @@ def start(run: Run) -> bool:
 def _ours(run: Run) -> bool:
     """Whether the run was submitted here and nobody else can write to its folder."""
     return trust.started_here(run.path) and trust.why_not_ours(run.path) is None
-
-
-def _forget_others(folder: Path) -> None:
-    """Take out of the line what does not wait: its folder was removed, whoever submitted it was
-    killed in between, or it is somebody else's."""
-    for name in waiting.ids(folder):
-        run = Run(folder.parent / "runs" / name)
-        if run.supervised():
-            continue
-        recorded = State.from_dict(json_inside(run.path, "state.json"))
-        if recorded is None or waiting.judge(recorded, run.path, held=False) is None \
-                or not _ours(run):
-            with contextlib.suppress(OSError, UserError):
-                (waiting.line_folder(folder) / name).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.code.submitted import Kept, keep
@@ -26,8 +26,6 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue.turns import early
 from gpu_engine.runs import disk_room, folder, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
-from gpu_engine.runs.environment import Environment
-from gpu_engine.runs.environment import write as write_environment
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.spec import catalog, modes
@@ -36,7 +34,7 @@ from gpu_engine.spec.write import to_toml
 
 _SPAN = re.compile(r"\+(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_CLOCK = re.compile(r"(?:(today|tomorrow)\s+)?(\d{1,2}):(\d{2})")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 _LONGEST = 366 * 86400.0
 _LONGEST_WAIT = 3600.0
 """Seconds that `free_for` may be at most."""
@@ -56,13 +54,13 @@ class When:
 
 
 def moment(text: str, now: float) -> float:
-    """The Unix seconds that `text`, as a person gives it ("22:00", "tomorrow 6:30", "+90m",
-    "2026-11-23 22:00"), means, after `now`: an hour of the day is the next one. In the
+    """The Unix seconds that `text`, as a person gives it ("22:00", "+90m", "2026-11-23 22:00"),
+    means, after `now`: an hour of the day is the next one. In the
     machine's time zone. Raises UserError if it is no time, has passed, or is over a year away."""
     found = _moment(text.strip(), now)
     if found is None:
-        raise UserError(f"--begin {text}: no time that is understood; give 22:00, tomorrow 6:30, "
-                        "+90m, or 2026-11-23 22:00")
+        raise UserError(f"--begin {text}: no time that is understood; give 22:00, +90m, or "
+                        "2026-11-23 22:00")
     if found < now - 60:
         raise UserError(f"--begin {text}: that has passed")
     if found > now + _LONGEST:
@@ -75,12 +73,10 @@ def _moment(text: str, now: float) -> float | None:
         return now + float(span[1]) * _SECONDS[span[2]]
     today = dt.datetime.fromtimestamp(now)
     try:
-        if (clock := _CLOCK.fullmatch(text)) is not None:
-            then = today.replace(hour=int(clock[2]), minute=int(clock[3]), second=0, microsecond=0)
-            if clock[1] == "tomorrow" or (clock[1] is None and then <= today):
-                then += dt.timedelta(days=1)
-            return then.timestamp()
-        return dt.datetime.fromisoformat(text).timestamp()
+        if (clock := _CLOCK.fullmatch(text)) is None:
+            return dt.datetime.fromisoformat(text).timestamp()
+        then = today.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
+        return (then + dt.timedelta(days=then <= today)).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
 
@@ -93,10 +89,6 @@ class Submission:
     inventory: Inventory
     kept: Kept
     folder: Path
-    noted: dict[object, Environment] = field(default_factory=dict)
-    """What runs on the same devices are submitted in, so that git is asked once."""
-    asked: set[str] = field(default_factory=set)
-    """Tasks with their parameters that have taken them, so that each is asked once."""
 
 
 def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
@@ -124,26 +116,22 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     return made if spec.devices.ids else replace(made, ranks=(), processes=())
 
 
-def ask(specs: Sequence[RunSpec], prepared: Submission) -> None:
+def ask(specs: Sequence[RunSpec], folder: Path) -> None:
     """Have tasks that check their parameters themselves do so, in the ranks' interpreter: a run
     should not wait for hours to be refused then. Raises SpecError with what they refuse, UserError
     where a task can't be imported."""
-    asking: dict[tuple[str, str | None], dict[str, RunSpec]] = {}
+    asking: dict[tuple[str, str | None], list[RunSpec]] = {}
     for spec in specs:
-        key = repr((spec.task.use, spec.run.python, spec.task.params))
-        if spec.task.use is None or key in prepared.asked:
-            continue
         with contextlib.suppress(UserError):  # only the ranks' interpreter may know its module
-            if catalog.describe(spec.task.use, cwd=prepared.folder).checks:
-                asking.setdefault((spec.task.use, spec.run.python), {})[key] = spec
+            if spec.task.use is not None and catalog.describe(spec.task.use, cwd=folder).checks:
+                asking.setdefault((spec.task.use, spec.run.python), []).append(spec)
     for (use, _), found in asking.items():
-        taken = choose.of_spec(next(iter(found.values())), prepared.folder)
-        said = ask_torch.refused(use, [s.task.params for s in found.values()],
+        taken = choose.of_spec(found[0], folder)
+        said = ask_torch.refused(use, [s.task.params for s in found],
                                  python=taken.python if taken is not None else None,
-                                 folder=prepared.folder)
+                                 folder=folder)
         if any(said):
             raise SpecError([Problem("", None, why) for why in dict.fromkeys(said) if why])
-        prepared.asked.update(found)
 
 
 def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
@@ -151,13 +139,14 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
            fill: Callable[[Run], None] | None = None, sweep: str | None = None,
            begin: bool = True) -> Run:
     """Put a run into the line and return it at once. `fill` puts what else it begins with into its
-    folder. `begin`: start its supervisor; False for the members of a `sweep`, then call
-    `serve.ensure` for all. Raises SpecError with everything that does not fit, UserError where the
-    run can't be kept."""
+    folder. `begin`: start its supervisor; False for the members of a `sweep`, whose tasks were
+    asked already: then call `serve.ensure` for all. Raises SpecError with everything that does not
+    fit, UserError where the run can't be kept."""
     _check(when)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, after=when.after)
-    ask([spec], prepared)
+    if sweep is None:
+        ask([spec], prepared.folder)
     disk_room.require(paths.runs_folder())
     queue = paths.queue_folder()
     with telling(f"{queue}: can't be written"):
@@ -167,7 +156,6 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     try:
         if fill is not None:
             fill(run)
-        _note(run, made, prepared)
         waiting.enter(run.path)
         waiting.write(run.path, entry)
     except BaseException as err:
@@ -184,6 +172,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     except UserError:
         _take_back(run)
         raise
+    environment.note(run, made, prepared.inventory)
     return run
 
 
@@ -191,16 +180,6 @@ def _take_back(run: Run) -> None:
     with contextlib.suppress(OSError):
         waiting.leave(run.path)
     discard(run)
-
-
-def _note(run: Run, made: LaunchPlan, prepared: Submission) -> None:
-    """Keep in the run's folder what it is submitted in. Nothing depends on it."""
-    spec = made.spec
-    key = (spec.run.python, tuple(spec.task.command or ())[:1], tuple(spec.devices.ids or ()))
-    if key not in prepared.noted:
-        prepared.noted[key] = environment.describe(made, prepared.inventory, prepared.folder)
-    with contextlib.suppress(OSError):
-        write_environment(run.path, prepared.noted[key])
 
 
 def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, sweep: str) -> None:
@@ -213,7 +192,7 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, swee
         raise UserError(f"run {run.id} is {state.state}; stop it first")
     kept = Submission(inventory, Kept(), Path(run.cwd()))
     made = plan(spec, inventory, cwd=kept.folder, after=when.after)
-    ask([spec], kept)
+    ask([spec], kept.folder)
     disk_room.require(run.path)
     run.end_leftovers()  # what a killed supervisor left would write where the next one writes
     before = run.plan()

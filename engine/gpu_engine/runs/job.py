@@ -24,17 +24,6 @@ _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPE
                       "RESV_DEL_HOLD"})
 _OVER = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
                    "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", GONE})
-_WHY_WAITING = {
-    "Resources": "for free nodes", "Priority": "jobs with a higher priority come first",
-    "BeginTime": "its time to begin has not come", "Dependency": "another job has to end first",
-    "DependencyNeverSatisfied": "the job that it depends on did not end as it should",
-    "JobHeldUser": "it is held; scontrol release lets it go on",
-    "JobHeldAdmin": "an administrator holds it",
-    "PartitionNodeLimit": "it asks for more nodes than its partition allows",
-    "PartitionTimeLimit": "it asks for more time than its partition allows",
-    "PartitionDown": "its partition is down", "PartitionInactive": "its partition is inactive",
-    "ReqNodeNotAvail": "its nodes are down, drained or reserved",
-}
 _WHY_OVER = {
     "TIMEOUT": "reached its time limit", "DEADLINE": "reached its deadline",
     "NODE_FAIL": "ended because a node failed", "BOOT_FAIL": "ended because a node failed to boot",
@@ -61,8 +50,6 @@ class Job:
     """A job, as Slurm described it last. Times are Unix seconds."""
 
     id: Whole
-    cluster: str | None = None
-    """None: the one that Slurm's commands mean by default."""
     state: str = "PENDING"
     """Slurm's word for it, or GONE."""
     reason: str | None = None
@@ -92,7 +79,7 @@ class Job:
         return self.state in _OVER
 
     def sentence(self) -> str:
-        """For people: "Slurm job 41007 waits for free nodes (Resources)"."""
+        """For people: "Slurm job 41007 waits (Resources)"."""
         if self.waits:
             text = self._waiting()
         elif self.state == "CANCELLED":
@@ -112,14 +99,8 @@ class Job:
         reason = self.reason if self.reason not in (None, "", "None") else None
         if reason is None and self.expected is None:
             return "was submitted"  # Slurm has not looked at it; it may begin at any moment
-        why = _WHY_WAITING.get((reason or "").partition(",")[0])
-        if why is None and reason and reason.startswith(("QOS", "Assoc", "MaxJobs")):
-            why = "a limit of the account or QOS is reached"
-        text = "waits" if why is None else f"waits {why}" if why.startswith("for ") \
-            else f"waits: {why}"
-        if reason is not None:
-            text += f" ({reason})"
-        return text + (f", probably until {_clock(self.expected)}" if self.expected else "")
+        return "waits" + (f" ({reason})" if reason is not None else "") \
+            + (f", probably until {_clock(self.expected)}" if self.expected else "")
 
 
 def read(run: Path) -> Job | None:

@@ -43,12 +43,12 @@ class Seen:
     nodes: str | None = None
 
 
-def jobs(cluster: str | None = None) -> dict[int, Seen]:
+def jobs() -> dict[int, Seen]:
     """This user's jobs by number: those that wait and run, and those that have ended a short time
     ago (Slurm's MinJobAge, 5 minutes by default). One call, however many runs ask. Raises
     SlurmError."""
     wanted = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
-    text = call(["squeue", *_of(cluster), "--noheader", f"--user={os.getuid()}", "--states=all",
+    text = call(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all",
                  "--Format", wanted])
     return {job.id: job for line in text.splitlines() if (job := _queued(line)) is not None}
 
@@ -59,16 +59,16 @@ def _queued(line: str) -> Seen | None:
         fields[name] = line[at:at + width].strip()
         at += width
     if not fields["JobID"].isdigit():
-        return None  # "CLUSTER: name", or a job of an array, which we submit none of
+        return None  # of an array, which we submit none of
     count = fields["RestartCnt"]
     return Seen(int(fields["JobID"]), fields["State"], _known(fields["Reason"]),
                 int(count) if count.isdigit() else None, _time(fields["StartTime"]),
                 _time(fields["EndTime"]), _known(fields["NodeList"]))
 
 
-def finished(ids: Iterable[int], cluster: str | None = None) -> dict[int, Seen]:
+def finished(ids: Iterable[int]) -> dict[int, Seen]:
     """What the accounting knows of these jobs. Raises SlurmError, also where Slurm keeps none."""
-    text = call(["sacct", *_of(cluster), "--noheader", "--parsable2", "--allocations",
+    text = call(["sacct", "--noheader", "--parsable2", "--allocations",
                  f"--jobs={','.join(map(str, ids))}", "--format=JobIDRaw,State,Start,End,NodeList"])
     found = {}
     for line in text.splitlines():
@@ -81,10 +81,9 @@ def finished(ids: Iterable[int], cluster: str | None = None) -> dict[int, Seen]:
     return found
 
 
-def submit(script: Path, folder: str, output: str, without: Iterable[str] = ()
-           ) -> tuple[int, str | None]:
+def submit(script: Path, folder: str, output: str, without: Iterable[str] = ()) -> int:
     """Submit the batch script `script`, in the working folder `folder`; the job's output goes to
-    `output`, a file name with Slurm's placeholders. Returns (job number, cluster or None).
+    `output`, a file name with Slurm's placeholders. Returns the job's number.
 
     without: options whose settings in the environment (`SBATCH_PARTITION`), which for sbatch come
     before those in the script, are left out. Raises SlurmError with sbatch's own words.
@@ -93,20 +92,20 @@ def submit(script: Path, folder: str, output: str, without: Iterable[str] = ()
     env = {k: v for k, v in os.environ.items() if k not in names}
     text = call(["sbatch", "--parsable", f"--output={output}", str(script)], limit=SUBMITTING,
                 cwd=folder, env=env)
-    said = re.search(r"^(\d+)(?:;(\S+))?\s*$", text, re.MULTILINE)
+    said = re.search(r"^(\d+)(?:;\S+)?\s*$", text, re.MULTILINE)  # with the cluster's name
     if said is None:
         raise SlurmError(f"expected a job number, got {clean(text)[:200]!r}")
-    return int(said[1]), said[2]
+    return int(said[1])
 
 
-def cancel(job: int, cluster: str | None, *options: str, step: int | None = None) -> None:
+def cancel(job: int, *options: str, step: int | None = None) -> None:
     """scancel; `step`: only for this step of the job. Raises SlurmError."""
-    call(["scancel", *_of(cluster), *options, str(job) if step is None else f"{job}.{step}"])
+    call(["scancel", *options, str(job) if step is None else f"{job}.{step}"])
 
 
-def no_requeue(job: int, cluster: str | None) -> None:
+def no_requeue(job: int) -> None:
     """Have Slurm never begin the job again. Raises SlurmError."""
-    call(["scontrol", *_of(cluster), "update", f"JobId={job}", "Requeue=0"])
+    call(["scontrol", "update", f"JobId={job}", "Requeue=0"])
 
 
 def call(argv: Sequence[str], *, limit: float = LIMIT, cwd: str | None = None,
@@ -137,10 +136,6 @@ def _words(name: str, stderr: bytes) -> str:
              for line in stderr.decode(errors="replace").splitlines()]
     kept = list(dict.fromkeys(line for line in lines if line))
     return "; ".join(line.rstrip(".") for line in kept[-4:])[:1000]
-
-
-def _of(cluster: str | None) -> list[str]:
-    return [] if cluster is None else [f"--clusters={cluster}"]
 
 
 def _known(text: str) -> str | None:

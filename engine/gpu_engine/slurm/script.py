@@ -30,6 +30,7 @@ _OURS = {
     **dict.fromkeys(("gpus", "gpus-per-node", "ntasks", "ntasks-per-node", "gpus-per-task",
                      "ntasks-per-gpu"), f"{_DEPENDS}; use --gpus"),
     **dict.fromkeys(("requeue", "no-requeue", "open-mode", "signal"), _DEPENDS),
+    "clusters": "a run is known by its job's number, which holds in one cluster",
     "array": "a job is one run here; submit one for each setting, as with --set train.lr=…",
     "wrap": "the job runs the script; for a command of your own, give srun the line that "
             "gpu-engine plan prints",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import read_inside, write_inside
+from gpu_engine.common.files import write_inside
 from gpu_engine.interpreters import choose
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.records import LaunchPlan
@@ -71,7 +71,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
     place = Place(choose.for_nodes(spec.run.python, Path(run.cwd())), run.cwd(), str(paths.home()))
     checked = placed(spec, job)
     plan = _without_ranks(resolve(checked, python=place.python))
-    script, stopped = _script_of(run), jobs.asked_to_stop(run.path)
+    stopped = jobs.asked_to_stop(run.path)
     there = None
     try:
         (run.path / jobs.STOP).unlink(missing_ok=True)
@@ -81,10 +81,8 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
     except BaseException:
         if there is not None:
             with contextlib.suppress(SlurmError):
-                commands.cancel(there.id, there.cluster)
+                commands.cancel(there.id)
         with contextlib.suppress(OSError):
-            if script is not None:
-                write_inside(run.path, jobs.SCRIPT, script)
             if stopped:
                 jobs.ask_to_stop(run.path)
         raise
@@ -95,25 +93,18 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
     return plan
 
 
-def _script_of(run: Run) -> str | None:
-    try:
-        return read_inside(run.path, jobs.SCRIPT).decode()
-    except (OSError, ValueError):
-        return None
-
-
 def _submitted(run: Run, script: str, job: Job, place: Place) -> jobs.Job:
     path = run.path / jobs.SCRIPT
     try:
         write_inside(run.path, jobs.SCRIPT, script)
-        number, cluster = commands.submit(
+        number = commands.submit(
             path, place.folder, pattern(str(run.path), jobs.OUTPUT),
             without=(*_INHERITED, *(key for key, _ in job.options)))
     except SlurmError as err:
         raise UserError(f"the job was not submitted: {err}") from None
     except OSError as err:
         raise UserError(f"{path}: can't be written: {err.strerror}") from None
-    return jobs.Job(number, cluster, request=jobs.Request(job.nodes, job.per_node, tuple(
+    return jobs.Job(number, request=jobs.Request(job.nodes, job.per_node, tuple(
         key if value is None else f"{key}={value}" for key, value in job.options)))
 
 
@@ -125,7 +116,7 @@ def _record(run: Run, there: jobs.Job) -> None:
     except OSError as err:
         what = f"job {there.id} is submitted, but {run.path} can't be written: {err.strerror}"
         try:
-            commands.cancel(there.id, there.cluster)
+            commands.cancel(there.id)
         except SlurmError as refused:
             raise UserError(f"{what}; cancel it with scancel {there.id} ({refused})") from None
         raise UserError(f"{what}; it was cancelled") from None

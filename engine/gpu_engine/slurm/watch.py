@@ -83,32 +83,29 @@ def _open() -> list[tuple[Run, Job]]:
 
 def _query(runs: Sequence[tuple[Run, Job]]) -> None:
     """Ask about these jobs, and note the answers."""
-    for cluster in {job.cluster for _, job in runs}:
-        here = [(run, job) for run, job in runs if job.cluster == cluster]
+    try:
+        seen = commands.jobs()
+    except SlurmError as err:
+        for run, job in runs:
+            _note(run, job, replace(job, doubt=str(err), since=job.since or time.time()))
+        return
+    why = None
+    if absent := sorted(job.id for _, job in runs if job.id not in seen):
         try:
-            seen = commands.jobs(cluster)
+            seen |= commands.finished(absent)
         except SlurmError as err:
-            for run, job in here:
-                _note(run, job, replace(job, doubt=str(err), since=job.since or time.time()))
-            continue
-        absent = sorted(job.id for _, job in here if job.id not in seen)
-        why = None
-        if absent:
-            try:
-                seen |= commands.finished(absent, cluster)
-            except SlurmError as err:
-                why = str(err)
-        for run, job in here:
-            now = _now(job, seen.get(job.id), why)
-            if now.over and now.state not in ("CANCELLED", jobs.GONE):
-                cause = _cause(run, now)
-                words = cause.line if cause is not None else _last_words(run.path)
-                now = replace(now, words=words or now.words)
-                _explain(run, cause)
-            _note(run, job, now)
-            if now.waits and jobs.asked_to_stop(run.path):  # it went back before it could know
-                with contextlib.suppress(SlurmError):
-                    commands.cancel(job.id, cluster)
+            why = str(err)
+    for run, job in runs:
+        now = _now(job, seen.get(job.id), why)
+        if now.over and now.state not in ("CANCELLED", jobs.GONE):
+            cause = _cause(run, now)
+            words = cause.line if cause is not None else _last_words(run.path)
+            now = replace(now, words=words or now.words)
+            _explain(run, cause)
+        _note(run, job, now)
+        if now.waits and jobs.asked_to_stop(run.path):  # it went back before it could know
+            with contextlib.suppress(SlurmError):
+                commands.cancel(job.id)
 
 
 def _now(job: Job, seen: Seen | None, why: str | None) -> Job:
@@ -208,7 +205,7 @@ def stop(run: Run, *, now: bool = False) -> None:
 def _end(run: Run, job: Job, now: bool) -> None:
     """Raises SlurmError."""
     if job.waits:
-        commands.cancel(job.id, job.cluster, "--state=PENDING")
+        commands.cancel(job.id, "--state=PENDING")
         refresh(at_once=True)
         job = jobs.read(run.path) or job
         if job.waits or job.over:
@@ -216,14 +213,14 @@ def _end(run: Run, job: Job, now: bool) -> None:
     # Not even where the nodes don't see the file yet that ask_to_stop has written, and not if
     # Slurm itself would begin it again, as after a node's failure.
     with contextlib.suppress(SlurmError):
-        commands.no_requeue(job.id, job.cluster)
+        commands.no_requeue(job.id)
     if now:
         # The step, by its number, is killed at once; a job that is killed gets SIGTERM before,
         # and its ranks would save.
         with contextlib.suppress(SlurmError):
-            commands.cancel(job.id, job.cluster, "--signal=KILL", step=0)
-        commands.cancel(job.id, job.cluster)
+            commands.cancel(job.id, "--signal=KILL", step=0)
+        commands.cancel(job.id)
     elif run.state().pid is None:  # no rank that could save
-        commands.cancel(job.id, job.cluster)
+        commands.cancel(job.id)
     else:
-        commands.cancel(job.id, job.cluster, "--signal=USR1")
+        commands.cancel(job.id, "--signal=USR1")

@@ -1,20 +1,30 @@
-"""`python -m gpu_engine.supervisor RUN_DIR LOCK_FD`: started by `gpu_engine.launching.launcher`."""
+"""`python -m gpu_engine.supervisor RUN_DIR LOCK_FD`: started by `gpu_engine.launching.launcher`.
+
+The supervisor runs below a guard, which ends what is left of the run if the supervisor is killed.
+Ranks carry a parent-death signal, but processes that a launcher or a person's own script has
+started do not, and would train on as orphans. The guard only waits. It is a subreaper: such orphans
+become its children, and as long as it has not reaped them their pids can't be reused.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
-from gpu_engine.supervisor.guard import guarded
+from gpu_engine.supervisor.children import become_subreaper, kill_tree
+
+_DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
+         signal.SIGUSR2)
 
 
 def main(folder: Path, lock: int) -> int:
     """Supervise the run in `folder`, whose lock is held by the descriptor `lock`. Returns the exit
     status of the run, or 0 in the guard. This process has one thread and does nothing else."""
     os.set_inheritable(lock, False)  # a rank that kept the lock would look like a supervisor
-    if not guarded(lock):
+    if not _guarded(lock):
         return 0
     # Only the supervisor needs these, and not its guard.
     from gpu_engine.runs import waiting
@@ -41,6 +51,30 @@ def main(folder: Path, lock: int) -> int:
     except Exception:
         logging.exception("the supervisor itself failed")
         return 1
+
+
+def _guarded(lock: int) -> bool:
+    """Fork, before any thread is started. Returns True in the child, which is the supervisor and
+    alone keeps the lock, and False in the parent, the guard, once the supervisor and everything
+    below it have ended. If fork fails, returns True without a guard."""
+    try:
+        pid = os.fork()
+    except OSError:
+        return True
+    if pid == 0:
+        os.setsid()
+        return True
+    os.close(lock)  # if the guard held it too, a dead run would look alive
+    become_subreaper()
+    for number in _DEAF:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        while os.waitpid(-1, 0)[0] != pid:
+            pass
+        kill_tree(())
+    except ChildProcessError:
+        pass
+    return False
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from gpu_engine.diagnose import hangs
+from gpu_engine.plan.own_command import is_python
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room, stacks
 from gpu_engine.runs.folder import Cause, RankProcess, Run
@@ -17,7 +18,6 @@ from gpu_engine.supervisor import logs, oom, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
 from gpu_engine.supervisor.children import Child, childless, descendants
 from gpu_engine.supervisor.device_record import DeviceRecord
-from gpu_engine.supervisor.left_running import LeftRunning
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
@@ -53,16 +53,12 @@ class Attempt:
     """When the remaining processes are killed, monotonic seconds."""
     orphans: dict[int, int] = field(default_factory=dict)
     """The exit statuses of processes that have become our children and ended by themselves."""
-    earlier: frozenset[int] = frozenset()
-    """Those that had ended before the last of the started processes."""
     devices: DeviceRecord | None = None
     """The record of its devices, which may have a process of its own."""
-    left: LeftRunning | None = None
-    """What a person's own command has left running; None for a task, whose ranks leave nothing."""
+    left: dict[int, str] = field(default_factory=dict)
+    """What a person's own command has left running at its end: pid and program."""
     hang: Cause | None = None
     """Set if it was ended because it hung."""
-    nccl_at: str | None = None
-    """Where NCCL says how the ranks stand."""
 
     @property
     def running_children(self) -> list[Child]:
@@ -71,20 +67,17 @@ class Attempt:
 
     @property
     def going_on(self) -> bool:
-        """Whether any process must be waited for: also ranks that were told to stop and what `left`
-        waits for, if the process that started them has ended."""
+        """Whether any process must be waited for: also ranks that were told to stop, if the process
+        that started them has ended."""
         if self.running_children:
             return True
-        if self.forced:
+        if self.forced or self.stopping is None:
             return False
-        if self.stopping is None:
-            return self.left is not None and all(c.status == 0 for c in self.children) \
-                and self.left.check(self.events, self._below())
         if not any(s.begun for s in self.events.values()):
-            self.stopping.signal_all(self._below())
+            self.stopping.signal_all(self.below())
         return self.stopping.going_on
 
-    def _below(self) -> list[int]:
+    def below(self) -> list[int]:
         """All processes below this one but its own, which reads the GPUs."""
         if childless():
             return []
@@ -135,8 +128,6 @@ class Attempt:
         ]
         if not is_task:
             failures += scripts.errors_below(self.events, self.children)
-        if self.left is not None:
-            failures += self._failed_later(self.left, run, plan)
         if stop_asked:
             erred = [f for f in failures if f.error is not None and not f.in_wake
                      and f.error.type != "KeyboardInterrupt"]
@@ -155,6 +146,11 @@ class Attempt:
         if not failures:
             if any(s.view.outcome == "stopped" for s in self.events.values()):
                 return "stopped", ALONE, None
+            if any(map(is_python, self.left.values())) \
+                    and not any(s.view.stepped for s in self.events.values()):
+                why = f"the command has ended and left running {named(self.left)}, which was " \
+                    "ended with it: leave out the & behind it, or have the script end with wait"
+                return "failed", why, Cause(why)
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
                             disks=[disk_room.of(p) for p in (run.path, Path(plan.cwd or "/"))])
@@ -179,28 +175,15 @@ class Attempt:
                             {f.rank for f in failures if f.error is not None})
         return None if told is None else told.text
 
-    def _failed_later(self, left: LeftRunning, run: Run, plan: LaunchPlan) -> list[Failure]:
-        """The failures of what trained, or was about to, after its command had ended well; if
-        nothing has trained, of all that it had left running."""
-        first = self.children[0]
-        ranks = {s.view.pid: rank for rank, s in self.events.items()}
-        trained = any(s.view.stepped for s in self.events.values())
-        # On a busy machine some have ended before anybody has looked.
-        unseen = {pid for pid, status in self.orphans.items() if status > 0
-                  and pid not in self.earlier and (pid in ranks or not trained)}
-        found = []
-        for pid in unseen | (left.waited if trained else left.seen):
-            rank, status = ranks.get(pid), self.orphans.get(pid, 0)
-            error = None if rank is None else self.events[rank].view.error
-            if error or (status and (rank is not None or not trained)):
-                at = first.ranks[0] if rank is None else rank
-                found.append(Failure(at, status or 1, time.time(), error,
-                                     logs.tail(self._log(run, plan, first, at))))
-        return found
-
     @staticmethod
     def _log(run: Run, plan: LaunchPlan, child: Child, rank: int) -> Path:
         own = run.log(rank)
         if child.role == "rank":  # one process, one log, however many ranks
             return run.log(child.ranks[0])
         return own if own.exists() else run.path / f"node{plan.node_rank}.log"
+
+
+def named(pids: Mapping[int, str]) -> str:
+    """Some processes, in words: "tensorboard (pid 12), sleep (pid 13)"."""
+    return ", ".join(f"{name or '?'} (pid {pid})" for pid, name in list(pids.items())[:5]) \
+        + (" and others" if len(pids) > 5 else "")

@@ -18,11 +18,10 @@ from gpu_engine.common.files import size_of
 from gpu_engine.diagnose import hangs
 from gpu_engine.runs import stacks
 from gpu_engine.runs.folder import Cause, Run
-from gpu_engine.supervisor import ras
 from gpu_engine.supervisor.rank_state import RankState
 
 _PATIENCE = 3.0
-"""Seconds to wait for the stacks, and for NCCL; a rank that was stopped (SIGSTOP) writes none."""
+"""Seconds to wait for the stacks; a rank that was stopped (SIGSTOP) writes none."""
 _QUIET = 2.0
 """Seconds without a heartbeat after which a rank's process is watched."""
 _WATCHED = 3.0
@@ -61,13 +60,10 @@ class Watch:
     run: Run
     timeout: float
     """The value of train.hang_timeout in seconds; 0: off."""
-    nccl_at: str | None = None
-    """Where NCCL can be asked; None: it is not used."""
     text: str = ""
     """Which ranks stand still, once the run is found to hang."""
     rank: int | None = None
     """The rank that is furthest behind then."""
-    _nccl: ras.Question | None = None
     _asked: dict[int, int] | None = None
     _since: float = 0.0
     _silent: dict[int, _Silence] = field(default_factory=dict)
@@ -90,18 +86,11 @@ class Watch:
             self.text = hangs.describe(signs) if told is None else told.text
             self.rank = hangs.furthest_behind(signs).rank if told is None else told.rank
             self._asked, self._since = self._request_stacks(events), now
-            self._nccl = None if self.nccl_at is None else ras.Question(self.nccl_at)
             return None
-        told = self._nccl is None or self._nccl.receive()
-        if now - self._since < _PATIENCE and not (told and self._complete()):
+        if now - self._since < _PATIENCE and not all(self._stack(rank) for rank in self._asked):
             return None
-        stack = self._stack(self.rank)
-        words = ""
-        if self._nccl is not None:
-            self._nccl.close()
-            words = self._nccl.words and f".\nNCCL says:\n{self._nccl.words}"
-        return Cause(f"hang: {self.text} (train.hang_timeout = {self.timeout:g} s){words}",
-                     self.rank, "Hang", stack)
+        return Cause(f"hang: {self.text} (train.hang_timeout = {self.timeout:g} s)",
+                     self.rank, "Hang", self._stack(self.rank))
 
     def _watch(self, sign: hangs.Standstill, pid: int | None, now: float) -> None:
         """Begin or end watching the process of a rank."""
@@ -141,9 +130,6 @@ class Watch:
                     and stacks.send(pid, procs.start_ticks(pid), self.run):
                 asked[rank] = size
         return asked
-
-    def _complete(self) -> bool:
-        return all(self._stack(rank) for rank in self._asked or ())
 
     def _stack(self, rank: int | None) -> str | None:
         at = (self._asked or {}).get(rank) if rank is not None else None

@@ -1,9 +1,9 @@
 """The logs of ranks: limiting their size, adding notes, reading their ends.
 
 Ranks write directly into their files, so that their last output can't get lost on the way. The
-files are open for appending, so one can be cut while it is in use: the text so far (or its newest
-part) is kept in NNNNN.log.1. Output that arrives within some microseconds between the last copy and
-the cut is lost; this only happens to a log that grows by megabytes per second.
+files are open for appending, so one can be cut while it is in use: its newest part is kept in
+NNNNN.log.1. Output that arrives between the last copy and the cut is lost; this only happens to a
+log that grows by megabytes per second.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ import logging
 import os
 from pathlib import Path
 
-from gpu_engine.common import units
 from gpu_engine.common.files import file_inside, open_inside
 from gpu_engine.events.paths import inside
 
-_CHASE = 16
-"""How often new output is copied before the file is cut in any case."""
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -65,17 +62,14 @@ def bound(path: Path, limit: int) -> bool:
         size = os.fstat(fd).st_size
         if size <= limit:
             return False
-        left_out: int | None = None
+        where = f"the output before this is in {old(path).name}"
         try:
-            left_out = _keep_and_cut(fd, size, limit, path)
+            _keep(fd, size, limit, path)
         except OSError as err:  # a full disk: the limit matters more than the old text
             log.warning("%s: not kept: %s", path.name, err)
             old(path).unlink(missing_ok=True)
-            os.ftruncate(fd, 0)
-        where = f"the output before this is in {old(path).name}" if left_out is not None else \
-            "the output before this could not be kept"
-        if left_out:
-            where += f", except for {units.size(left_out)} before that"
+            where = "the output before this could not be kept"
+        os.ftruncate(fd, 0)
         with contextlib.suppress(OSError):
             os.write(fd, f"--- {where} (run.log_mb) ---\n".encode())
         return True
@@ -88,48 +82,24 @@ def old(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
-def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
-    """Copy the newest part, then cut the log. Returns how many bytes before it were left out.
-    Raises OSError."""
-    begin = max(0, size - limit * 5 // 4)
-    if begin:
-        begin = _line_after(fd, begin)
+def _keep(fd: int, size: int, limit: int, path: Path) -> None:
+    """Copy the newest whole lines of the log, of at most a quarter more than `limit`, and then what
+    came meanwhile: the cut follows at once. Raises OSError."""
+    at = max(0, size - limit * 5 // 4)
+    if at:
+        at += os.pread(fd, 1 << 16, at).find(b"\n") + 1
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     out = open_inside(*inside(temporary), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        at = _copy(fd, out, begin, size)
+        most = at + 2 * limit  # a flood may outrun the copy
+        while at < most and (part := os.pread(fd, min(most - at, 1 << 20), at)):
+            at += os.write(out, part)
         temporary.replace(old(path))
-        # Nothing slow happens between the last check and the cut, so that as little as possible
-        # can arrive in between.
-        for _ in range(_CHASE):
-            end = os.fstat(fd).st_size
-            if at == end:
-                break
-            if end - begin > 2 * limit:  # printed faster than copied: start over with the newest
-                begin = at = _line_after(fd, end - limit * 5 // 4)
-                os.ftruncate(out, 0)
-                os.lseek(out, 0, os.SEEK_SET)
-            at = _copy(fd, out, at, end)
-        os.ftruncate(fd, 0)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
     finally:
         os.close(out)
-    return begin
-
-
-def _copy(fd: int, out: int, at: int, end: int) -> int:
-    """Append the bytes from `at` to `end`. Returns the offset that was reached."""
-    while at < end and (done := os.write(out, os.pread(fd, min(end - at, 1 << 20), at))):
-        at += done
-    return at
-
-
-def _line_after(fd: int, at: int) -> int:
-    """Where the next line begins; `at` itself if that is not near."""
-    found = os.pread(fd, 65536, at).find(b"\n")
-    return at + found + 1 if found >= 0 else at
 
 
 def note(path: Path, text: str) -> None:

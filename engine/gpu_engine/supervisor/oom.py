@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,37 +11,21 @@ from gpu_engine.events import schema
 from gpu_engine.plan import own_command
 from gpu_engine.plan.records import LaunchPlan
 
-_CAPACITY = re.compile(r"total capacity of ([\d.]+) (\w+)")
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_MARGIN = 0.9
-"""The share of a device's memory that can be used: fragmentation and peaks need the rest."""
-
 
 def kills(root: Path = Path("/")) -> int | None:
-    """How many out-of-memory kills the kernel has counted: in our cgroup (version 2, then 1), else
-    on the whole machine; None if no count can be read."""
-    try:
-        groups = (root / "proc/self/cgroup").read_text()
-    except OSError:
-        groups = ""
-    places = []
-    for line in groups.splitlines():
-        number, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        if number == "0" and not names:
-            places.insert(0, root / f"sys/fs/cgroup{path}/memory.events")
-        elif "memory" in names.split(","):
-            places += [root / f"sys/fs/cgroup/memory{path}/memory.oom_control",
-                       root / "sys/fs/cgroup/memory/memory.oom_control"]  # seen from inside
-    for place in [*places, root / "proc/vmstat"]:
-        try:
-            text = place.read_text()
-        except OSError:
-            continue
-        for line in text.splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.strip().isdigit():
-                return int(value)
+    """How many out-of-memory kills the kernel has counted: in our cgroup, else on the whole
+    machine; None if no count can be read."""
+    places = [root / "proc/vmstat"]
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                places.insert(0, root / f"sys/fs/cgroup{line[3:]}/memory.events")
+    for place in places:
+        with contextlib.suppress(OSError):
+            for line in place.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill" and value.strip().isdigit():
+                    return int(value)
     return None
 
 
@@ -79,33 +63,18 @@ def describe(error: schema.Error, given: Given | None) -> str:
         ("requested", error.requested), ("allocated", error.allocated),
         ("reserved", error.reserved)) if value is not None]
     held = f"held most: {', '.join(error.held_by[:3])}" if error.held_by else ""
-    advice = fitting(error, given) if given is not None else ""
+    advice = fitting(given) if given is not None else ""
     return "; ".join(filter(None, (", ".join(figures), held, advice)))
 
 
-def fitting(error: schema.Error, given: Given) -> str:
-    """Advice on which batch would likely fit, an estimate: what the step would have requested after
-    its failure is not known. The batch is reduced in the ratio of 90 % of the device's memory to
-    what was in use and requested, at least to half, and then to a divisor of the batch, so that
-    accumulation can keep the global batch."""
+def fitting(given: Given) -> str:
+    """Advice on which batch would likely fit: the largest divisor of the batch of at most its half,
+    so that accumulation can keep the global batch."""
     size, accumulate = given
     if size == 1:
         return "the batch is already 1 per GPU: use a smaller model, bf16 or a larger GPU"
-    share = 0.5
-    needed = (error.requested or 0) + (error.allocated or 0)
-    capacity = _capacity(error.message)
-    if capacity and needed:
-        share = min(share, _MARGIN * capacity / needed)
-    limit = max(int(size * share), 1)
-    fits = max(d for d in range(1, limit + 1) if size % d == 0)
+    fits = max(d for d in range(1, size // 2 + 1) if size % d == 0)
     advice = f"{fits} examples per GPU instead of {size} would likely fit"
     if accumulate is None:
         return advice
     return f"{advice}; batch.accumulate={accumulate * size // fits} keeps the global batch"
-
-
-def _capacity(message: str) -> int | None:
-    found = _CAPACITY.search(message)
-    if found is None or found[2] not in _UNITS:
-        return None
-    return int(float(found[1]) * _UNITS[found[2]])

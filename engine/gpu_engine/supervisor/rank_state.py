@@ -27,10 +27,10 @@ class RankState:
     """Whether it has written the start event of this attempt."""
     ours: bool = False
     """Whether the events that come now belong to this attempt."""
-    warned: str = ""
-    """The reason in the last warning that it has no events; see `scripts.warn_unseen`."""
-    looked: float = field(default_factory=time.monotonic)
-    """When that was last checked, or when the rank was started; monotonic seconds."""
+    started: float = field(default_factory=time.monotonic)
+    """Monotonic seconds."""
+    warned: bool = False
+    """Whether it was warned that it has no events; see `scripts.warn_unseen`."""
     judged: bool = False
     """Whether that was checked after its end."""
     moved: float = 0.0

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 
-from gpu_engine.common import floors, procs
+from gpu_engine.common import floors
 from gpu_engine.events import schema
 from gpu_engine.events.writer import EventWriter, encode
-from gpu_engine.plan.own_command import HOOK, is_python
 from gpu_engine.runs.folder import Run
 from gpu_engine.supervisor.cause import Failure
-from gpu_engine.supervisor.children import Child, descendants
+from gpu_engine.supervisor.children import Child
 from gpu_engine.supervisor.rank_state import RankState
 
 UNSEEN = 30.0
 """Seconds after which a process without events is warned about: starting Python may take long."""
 
-_WITHOUT = "its Python was started with -S, -I or -E, or with another PYTHONPATH"
 SEEN = "python-seen"
 """The hook creates a file of this name in the run folder when a Python of the command loads it."""
 
@@ -73,61 +70,29 @@ def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Chi
 
 
 def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
-    """Write a warning if a process has no events, with the reason if it is known. This is checked
-    every `UNSEEN` seconds while the process runs, and once after its end."""
-    now = time.monotonic()
-    if seen.begun or seen.judged or (child.running and now - seen.looked < UNSEEN):
+    """Write a warning if a process has no events, with the likely reason. This is checked once
+    after `UNSEEN` seconds, while the process runs, and once after its end."""
+    late = time.monotonic() - seen.started > UNSEEN
+    if seen.begun or seen.judged or seen.warned or (child.running and not late):
         return
     seen.read()
-    if seen.begun:
-        return
-    seen.looked, seen.judged = now, not child.running
-    why = _why_unseen(run, child)
-    if why and seen.warned not in (why, _WITHOUT):
-        seen.warned = why
-        warn(run, child.ranks[0], f"only the output of this process can be shown: {why}")
+    hooked = (run.path / SEEN).exists()
+    if seen.begun or (child.running and hooked):
+        return  # it has not trained yet
+    seen.judged, seen.warned = not child.running, child.running
+    if child.status:
+        return  # its output says why, or it was ended before its Python had begun
+    why = "it neither called backward() nor stepped a torch optimizer"
+    if not hooked:
+        why = f"{'so far ' * child.running}no Python of it has loaded gpu-panel's hook: it is no " \
+            f"Python program, its Python is older than {'.'.join(map(str, floors.PYTHON))}, was " \
+            "started with -S, -I or -E, or with another PYTHONPATH"
+    warn(run, child.ranks[0], f"only the output of this process can be shown: {why}")
 
 
 def warn(run: Run, rank: int, text: str) -> None:
     """Write a warning into a rank's record. An error is logged."""
     _append(run, rank, schema.Warning(text))
-
-
-def _why_unseen(run: Run, child: Child) -> str | None:
-    """Why a process has no events; None if that is not known, or needs no warning."""
-    if child.status:  # its output says why, or it was ended before its Python had begun
-        return None
-    if not child.running:
-        if not (run.path / SEEN).exists():
-            return ("it is not a Python program, or its Python is older than "
-                    f"{'.'.join(map(str, floors.PYTHON))} or was started with -S, -I or -E")
-        return "it neither called backward() nor stepped a torch optimizer"
-    below = []
-    with contextlib.suppress(OSError):
-        below = descendants(child.pid)
-    pythons = [pid for pid in (child.pid, *below) if is_python(procs.program(pid))]
-    if not pythons:
-        return "neither it nor a process below it has run Python so far"
-    if any(map(_hooked, pythons)) or (run.path / SEEN).exists():
-        return None  # it has not trained yet
-    return _WITHOUT
-
-
-def _hooked(pid: int) -> bool:
-    """Whether a Python process loads our hook at its start."""
-    try:
-        environment, words = procs.environment(pid), procs.arguments(pid)[1:]
-    except OSError:
-        return True  # it has just ended or belongs to another user: not known
-    for word in words:
-        if not word.startswith(b"-") or word.startswith(b"--"):
-            break
-        if set(word[1:]) & set(b"SIE"):
-            return False
-        if set(word[1:]) & set(b"cm"):
-            break
-    path = next((e[11:] for e in environment if e.startswith(b"PYTHONPATH=")), b"")
-    return os.fsencode(HOOK) in path.split(b":")
 
 
 def _append(run: Run, rank: int, event: schema.Event) -> None:

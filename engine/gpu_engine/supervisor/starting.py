@@ -10,7 +10,7 @@ from gpu_engine.common.ports import address_of, free_port, interface_to
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 from gpu_engine.runs.folder import Cause, Run
-from gpu_engine.supervisor import logs, ras
+from gpu_engine.supervisor import logs
 from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.children import spawn
 from gpu_engine.supervisor.rank_state import RankState
@@ -29,13 +29,10 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
     """Start all processes of the plan, with this umask. Returns a Cause if one could not be
     started. `direct`: the processes that are ranks are a person's own script."""
     port = str(free_port())
-    nccl = {ras.ADDRESS: f"127.0.0.1:{free_port()}"} if plan.backend == "nccl" else {}
     cwd = plan.cwd or "/"
     for process in plan.processes:
         env = {k: v for k, v in os.environ.items() if k not in (*_FOREIGN, *process.unset)}
         env |= process.env
-        env = nccl | env
-        attempt.nccl_at = env.get(ras.ADDRESS) if nccl else None
         if plan.nodes > 1 and plan.spec.task.command is not None:
             env = _interface(plan.master_addr) | env
         env |= {"GPU_PANEL_RUN": str(run.path), "PYTHONUNBUFFERED": "1",

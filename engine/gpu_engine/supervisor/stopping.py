@@ -34,6 +34,8 @@ _WRITES = 1 << 20
 """Bytes per second to disk from which a script counts as saving."""
 _WAIT = 3.0
 """Seconds that a launcher gets to notice by itself that its ranks have ended."""
+_OURS = (b"gpu-engine", b"gpu-panel", b"gpu_engine", b"gpu_panel")
+"""Words of the commands whose stop needs no explanation."""
 _GO_ON = frozenset({"bash", "sh", "zsh", "dash", "ksh", "busybox", "fish", "make", "gmake"})
 """Programs that start their next command when one has ended."""
 
@@ -216,6 +218,26 @@ class Stopping:
         if child.role == "rank" and not below.told and time.monotonic() - below.gone > _WAIT:
             below.told = True
             child.signal(signal.SIGTERM)
+
+
+def sender(pid: int, root: Path = procs.PROC) -> str | None:
+    """The sender of a signal in words: "by a signal from slurmstepd (pid 4711)". None if it is one
+    of our own programs, or a script that uses them. Pid 0 stands for a process outside this pid
+    namespace."""
+    if pid == 0:
+        return "by a process outside this container"
+    if pid == os.getpid():
+        return None
+    try:
+        name = (root / str(pid) / "comm").read_text().strip()
+        words = procs.arguments(pid, root)
+    except OSError:
+        return f"by a signal, from a process that is gone (pid {pid})"
+    if name == "systemd" or pid == 1:
+        return f"by {name or 'pid 1'}: a logout or a shutdown"
+    if any(ours in word for ours in _OURS for word in words) or name.startswith("python"):
+        return None
+    return f"by a signal from {name} (pid {pid})"
 
 
 def saving(events: Iterable[RankState]) -> list[RankState]:

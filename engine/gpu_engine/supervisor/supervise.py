@@ -22,15 +22,13 @@ from gpu_engine.runs.state import Notice
 from gpu_engine.supervisor import (
     claim,
     hang_watch,
-    left_running,
     logs,
     noticed,
     oom,
     scripts,
-    sender,
     stopping,
 )
-from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
+from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict, named
 from gpu_engine.supervisor.children import (
     Child,
     allow_many_files,
@@ -48,6 +46,8 @@ STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 _HEARD = (signal.SIGCHLD, *STOPS)
 _OWN_END = 1.0
 """Seconds that the ranks of a script get, after another has failed, to fail of themselves."""
+_OTHERS = 2.0
+"""Seconds that what a command has left running gets to end by itself."""
 _WAKE_GRACE = 5.0
 """Seconds that ranks get to end by themselves after another has failed, or after a save that was
 allowed to take longer."""
@@ -182,21 +182,20 @@ class Supervisor:
             kill_tree(attempt.children)
             return "failed", failed.message, failed
         self._set_state("running", processes=attempt.processes())
-        self.watch = hang_watch.Watch(self.run, self.hang_timeout, attempt.nccl_at)
+        self.watch = hang_watch.Watch(self.run, self.hang_timeout)
         devices = attempt.devices = DeviceRecord(self.run, self.plan.source,
                                                  claim.devices_of(self.plan))
-        if not self.is_task:
-            attempt.left = left_running.LeftRunning()
         while attempt.going_on:
-            self._explain_what_is_left(attempt)
             self._handle(attempt, self._wait(attempt))
             self._check(attempt)
             devices.sample()
+        if not self.is_task and attempt.stopping is None \
+                and all(c.status == 0 for c in attempt.children):
+            attempt.left = _left_running(attempt)
+            if attempt.left:
+                scripts.warn(self.run, attempt.children[0].ranks[0], "what the command has left "
+                             f"running was ended with it: {named(attempt.left)}")
         devices.close()
-        if attempt.left is not None and attempt.left.rest and not attempt.forced:
-            scripts.warn(self.run, attempt.children[0].ranks[0], "the command has left running "
-                         "what does not train, which was ended: "
-                         + left_running.named(attempt.left.rest))
         reap(attempt.children, attempt.orphans)  # what has ended by itself, before others are ended
         left = kill_tree(attempt.children, attempt.orphans)
         if left:
@@ -244,17 +243,6 @@ class Supervisor:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
 
-    def _explain_what_is_left(self, attempt: Attempt) -> None:
-        """Say why the run goes on though its command has ended."""
-        left = attempt.left
-        if left is None or attempt.stopping is not None or not left.going_on:
-            return
-        pids = {pid: procs.program(pid) for pid in sorted(left.going_on)}
-        reason = ("the command has ended and left running what trains or is about to: "
-                  f"{left_running.named(pids)}; gpu-engine stop {self.run.id} ends it")
-        if reason != self.state.reason:
-            self._set_state("running", reason=reason)
-
     def _noticed(self, attempt: Attempt, *, completed: bool = False) -> tuple[Notice, ...]:
         goes_on = self.plan.spec.train.on_nonfinite == "continue"
         return noticed.notices_of(
@@ -278,11 +266,9 @@ class Supervisor:
     def _handle(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
         number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
-            self.stopped_by = sender.describe(got[1])  # at once: a `kill` is gone in a moment
-        earlier = frozenset(attempt.orphans)
+            self.stopped_by = stopping.sender(got[1])  # at once: a `kill` is gone in a moment
         ended = reap(attempt.children, attempt.orphans)
         if ended:
-            attempt.earlier = earlier
             self._note_ends(attempt, ended)
         if number == signal.SIGQUIT:
             self.stop_asked = True
@@ -400,6 +386,16 @@ class Supervisor:
                 return False
             reap(())
         return True
+
+
+def _left_running(attempt: Attempt) -> dict[int, str]:
+    """What the command has left running at its end, after a moment to end by itself, as what has
+    read its output needs: pid and program."""
+    end = time.monotonic() + _OTHERS
+    while (below := attempt.below()) and time.monotonic() < end:
+        reap(attempt.children, attempt.orphans)
+        time.sleep(0.05)
+    return {pid: procs.program(pid) for pid in below}
 
 
 def _await_ends(children: Sequence[Child], seconds: float) -> None:

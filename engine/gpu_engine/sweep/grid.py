@@ -14,13 +14,13 @@ from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
-from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys, known_keys
+from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys
 from gpu_engine.spec.write import flat, to_dict
 from gpu_engine.sweep import table
 from gpu_engine.sweep.values import MOST, NUMBER, Axis
 
 _SEED = "train.seed"
-_WORD = re.compile(r"[A-Za-z_][\w-]*")
+_WORD = re.compile(r"[A-Za-z_][\w.-]*")
 _LONGEST_VALUE = 20
 """Characters of a value in a member's name."""
 
@@ -39,12 +39,10 @@ class Member:
 
 
 def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member]:
-    """All members of a sweep over `axes`, each `repeat` times with other seeds. A key without a
-    section varies the placeholder of that name in the spec's own command, or the value of its
-    option of that name. Raises SpecError with everything that is wrong with the grid; whether each
-    member can run here is not looked at."""
-    spec, opened = _with_placeholders(spec, axes)
-    problems = _problems(spec, axes, repeat, opened)
+    """All members of a sweep over `axes`, each `repeat` times with other seeds. What is no
+    key varies the value of the option of that name in the spec's own command. Raises SpecError with
+    everything that is wrong with the grid; whether each member can run here is not looked at."""
+    problems = _problems(spec, axes, repeat)
     if problems:
         raise SpecError(problems)
     found, seeds = list[Member](), range(repeat)
@@ -93,34 +91,15 @@ def varied(command: Sequence[str]) -> str | None:
     return next(reversed([*found, *rates]), None)
 
 
-def _with_placeholders(spec: RunSpec, axes: Sequence[Axis]) -> tuple[RunSpec, frozenset[str]]:
-    """The spec with a placeholder for the value of each option of its command that varies by its
-    name; and these names."""
-    command, opened = list(spec.task.command or ()), set[str]()
-    told = {word for arg in command for word in _words_in(arg)}
-    places = {name.replace("-", "_"): place for name, place in options(command).items()}
-    for name in (a.key for a in axes if a.key not in keys() and a.key not in told):
-        if (place := places.get(name.replace("-", "_"))) is not None:
-            at, before = place
-            command[at] = f"{before}{{{name}}}"
-            opened.add(name)
-    if not opened:
-        return spec, frozenset()
-    return replace(spec, task=replace(spec.task, command=command)), frozenset(opened)
-
-
-def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int, opened: frozenset[str]
-              ) -> list[Problem]:
-    """What is wrong with the keys, and with the number of members. `opened`: the options of the
-    command that vary by their names."""
-    names, own = [axis.key for axis in axes], _own_words(spec) | opened
-    out = []
+def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]:
+    """What is wrong with the keys, and with the number of members."""
+    names, out = [axis.key for axis in axes], list[Problem]()
     for key in dict.fromkeys(names):
         if names.count(key) > 1:
             out.append(Problem(key, None, "varied twice: give all its values in one --grid"))
         if key == "name":
             out.append(Problem(key, None, "can't vary: each member's name follows from its values"))
-        elif key not in keys() and not key.startswith("task.params.") and key not in own:
+        elif not _is_key(key) and _option(spec, key) is None:
             out.append(_unknown(key, spec))
     for left, right in ONE_OF:
         if left in names and right in names:
@@ -143,9 +122,8 @@ def _unknown(key: str, spec: RunSpec) -> Problem:
         if key in own_command.PLACEHOLDERS:
             which = f": vary {told[0]}" if told else ", and can't vary"
             return Problem(key, None, f"{{{key}}} is gpu-panel's own placeholder{which}")
-        return Problem(key, None, f"there is no such key; to vary an argument of the command, "
-                                  f"have it say --{key} VALUE, or write {{{key}}} where the value "
-                                  "belongs")
+        return Problem(key, None, "there is no such key; to vary an argument of the command, "
+                                  f"have it say --{key} VALUE")
     try:
         apply_sets({}, [f"{key}=0"])
     except SpecError as err:
@@ -154,23 +132,14 @@ def _unknown(key: str, spec: RunSpec) -> Problem:
     return Problem(key, None, f"there is no such key; did you mean {whole}?")
 
 
-def _own_words(spec: RunSpec) -> frozenset[str]:
-    """The placeholders in the command that only this sweep fills."""
-    found = {m for arg in spec.task.command or () for m in _words_in(arg)}
-    return frozenset(w for w in found - own_command.PLACEHOLDERS.keys()
-                     if _WORD.fullmatch(w) and w not in known_keys())
-
-
-def _words_in(arg: str) -> list[str]:
-    return [m.group(1) for m in own_command.TOKEN.finditer(arg) if m.group(1) is not None]
-
-
 def _with_values(spec: RunSpec, values: dict[str, str]) -> RunSpec:
     """The spec with these values. Raises SpecError."""
-    own = {k: v for k, v in values.items() if k not in keys() and "." not in k}
     data = to_dict(spec, defaults=False)
-    if own:
-        data["task"]["command"] = [_filled(arg, own) for arg in spec.task.command or ()]
+    own = {key: place for key in values
+           if not _is_key(key) and (place := _option(spec, key)) is not None}
+    for key, (at, before) in own.items():  # braces would be a placeholder
+        value = values[key].replace("{", "{{").replace("}", "}}")
+        data["task"]["command"][at] = before + value
     apply_sets(data, [f"{k}={v}" for k, v in values.items() if k not in own])
     made = from_dict(data)
     most = modes.get(made.parallel.mode).most_devices
@@ -182,15 +151,20 @@ def _with_values(spec: RunSpec, values: dict[str, str]) -> RunSpec:
                                          pick=pick and min(pick, most)))
 
 
-def _filled(arg: str, own: dict[str, str]) -> str:
-    """An argument with the sweep's own placeholders replaced; the others stay."""
-    def one(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in own:
-            return match.group()
-        return own[name].replace("{", "{{").replace("}", "}}")
+def _is_key(key: str) -> bool:
+    return key in keys() or key.startswith("task.params.")
 
-    return own_command.TOKEN.sub(one, arg)
+
+def _option(spec: RunSpec, key: str) -> tuple[int, str] | None:
+    """Where the command has the value of its option `key`, and what stands before it there; None
+    also where a placeholder of ours is the value."""
+    command = spec.task.command or ()
+    places = {name.replace("-", "_"): place for name, place in options(command).items()}
+    place = places.get(key.replace("-", "_"))
+    if place is None or any(m.group(1) in own_command.PLACEHOLDERS
+                            for m in own_command.TOKEN.finditer(command[place[0]])):
+        return None
+    return place
 
 
 def _alike(found: Sequence[Member], axes: Sequence[Axis]) -> list[Problem]:
@@ -220,14 +194,13 @@ def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list
         if command is None:
             continue
         for key, said in varied:
-            own = key in member.values and "." not in key
-            params = key.startswith("task.params.")
-            if key in out or own or (own_command.is_told(command, key) and not params):
+            if key in out or not _is_key(key) or (
+                    own_command.is_told(command, key) and key in keys()):
                 continue
             out[key] = own_command.unheard(
                 command, key, said="" if said == key else said,
-                otherwise="it has no placeholder. Write a word of your own, as {width}, into the "
-                          "command, and vary that: --grid width=64,128")
+                otherwise="it has no placeholder. Give the command an option, as --width 64, and "
+                          "vary that: --grid width=64,128")
     return list(out.values())
 
 

@@ -62,7 +62,7 @@ def submit(members: Sequence[Member], when: When, name: str, base: Base = None) 
     ours = [m.spec for m in members if m.spec.task.command or ".py:" in (m.spec.task.use or "")]
     prepared = queue.prepare(ours[0] if ours else members[0].spec)  # whose code is to be kept
     plans(members, prepared.inventory, base)
-    queue.ask([m.spec for m in members], prepared)
+    queue.ask([m.spec for m in members], prepared.folder)
     ident, begun = _new_id(), time.time()
     done: list[Run] = []
     try:

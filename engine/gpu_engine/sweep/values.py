@@ -15,7 +15,6 @@ MOST = 1000
 """Values of a key, and members of a sweep."""
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _EVENLY = re.compile(rf"(log|linear)\(\s*({NUMBER})\s*,\s*({NUMBER})\s*,\s*(\d+)\s*\)")
-_STEPPED = re.compile(rf"({NUMBER})\.\.({NUMBER})([*+])({NUMBER})")
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -29,8 +28,8 @@ class Axis:
 
 def parse(text: str) -> Axis:
     """The axis in `KEY=v1,v2,…`. A comma between quotes or brackets belongs to a value.
-    `log(1e-4,1e-2,5)` and `linear(0,1,3)` stand for so many values from the first to the second,
-    `16..256*2` and `1..9+2` for those from the first up to the second. Raises SpecError."""
+    `log(1e-4,1e-2,5)` and `linear(0,1,3)` stand for so many values from the first to the second.
+    Raises SpecError."""
     key, equals, rest = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -83,9 +82,6 @@ def _expanded(piece: str, kind: Kind) -> list[str]:
     if (evenly := _EVENLY.fullmatch(piece)) is not None:
         how, first, last, count = evenly.groups()
         return _evenly(how, float(first), float(last), int(count), whole)
-    if (stepped := _STEPPED.fullmatch(piece)) is not None:
-        first, last, how, by = stepped.groups()
-        return _stepped(float(first), float(last), how, float(by))
     return [piece]
 
 
@@ -101,21 +97,6 @@ def _evenly(how: str, first: float, last: float, count: int, whole: bool) -> lis
         found = [math.exp(x) for x in found]
     found[0], found[-1] = first, last
     return [_text(round(x) if whole else float(f"{x:.6g}")) for x in found]
-
-
-def _stepped(first: float, last: float, how: str, by: float) -> list[str]:
-    grows = by > 1 and first > 0 if how == "*" else by > 0
-    if not grows or last < first:
-        raise ValueError("FIRST..LAST*FACTOR and FIRST..LAST+STEP count up: from a smaller to a "
-                         "larger number, by a factor above 1 or a step above 0")
-    found, value = list[str](), first
-    limit = last + 1e-9 * (abs(last) + (by if how == "+" else 0))  # 0.1 + 0.1 + 0.1 is above 0.3
-    while value <= limit:
-        if len(found) >= MOST:
-            raise ValueError(f"these are more than {MOST:,} values")
-        found.append(_text(float(f"{value:.10g}")))
-        value = first * by ** len(found) if how == "*" else first + by * len(found)
-    return found
 
 
 def _text(value: float) -> str:

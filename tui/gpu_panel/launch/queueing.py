@@ -214,7 +214,7 @@ class QueueDialog(SubmitDialog):
                 yield from self._row(AFTER, "after run", self._runs())
                 for field, label, text, longest, hint in (
                         (BEGIN, "not before", first.begin, 40,
-                         "now; or 22:00, tomorrow 6:30, +90m"),
+                         "now; or 22:00, +90m"),
                         (PRIORITY, "priority", first.priority, 8, "0; a higher one goes first"),
                         (FREE_FOR, "free for", first.free_for, 8,
                          "0; so many seconds before it starts"),

@@ -118,10 +118,9 @@ def take(folder: Path, devices: Iterable[Device], run_id: str, share: bool) -> L
         "devices": [{"key": key(d), "label": d.label} for d in devices]})
 
 
-def wait(folder: Path, said: Mapping[str, Any], name: str, *, among_all: bool) -> Leases:
-    """Make the file of a waiting run, named by `held.name`. `among_all`: also in the folder that
-    users share, where it is a place among theirs. Raises OSError."""
-    return _made(lines(folder) if among_all else lines(folder)[:1], said, name)
+def wait(folder: Path, said: Mapping[str, Any], name: str) -> Leases:
+    """Make the file of a waiting run, named as by `held.name`. Raises OSError."""
+    return _made(lines(folder), said, name)
 
 
 def waiting(folder: Path) -> list[held.Found]:
@@ -133,7 +132,7 @@ def waiting(folder: Path) -> list[held.Found]:
 
 def lines(folder: Path) -> list[Path]:
     """The folders with the files of waiting runs: this user's, and the one that users share if
-    there is one. In the last of them a file is a place. Raises OSError."""
+    there is one. Raises OSError."""
     own = folder / "line"
     own.mkdir(mode=0o700, parents=True, exist_ok=True)
     return [own, *([box.line] if (box := shared.find()) is not None else [])]
