@@ -39,7 +39,6 @@ UNTYPED = {
     r"srun |mpirun |sbatch |python -m gpu_engine\.worker": "is started by a launcher of the site",
     r"gpu-engine export .*--to (wandb|tensorboard)": "needs what an extra brings",
     r"gpu-engine (notify --test|.*notify --say)": "sends to an address on the network",
-    r"gpu-engine export .*--follow": "ends with the run that it follows",
     r"gpu-engine resume RUN .*skip_steps": "tests/e2e/test_skip_steps.py",
     r"gpu-engine trace": "needs a run that trains: tests/diagnose",
     r"gpu-engine page$": "ends with ctrl+c: tests/page",
