@@ -43,7 +43,7 @@ from click.testing import CliRunner
 import gpu_panel.app, gpu_engine.cli
 from gpu_panel.__main__ import main as panel
 for words in (["--version"], ["presets"], ["plan", "default", "--devices", "cpu:0"],
-              ["devices", "--json"], ["runs"], ["describe", "--source", "tiny.py:Tiny"]):
+              ["devices", "--json"], ["runs"], ["describe", "tiny.py:Tiny"]):
     done = CliRunner().invoke(gpu_engine.cli.cli, words)
     print("$", *words, done.exit_code, done.output, done.exception or "")
 print("$ panel", CliRunner().invoke(panel, ["--version"]).output)

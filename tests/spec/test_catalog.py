@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-import threading
 from pathlib import Path
 from typing import get_type_hints
 
@@ -207,40 +205,3 @@ def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
     assert "JSONDecodeError" in str(caught.value)
     with pytest.raises(UserError, match="can't be started"):
         ask_torch.refused("a:B", [{}], python="/no/such/python", folder=tmp_path)
-
-
-def test_several_threads_may_read_tasks_at_once(monkeypatch):
-    """Python 3.11's own parser can't: SystemError, now and then, at any start of the panel."""
-    class Loop:
-        """Python code that runs whenever garbage is collected, within the parser too."""
-
-        def __init__(self):
-            self.me = self
-
-        def __del__(self):
-            sum(range(50))
-
-    failed: list[Exception] = []
-
-    def read():
-        for _ in range(25):
-            for _ in range(30):
-                Loop()
-            try:
-                catalog._parse(Path(catalog.__file__))
-            except Exception as err:  # noqa: BLE001 - told below
-                failed.append(err)
-
-    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
-    sys.setswitchinterval(1e-6)
-    gc.set_threshold(20)
-    try:
-        threads = [threading.Thread(target=read) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-        gc.set_threshold(*thresholds)
-    assert not failed

@@ -141,17 +141,6 @@ def test_a_value_comes_through_every_way_unchanged(key, data):
     assert of(job.spec, key) == value
 
 
-@given(st.sampled_from(["512", " 512 ", "5e2", ".5", "0x10", "True", "true", "1,2", "[1, 2]", "",
-                        "a", '"a"', "{a = 1}"]),
-       st.sampled_from([key for key in KEYS if key.dotted != "run.env"]))
-def test_set_and_form_read_a_text_alike(text, key):
-    """One coercion: what stands behind `--set key=` is what `values.parse` makes of it. Variables
-    are read as a shell reads them, which the form leaves to `apply_set`."""
-    data: dict[str, Any] = {}
-    apply_set(data, f"{key.dotted}={text}")
-    assert data[key.section][key.name] == parse(text, key.kind)
-
-
 def test_a_spec_can_not_be_changed_in_place():
     spec = RunSpec()
     with pytest.raises(FrozenInstanceError):

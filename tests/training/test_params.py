@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import pytest
 
 from gpu_engine import Bounds, Existing
-from gpu_engine.training.params import TaskError, build, describe, load
+from gpu_engine.training.params import TaskError, build, load
 from gpu_engine.training.task import Task
 
 
@@ -111,14 +111,6 @@ def test_a_task_says_which_values_it_takes(given: dict, said: str) -> None:
 def test_what_a_task_takes_it_gets() -> None:
     task = build(Checked, {"width": 128, "deep": True, "side": 64, "text": __file__})
     assert (task.width, task.text) == (128, __file__)
-
-
-def test_describe() -> None:
-    fields = {f["name"]: f for f in describe(Sample)}
-    assert fields["width"] == {"name": "width", "type": "int", "default": 64,
-                               "help": "Units."}
-    assert fields["kind"]["choices"] == ["a", "b"]
-    assert "default" not in describe(Needy)[0]
 
 
 def test_load_says_where_it_looked_and_why_it_failed(tmp_path: Path, monkeypatch) -> None:

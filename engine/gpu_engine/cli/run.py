@@ -166,8 +166,6 @@ def plan(choice: SpecChoice, as_json: bool, grid: tuple[str, ...], repeat: int) 
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
               shell_complete=tab.sets,
               help="Change a key for this attempt and those after it.")
-@click.option("--like", type=click.IntRange(1), metavar="ATTEMPT",
-              help="Use the settings of this attempt, not those of the last.")
 @click.option("--from", "start", metavar="best|STEP", default="newest",
               help="Continue from the best checkpoint (by train.best), or from the one of a step; "
                    "later checkpoints are moved aside.")
@@ -175,7 +173,7 @@ def plan(choice: SpecChoice, as_json: bool, grid: tuple[str, ...], repeat: int) 
 @click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, as run does.")
 @click.option("--quiet", "-q", is_flag=True,
               help="Print only what the ranks print, and the result.")
-def resume(run: str, sets: tuple[str, ...], like: int | None, start: str, detach: bool,
+def resume(run: str, sets: tuple[str, ...], start: str, detach: bool,
            as_json: bool, quiet: bool) -> None:
     """Continue RUN (an id, the beginning of one, or "last") from its newest checkpoint that loads.
 
@@ -188,7 +186,7 @@ def resume(run: str, sets: tuple[str, ...], like: int | None, start: str, detach
     from gpu_engine.runs import job
 
     found = find(run)
-    prepared = launcher.resume(found, spelled_out(sets), like=like, start=start)
+    prepared = launcher.resume(found, spelled_out(sets), start=start)
     slurm = job.read(found.path)
     if slurm is not None and not as_json:
         echo(f"run {found.id} submitted: {clean(slurm.sentence())}")

@@ -168,11 +168,9 @@ def start(prepared: Prepared, *, attempt: int = 1, tell: bool = True) -> runs.Ru
     return run
 
 
-def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
-           start: str = "newest") -> Prepared:
+def resume(run: runs.Run, sets: Sequence[str] = (), *, start: str = "newest") -> Prepared:
     """Start another attempt of an ended run, from its newest checkpoint that loads, with the
-    settings of attempt `like` (None: of the last one) and `sets` (`key=value`) changed. Returns
-    at once.
+    settings of the last one and `sets` (`key=value`) changed. Returns at once.
 
     start: "best" or a step goes on from that checkpoint, and from no other; those behind it are
     set aside in a folder of their own, once it has been verified.
@@ -183,7 +181,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     """
     trust.require_ours(run.path)
     _make_way(run)
-    data = attempts.read_spec(run, like)
+    data = attempts.read_spec(run)
     apply_sets(data, sets)
     spec = from_dict(data)
     if parts.spans(run.path):

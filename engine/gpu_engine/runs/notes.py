@@ -3,11 +3,9 @@ folder, which only the person's own commands and panel write, never the run itse
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -68,18 +66,16 @@ def require_readable(run: Path) -> None:
 
 def change(run: Path, changed: Callable[[Notes], Notes]) -> Notes:
     """Replace what is written on the run in this folder by what `changed` makes of it, and return
-    that. Two processes that do so at once both take effect. Raises UserError if the result is not
-    valid, the file can't be written, or the folder is not this user's alone; the old one is then
-    still there."""
+    that. Raises UserError if the result is not valid, the file can't be written, or the folder is
+    not this user's alone; the old one is then still there."""
     trust.require_ours(run)
-    with _alone(run):
-        require_readable(run)
-        new = require_valid(changed(read(run)))
-        try:
-            write_json_inside(run, FILE, asdict(new))
-        except OSError as err:
-            raise UserError(f"run {run.name}: what you write on it can't be kept: {reason(err)}"
-                            f"{whose(run)}") from None
+    require_readable(run)
+    new = require_valid(changed(read(run)))
+    try:
+        write_json_inside(run, FILE, asdict(new))
+    except OSError as err:
+        raise UserError(f"run {run.name}: what you write on it can't be kept: {reason(err)}"
+                        f"{whose(run)}") from None
     return new
 
 
@@ -125,17 +121,3 @@ def require_valid(new: Notes) -> Notes:
         raise UserError(f"a note has at most {LONGEST_NOTE:,} characters; this has "
                         f"{len(new.note):,}")
     return Notes(name or None, (), new.note.strip()).with_tags(new.tags)
-
-
-@contextlib.contextmanager
-def _alone(run: Path) -> Iterator[None]:
-    """Hold a lock on the run folder, where its file system can lock."""
-    fd = None
-    with contextlib.suppress(OSError):
-        fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if fd is not None:
-            os.close(fd)

@@ -136,6 +136,6 @@ async def test_actions_say_theirs(home: Path):
     ["stop", "3f2a"], ["stop", "3f2a", "--now"], ["queue", "move", "3f2a", "first"],
     ["stacks", "3f2a", "--rank", "1"], ["trace", "3f2a"], ["runs", "prune", "--keep", "20"],
     ["sweep", "stop", "s1"], ["sweep", "retry", "s1"],
-    ["resume", "3f2a", "--like", "2", "--from", "best", "--set", "train.lr=1"]])
+    ["resume", "3f2a", "--from", "best", "--set", "train.lr=1"]])
 def test_every_other_one_is_read_by_the_command_line(words: list[str]):
     assert read(words).params

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpu_engine.common.procs import environment
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.remote.run import parts
-from gpu_engine.runs.create import create_run_at
+from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 from tests.conftest import wait_for
@@ -69,7 +69,7 @@ def losses_here(folder: Path, spec: dict[str, object]) -> list[list[float]]:
     """The losses of each rank of a run on this machine, whose folder `folder` becomes. Its ranks
     are forked from a process that has imported torch."""
     chosen = prepare(from_dict(spec))
-    run, lock = create_run_at(folder, "here", "", chosen.plan)
+    run, lock = create_run("here", "", chosen.plan, path=folder)
     os.close(lock)
     ranks.train(run.path)
     return [losses(run.path, rank) for rank in range(chosen.plan.world_size)]
