@@ -12,12 +12,11 @@ from . import (
     cases_saving,
     cases_sweep,
     cases_training,
-    cases_users,
 )
 from .kit import Case, cases_of, put_through
 
 CASES = cases_of(cases_launch, cases_notify, cases_queue, cases_saving, cases_sweep,
-                 cases_training, cases_users)
+                 cases_training)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -12,7 +12,6 @@ from . import (  # noqa: F401
     cases_saving,
     cases_sweep,
     cases_training,
-    cases_users,
     test_files,
     test_launches,
     test_processes,
