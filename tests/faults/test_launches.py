@@ -5,18 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from . import (
-    cases_launch,
-    cases_notify,
-    cases_queue,
-    cases_saving,
-    cases_sweep,
-    cases_training,
-)
+from . import cases_launch, cases_notify, cases_queue, cases_saving, cases_training
 from .kit import Case, cases_of, put_through
 
-CASES = cases_of(cases_launch, cases_notify, cases_queue, cases_saving, cases_sweep,
-                 cases_training)
+CASES = cases_of(cases_launch, cases_notify, cases_queue, cases_saving, cases_training)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

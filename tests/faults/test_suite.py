@@ -10,7 +10,6 @@ from . import (  # noqa: F401
     cases_notify,
     cases_processes,
     cases_saving,
-    cases_sweep,
     cases_training,
     test_files,
     test_launches,
