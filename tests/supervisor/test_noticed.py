@@ -43,14 +43,3 @@ def test_a_full_disk_is_told_of_the_run():
                  [notices.not_saved("no space left"), notices.not_recorded(3.0, 1)])
     assert [(n.code, n.rank) for n in notices_of(seen, losses=True)] == [
         ("not-saved", 1), ("not-recorded", 0), ("same-file", 0)]
-
-
-def test_a_loss_that_went_away_is_told_with_its_figures():
-    low = [schema.Step(at, 0.1, 0, n=50, loss=4.0 if at <= 50 else 1.0, loss_min=0.5)
-           for at in range(50, 501, 50)]
-    high = [schema.Step(at, 0.1, 0, n=50, loss=3.5, loss_min=3.0) for at in range(550, 801, 50)]
-    assert notices_of(ranks(low), losses=True) == ()
-    (told,) = notices_of(ranks(low + high), losses=True)
-    assert (told.code, told.step) == ("diverged", 500)
-    assert told.message == ("the loss is about 3.5, far above its best of 1 around step 100, and "
-                            "has been for 300 steps")
