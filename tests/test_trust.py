@@ -36,12 +36,12 @@ WRITING = {
         runs/sweep.py: write_json_inside in write
         diagnose/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
-        slurm/submit.py: write_inside in _submitted, write_inside in again
+        slurm/submit.py: write_inside in _submitted
         remote/run/queries.py: open_inside in _whole, write_inside in _manifest
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
-        supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
+        supervisor/logs.py: open_inside in _keep, open_inside in bound, open_inside in note,
             open_inside in punch
         training/checkpoint.py: write_inside in add_metrics
         worker/rank/memory.py: open_inside in write_snapshot, write_inside in write_snapshot
@@ -74,7 +74,6 @@ WRITING = {
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
-        sweep/figures.py: write_json in save
         worker/restarts.py: write_json in remember
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",

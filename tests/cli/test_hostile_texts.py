@@ -93,7 +93,7 @@ def hostile(state: str = "failed", member: int = 1) -> runs.Run:
     notes.change(run.path, lambda old: replace(old, name="own", note="note\nmore", tags=("tag",)))
     sweep.write(run.path, sweep.Member("s1", "sweep", member, 2, now, {"batch.size": str(member)}))
     if state != "queued":
-        job.write(run.path, job.Job(7, "cluster", "FAILED", "reason", nodes="n1", words="words",
+        job.write(run.path, job.Job(7, "FAILED", "reason", nodes="n1", words="words",
                                     doubt="doubt", ended=now))
     (run.path / "environment.json").write_text(json.dumps(
         {"python": "3.11", "torch": "2.9", "host": "h", "commit": "c", "packages": {"a": "1"}}))

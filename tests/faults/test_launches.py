@@ -5,19 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from . import (
-    cases_launch,
-    cases_notify,
-    cases_queue,
-    cases_saving,
-    cases_sweep,
-    cases_training,
-    cases_users,
-)
+from . import cases_launch, cases_notify, cases_queue, cases_saving, cases_training
 from .kit import Case, cases_of, put_through
 
-CASES = cases_of(cases_launch, cases_notify, cases_queue, cases_saving, cases_sweep,
-                 cases_training, cases_users)
+CASES = cases_of(cases_launch, cases_notify, cases_queue, cases_saving, cases_training)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -182,22 +182,6 @@ def test_an_environment_of_another_user_is_not_started(tmp_path: Path, monkeypat
     assert f"the .venv of {tmp_path} belongs to another user" in chosen.sentence()
 
 
-def test_all_near_by_each_once(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    names = ("project/.venv", "project/env", "project/tools/.venv", "sibling", "listed")
-    for name in names:
-        made(tmp_path / name, torch=False)
-    (tmp_path / ".conda").mkdir()
-    (tmp_path / ".conda" / "environments.txt").write_text(
-        f"{tmp_path / 'listed'}\n{tmp_path / 'gone'}\n\n")
-    environ = {"HOME": str(tmp_path),
-               "PATH": str(tmp_path / "listed" / "bin")}
-    found = [str(candidates.environment_of(p.path).relative_to(tmp_path))
-             for p in candidates.around(project, environ) if Path(p.path).is_relative_to(tmp_path)]
-    assert sorted(found) == sorted(names)
-    assert found[0] == "project/.venv"
-
-
 def test_a_torch_that_is_too_old_is_passed_over_and_refused_where_it_is_set(tmp_path: Path):
     torch_in(environment(tmp_path / ".venv"), "2.1.2+cu121", "12.1")
     torch_in(environment(tmp_path / "venv"), "2.4.0+cu121", "12.1")

@@ -34,41 +34,19 @@ def machine(tmp_path, monkeypatch):
     return made
 
 
-def test_killing_and_lingering_gives_a_scope(machine):
-    assert machine(SESSION, busctl="b true", loginctl="yes", systemd_run="") \
-        == logind.Decision(scope=True)
+def test_killing_gives_a_warning(machine):
+    assert "enable-linger" in machine(SESSION, busctl="b true")
     assert "org.freedesktop.login1.Manager KillUserProcesses" in machine.asked()
-    assert "systemd-run --user --scope --collect --quiet -- true" in machine.asked()
-
-
-def test_killing_without_lingering_gives_a_warning(machine):
-    found = machine(SESSION, busctl="b true", loginctl="no", systemd_run="")
-    assert not found.scope
-    assert "enable-linger" in found.warning
-    assert "systemd-run" not in machine.asked()
-
-
-def test_a_scope_that_does_not_work_is_not_relied_on(machine):
-    found = machine(SESSION, busctl="b true", loginctl="yes", systemd_run=None)
-    assert not found.scope
-    assert "does not work here" in found.warning
 
 
 @pytest.mark.parametrize(("cgroup", "programs"), [
     (SESSION, {"busctl": "b false"}), (SESSION, {"busctl": None}), (SESSION, {}),
-    (SERVICE, {"busctl": "b true", "loginctl": "no"}), ("0::/\n", {"busctl": "b true"})])
-def test_otherwise_nothing_is_done(machine, cgroup, programs):
-    assert machine(cgroup, **programs) == logind.Decision()
+    (SERVICE, {"busctl": "b true"}), ("0::/\n", {"busctl": "b true"})])
+def test_otherwise_nothing_is_said(machine, cgroup, programs):
+    assert machine(cgroup, **programs) is None
 
 
 def test_the_processes_of_root_are_spared(machine, monkeypatch):
-    machine(SESSION, busctl="b true", loginctl="no")
+    machine(SESSION, busctl="b true")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert logind.examine(machine.root) == logind.Decision()
-
-
-def test_a_supervisor_in_a_scope_is_the_same_supervisor():
-    argv = logind.wrapped(["python", "-m", "x"], "3f2a")
-    assert argv[:2] == ["systemd-run", "--user"]
-    assert "--unit=gpu-panel-3f2a" in argv
-    assert argv[-4:] == ["--", "python", "-m", "x"]
+    assert logind.examine(machine.root) is None

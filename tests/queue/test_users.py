@@ -43,18 +43,18 @@ def ours(box):
 
 def test_first_in_first_out(box, alice, keys, line):
     with hold(0):
-        take(alice, "before", keys=[keys[0]])
+        take(alice, "before", ids=[keys[0]])
         run, free = queue(devices={"ids": ["0"]}), queue(devices={"ids": ["1"]})
         wait_for(lambda: "GPU 0, for which a run of uid 61001 comes first" in reason(run))
         wait_for(lambda: state(free) == "completed")  # hers does not want that one
-        take(alice, "behind", keys=[keys[0]])
+        take(alice, "behind", ids=[keys[0]])
         alice.do("before.close()")
         wait_for(lambda: "77aa" in reason(run))
         [(name, waits)] = ours(box).items()
         assert waits == run.id
         assert name < alice.ask("behind.path.name"), "she sees our run before hers"
         [said] = [f.said for f in held.read(box.line) if f.uid == 0]
-        assert (said["queue"], said["keys"], said["count"]) == (str(queue_folder()), [keys[0]], 0)
+        assert (said["queue"], said["ids"], said["count"]) == (str(queue_folder()), [keys[0]], 0)
     over(run)
     assert state(run) == "completed"
     wait_for(lambda: ours(box) == {})
@@ -64,7 +64,7 @@ def test_cpu_slots_too_are_taken_in_turn(box, alice, line):
     """Two users whose runs wait for one slot: not both start when it becomes free."""
     key = leases.key(cpu_slots().devices[0])
     with hold_slot(0):
-        take(alice, "hers", keys=[key], cpu=True)
+        take(alice, "hers", ids=[key], cpu=True)
         take(alice, "gpus", count=1)  # who waits for CPU slots is not behind who waits for GPUs
         run = queue()
         wait_for(lambda: "61001 comes first" in reason(run))
@@ -114,9 +114,9 @@ def test_who_leaves_free_devices_untouched_is_passed_over(box, alice, line, monk
 
 def test_nonsense_holds_up_nobody(box, alice, line):
     for n, said in enumerate((
-            {"count": 0}, {"count": None}, {}, {"keys": 7}, {"keys": [["x"]]}, {"count": -1},
-            {"count": 10 ** 30}, {"free_bytes": -5, "keys": ["\x1b[2J"]}, {"run": 7, "count": 3},
-            {"queue": None, "count": 3}, {"priority": "x", "number": None, "keys": ["y"]})):
+            {"count": 0}, {"count": None}, {}, {"ids": 7}, {"ids": [["x"]]}, {"count": -1},
+            {"count": 10 ** 30}, {"free": -5, "ids": ["\x1b[2J"]}, {"run": 7, "count": 3},
+            {"queue": None, "count": 3}, {"priority": "x", "number": None, "ids": ["y"]})):
         take(alice, f"nonsense{n}", **said)
     waiter = wait.Waiter(queue(devices={"ids": ["0"]}, begin=False))
     while (taken := waiter._look()) is None:
@@ -125,7 +125,7 @@ def test_nonsense_holds_up_nobody(box, alice, line):
 
 
 def test_a_killed_supervisor_keeps_nobody_waiting(box, alice, keys, line):
-    take(alice, "hers", keys=keys)
+    take(alice, "hers", ids=keys)
     alice.do("os.close(hers._fd)\nhers._fd = -1")
     run = queue(devices={"ids": ["0"]})
     over(run)
@@ -135,15 +135,15 @@ def test_a_killed_supervisor_keeps_nobody_waiting(box, alice, keys, line):
 def test_our_places_outlive_a_supervisor_and_follow_our_own_order(box, alice, line):
     with hold(0):
         first, second = (queue(devices={"ids": ["0"]}) for _ in "ab")
-        wait_for(lambda: "comes first" in reason(second))
+        wait_for(lambda: "comes first" in reason(second) and len(ours(box)) == 2)
         before = ours(box)
-        take(alice, "behind", keys=[])
+        take(alice, "behind", ids=[])
         change.move(second, "first")
         wait_for(lambda: second.id in reason(first))
-        assert ours(box) == before, "the places are the same, and whose turn comes first is ours"
+        wait_for(lambda: ours(box) == before)  # and whose turn comes first is ours
         os.kill(first.state().pid, 9)
         wait_for(lambda: not first.supervised())
-        assert list(ours(box).values()) == [second.id]
+        wait_for(lambda: list(ours(box).values()) == [second.id])
         assert serve.ensure() == 1
         wait_for(lambda: ours(box) == before)
     for run in (first, second):

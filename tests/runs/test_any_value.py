@@ -125,7 +125,7 @@ def test_a_plan_names_no_log_outside_of_the_run_folder(log: str) -> None:
     assert LaunchPlan.from_dict(replace(PLAN, processes=(process,)).to_dict()) is None
 
 
-JOB = job.Job(41007, "c", "PENDING", "Resources", 1, 1.7e9, 1.7e9, "gpu[1-2]", "words",
+JOB = job.Job(41007, "PENDING", "Resources", 1, 1.7e9, 1.7e9, "gpu[1-2]", "words",
               job.Request(1, 2, ("a=b",)), "no", 1.7e9)
 SMALL = {
     "notes.json": (asdict(notes.Notes("n", ("a", "b"), "text")), notes.read, notes.Notes),

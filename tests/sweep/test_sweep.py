@@ -11,7 +11,6 @@ from gpu_engine.queue import change, serve
 from gpu_engine.queue import submit as queue
 from gpu_engine.runs import attempts, sweep, waiting
 from gpu_engine.runs.folder import all_runs
-from gpu_engine.sweep import figures
 from gpu_engine.sweep.__main__ import AHEAD
 
 from ..command_line import called
@@ -67,25 +66,6 @@ def test_the_table_and_what_scripts_get():
         (runs[4].id, "3e-4", 1, "failed", None, "rank 0: CUDA out of memory")]
     assert "no run of the sweep has recorded 'acc'" in said("sweep", made.id, "--by", "acc", code=2)
     assert "there is no sweep 'nope'" in said("sweep", "nope", code=2)
-
-
-def test_what_was_read_of_ended_runs_is_read_once(monkeypatch):
-    made = submitted("train.lr=1,2")
-    ended(made.runs[0], [3.0, 2.0])
-    first = said("sweep", made.id)
-    with monkeypatch.context() as patch:
-        patch.setattr(figures, "of", lambda run: pytest.fail(f"{run} is read again"))
-        assert said("sweep", made.id) == first
-    ended(made.runs[0], [1.0])  # an attempt more
-    assert "1.000" in said("sweep", made.id)
-    kept = figures.FiguresOf(made.id)._path
-    kept.write_text("{")  # damaged: as if it were not there
-    assert "1.000" in said("sweep", made.id)
-    for run in made.runs:
-        said("stop", run.id) if run.state().live else None
-        said("runs", "rm", "--yes", run.id)
-    assert "no sweeps yet" in called("sweep").stderr
-    assert not kept.exists()
 
 
 def test_nothing_is_submitted_unless_every_member_can_run():

@@ -237,7 +237,7 @@ def on_hosts(path: Path) -> None:
 def of_slurm(path: Path) -> None:
     """Make it a job of Slurm that waits."""
     write(path / job.FILE, asdict(job.Job(
-        4711, "cluster", "PENDING", "Priority", 1, T0, T0, "gpu[1-2]", "last words",
+        4711, "PENDING", "Priority", 1, T0, T0, "gpu[1-2]", "last words",
         job.Request(1, 2, ("account=x",)), "no answer", T0)))
     (path / job.SCRIPT).write_text("#!/bin/sh\nexit 1\n")
     change(path / "state.json", state="queued", pid=None)
@@ -845,16 +845,16 @@ def it_waits_and_executes(path: Path, world: World) -> None:
 
 @case
 def a_job_that_is_somebody_elses(path: Path, world: World) -> None:
-    """Its Slurm job is another one, and its cluster an option."""
+    """Its Slurm job is another one, and its reason a command."""
     of_slurm(path)
-    change(path / "slurm.json", cluster=f"x;touch '{world.marker}'", doubt=None, since=None)
+    change(path / "slurm.json", reason=f"x;touch '{world.marker}'", doubt=None, since=None)
 
 
 @case
 def a_job_script_that_executes(path: Path, world: World) -> None:
     """Its Slurm script executes something, and its stop file is a link."""
     of_slurm(path)
-    change(path / "slurm.json", cluster=None, doubt=None, since=None)
+    change(path / "slurm.json", doubt=None, since=None)
     (path / "job.sh").write_text((world.outside / "program").read_text())
     (path / "job.sh").chmod(0o755)
     (path / "stop").symlink_to(world.outside / "made")

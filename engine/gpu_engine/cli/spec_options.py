@@ -120,9 +120,7 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
     return click.option(
         "--grid", multiple=True, metavar="KEY=V1,V2", shell_complete=tab.sets,
-        help="Vary a key: with several, every combination of their values is a run. "
-             "log(1e-4,1e-2,5), linear(0,1,3), 16..256*2 and 1..9+2 stand for their values.",
-        )(function)
+        help="Vary a key: with several, every combination of their values is a run.")(function)
 
 
 def members_of(choice: SpecChoice, grid: Sequence[str], repeat: int) -> list[Member]:

@@ -44,11 +44,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.sweep import figures, group
+    from gpu_engine.sweep import group
     from gpu_engine.sweep.table import count, summary
 
     groups = group.all_groups()
-    figures.forget({g.id for g in groups})
     members = [group.without_figures(g) for g in groups]
     if as_json:
         echo(in_json([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,

@@ -317,12 +317,8 @@ def _shm() -> int | None:
 
 def logout() -> list[Finding]:
     """Whether runs go on after a logout."""
-    found = logind.examine()
-    if found.warning is not None:
-        return [problem(found.warning, "loginctl enable-linger"
-                        if "enable-linger" in found.warning else None)]
-    if found.scope:
-        return [ok("runs are started outside the login session, and go on after a logout")]
+    if (warning := logind.examine()) is not None:
+        return [problem(warning, "loginctl enable-linger")]
     if "/session-" not in _text(Path("/proc/self/cgroup")):
         return [ok("no login session of systemd's: nothing ends runs at logout")]
     return [ok("systemd leaves processes alone at logout")]

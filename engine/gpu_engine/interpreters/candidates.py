@@ -1,4 +1,4 @@
-"""Where interpreters are: those that a run takes by itself, in their order, and all near by."""
+"""Where the interpreters are that a run takes by itself, in their order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.common.files import expanded
 from gpu_engine.interpreters import ask
 from gpu_engine.interpreters.ask import Seen
-
-_VENVS = (".venv", "venv")
-_LISTED = (*_VENVS, "env", ".env")
-_MOST = 60
-"""Interpreters in the list to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +34,8 @@ def in_order(folder: Path, environ: Mapping[str, str]) -> Iterator[Place]:
     active = [Place(str(Path(prefix) / "bin" / "python"), f"${name}")
               for name in ("VIRTUAL_ENV", "CONDA_PREFIX")
               if (prefix := environ.get(name)) and Path(prefix).is_absolute()]
-    upward = (place for above in (folder, *folder.parents) for place in _venvs(above, _VENVS))
+    upward = (place for above in (folder, *folder.parents) for place in _venvs(above))
     return _each_once([*active, *upward, *_on_path(environ.get("PATH", "")), own()])
-
-
-def around(folder: Path, environ: Mapping[str, str]) -> list[Place]:
-    """All interpreters to choose from: those of `in_order`, other environments in and beside
-    `folder` and above it, and conda's."""
-    home = expanded(environ.get("HOME") or "~")
-    found = [p for p in in_order(folder, environ) if Path(p.path).exists()]
-    for above in (folder, *folder.parents):
-        found += _venvs(above, _LISTED)
-    for inner in (folder, folder.parent):
-        found += [p for child in _folders(inner) for p in (_venv(child), *_venvs(child, _LISTED))
-                  if p is not None]
-    found += _condas(home)
-    return list(_each_once(found))[:_MOST]
 
 
 def inspect(place: Place) -> Seen:
@@ -76,10 +56,9 @@ def environment_of(python: str) -> Path:
     return Path(python).parent.parent
 
 
-def _venvs(folder: Path, names: Iterable[str]) -> Iterator[Place]:
-    for name in names:
-        place = _venv(folder / name)
-        if place is not None:
+def _venvs(folder: Path) -> Iterator[Place]:
+    for name in (".venv", "venv"):
+        if (place := _venv(folder / name)) is not None:
             yield place
 
 
@@ -106,27 +85,6 @@ def _on_path(path: str) -> Iterator[Place]:
             if os.access(python, os.X_OK) and python.is_file():
                 yield Place(str(python), f"{name} on the PATH")
                 break  # the other one is its second name
-
-
-def _condas(home: Path) -> Iterator[Place]:
-    """The environments that conda has listed."""
-    try:
-        lines = (home / ".conda" / "environments.txt").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for prefix in (Path(line.strip()) for line in lines if line.startswith("/")):
-        if (python := prefix / "bin" / "python").exists():
-            yield Place(str(python), f"conda's {prefix.name}")
-
-
-def _folders(folder: Path) -> list[Path]:
-    """The folders in `folder`, in order; none where it can't be read or holds very many."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [e.path for e, _ in zip(entries, range(2000), strict=False) if e.is_dir()]
-    except OSError:
-        return []
-    return [Path(path) for path in sorted(found)[:300]]
 
 
 def _each_once(places: Iterable[Place]) -> Iterator[Place]:

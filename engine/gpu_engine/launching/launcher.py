@@ -97,7 +97,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
     return Prepared(spec, inventory, _warned(
         resolved, inventory.problem if narrowed else None, none_free,
-        *warnings, logind.here().warning, notifier.doubt()))
+        *warnings, logind.here(), notifier.doubt()))
 
 
 def planned(checked: Checked, taken: Chosen | None, *, base: tuple[str, RunSpec] | None = None,
@@ -265,7 +265,7 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         log = open_inside(run.path, "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        logind.start(run.id, log, module, str(run.path), str(lock), pass_fds=(lock,))
+        logind.start(log, module, str(run.path), str(lock), pass_fds=(lock,))
     except OSError as err:
         raise UserError(f"the supervisor of run {run.id} can't be started: {err}") from None
     finally:

@@ -27,7 +27,7 @@ def start(run: Run) -> None:
         log = open_inside(run.path, journal.FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         # Without what would make the process look like one of a run's ranks.
         environ = {k: v for k, v in os.environ.items() if not k.startswith("GPU_PANEL_RUN")}
-        logind.start(f"{run.id}-notify", log, "gpu_engine.notify", str(run.path), env=environ)
+        logind.start(log, "gpu_engine.notify", str(run.path), env=environ)
     except OSError:
         return
 

@@ -56,8 +56,7 @@ def _start_sweep(folder: Path, sweep: str) -> None:
     try:
         if take_lock(lock):
             log = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_APPEND | flags, 0o600)
-            logind.start(f"{sweep}-{os.getpid()}", log, "gpu_engine.sweep", str(folder), sweep,
-                         str(lock), pass_fds=(lock,))
+            logind.start(log, "gpu_engine.sweep", str(folder), sweep, str(lock), pass_fds=(lock,))
     finally:
         os.close(lock)
 

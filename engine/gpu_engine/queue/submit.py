@@ -8,14 +8,13 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.code.submitted import Kept, keep
 from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError, telling
-from gpu_engine.common.files import reason
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import ask_torch, environment
@@ -27,6 +26,8 @@ from gpu_engine.queue.turns import early
 from gpu_engine.runs import disk_room, folder, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
+from gpu_engine.runs.sweep import Member
+from gpu_engine.runs.sweep import write as write_member
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
@@ -135,34 +136,31 @@ def ask(specs: Sequence[RunSpec], folder: Path) -> None:
 
 
 def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
-           base: tuple[str, RunSpec] | None = None,
-           fill: Callable[[Run], None] | None = None, sweep: str | None = None,
+           base: tuple[str, RunSpec] | None = None, member: Member | None = None,
            begin: bool = True) -> Run:
-    """Put a run into the line and return it at once. `fill` puts what else it begins with into its
-    folder. `begin`: start its supervisor; False for the members of a `sweep`, whose tasks were
-    asked already: then call `serve.ensure` for all. Raises SpecError with everything that does not
-    fit, UserError where the run can't be kept."""
+    """Put a run into the line and return it at once. `member`: its place in a sweep, whose tasks
+    were asked already. `begin`: start its supervisor; if not, call `serve.ensure`. Raises SpecError
+    with everything that does not fit, UserError where the run can't be kept."""
     _check(when)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, after=when.after)
-    if sweep is None:
+    if member is None:
         ask([spec], prepared.folder)
     disk_room.require(paths.runs_folder())
     queue = paths.queue_folder()
     with telling(f"{queue}: can't be written"):
         folder.private_folder(queue)
-        entry = _entry(spec, when, prepared, queue, sweep)
+        entry = _entry(spec, when, prepared, queue, member.sweep if member is not None else None)
     run, lock = create_run(spec.name, to_toml(spec), made)
     try:
-        if fill is not None:
-            fill(run)
-        waiting.enter(run.path)
-        waiting.write(run.path, entry)
-    except BaseException as err:
+        with telling(f"{run.path}: can't be written"):
+            if member is not None:
+                write_member(run.path, member)
+            waiting.enter(run.path)
+            waiting.write(run.path, entry)
+    except BaseException:
         os.close(lock)
         _take_back(run)
-        if isinstance(err, OSError):
-            raise UserError(f"{run.path}: can't be written: {reason(err)}") from None
         raise
     if not begin:
         os.close(lock)
@@ -200,10 +198,9 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, swee
     lock = reopen_run(run, to_toml(spec),
                       replace(made, origin=before.origin if before is not None else None))
     try:
-        waiting.enter(run.path)
-        waiting.write(run.path, _entry(spec, when, kept, queue, sweep))
-    except OSError as err:
-        raise UserError(f"run {run.id}: can't be queued: {reason(err)}") from None
+        with telling(f"run {run.id} can't be queued"):
+            waiting.enter(run.path)
+            waiting.write(run.path, _entry(spec, when, kept, queue, sweep))
     finally:
         os.close(lock)
 

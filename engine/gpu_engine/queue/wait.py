@@ -22,15 +22,15 @@ import signal
 import socket
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from gpu_engine.code import submitted
 from gpu_engine.common import files, paths, procs
 from gpu_engine.common.errors import SpecError, UserError, telling
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
-from gpu_engine.common.records import Whole, read_record
+from gpu_engine.common.records import read_record
 from gpu_engine.devices import leases, probe
 from gpu_engine.devices.discover import NoAnswer
 from gpu_engine.devices.records import Device, Inventory
@@ -78,19 +78,14 @@ class _NotYet(Exception):
     """The run has to wait on; says what for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What stands in the file of a waiting run. Any user's, so it may say anything."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place(Wants):
+    """What stands in the file of a waiting run: devices by the keys of their leases. Any user's, so
+    it may say anything."""
 
     run: str
     queue: str
     """The folder of its queue: a user may have several."""
-    keys: tuple[str, ...] = ()
-    count: Whole = 0
-    free_bytes: Whole | None = None
-    cpu: bool = False
-    share: bool = False
-    within: tuple[str, ...] = ()
     priority: int = 0
     number: float = 0.0
 
@@ -245,11 +240,11 @@ class Waiter:
         OSError."""
         folder = paths.leases_folder()
         ours, holders = (os.geteuid(), str(self.queue)), leases.holders(folder)
-        mine = _request(self.run.id, entry, inventory)
-        runs = {ours: [*self._ahead(entry, inventory, holders.values()), mine]}
+        ids = _names(inventory, lambda device: device.id)
+        mine = Request(self.run.id, _named(entry, ids))
+        runs = {ours: [*self._ahead(entry, ids, holders.values()), mine]}
         names: dict[tuple[int, str], list[str]] = {}
         others: list[tuple[tuple[object, ...], tuple[int, str], Request]] = []
-        ids = {leases.key(d): d.id for d in inventory.devices}
         for file in leases.waiting(folder):
             try:
                 place = read_record(_Place, file.said)
@@ -262,18 +257,15 @@ class Waiter:
                 continue
             names.setdefault(owner, []).append(file.path.name)
             if owner != ours:
-                wants = Wants(tuple(ids.get(k, k) for k in place.keys), place.count,
-                              tuple(ids.get(k, k) for k in place.within), place.free_bytes,
-                              place.share, place.cpu)
                 others.append(((-place.priority, place.number, file.path.name), owner,
-                               Request(place.run, wants, file.user)))
+                               Request(place.run, _named(place, ids), file.user)))
         for _, owner, request in sorted(others, key=lambda one: one[0]):
             if request not in self._passed:
                 runs.setdefault(owner, []).append(request)
         line = turns.in_turn((own, names.get(owner, ())) for owner, own in runs.items())
         return line, mine, holders
 
-    def _ahead(self, own: Entry, inventory: Inventory, holders: Iterable[leases.Holder]
+    def _ahead(self, own: Entry, ids: Mapping[str, str], holders: Iterable[leases.Holder]
                ) -> list[Request]:
         """Our runs ahead of this one, in their order, that something starts: their supervisor, or
         the process of their sweep. Not those that have their devices already."""
@@ -290,20 +282,17 @@ class Waiter:
             if entry.host == host and entry.cpu == own.cpu and name not in starting \
                     and name != self.run.id and _early(run, entry) is None \
                     and (serves.get(sweep or "") or run.supervised()):
-                found.append(_request(name, entry, inventory))
+                found.append(Request(name, _named(entry, ids)))
         return found
 
     # --- its own place -------------------------------------------------------------------------
 
     def _stand(self, entry: Entry, inventory: Inventory) -> None:
         """Have a file that says to other users what the run waits for, and since when."""
-        def keys(ids: Sequence[str]) -> tuple[str, ...]:
-            found = [(i, inventory.find(i)) for i in ids]
-            return tuple(i if device is None else leases.key(device) for i, device in found)
-
+        wants = _named(entry, _names(inventory, leases.key))
         about = asdict(_Place(
-            self.run.id, str(self.queue), keys(entry.ids), entry.count, entry.free, entry.cpu,
-            entry.share, keys(entry.within), entry.priority, entry.number))
+            **{f.name: getattr(wants, f.name) for f in fields(Wants)}, run=self.run.id,
+            queue=str(self.queue), priority=entry.priority, number=entry.number))
         if self._file is not None and about == self._about:
             return
         folder = paths.leases_folder()
@@ -404,9 +393,13 @@ def _early(run: Run, entry: Entry) -> tuple[str, bool] | None:
     return turns.early(entry, first, time.time())
 
 
-def _request(name: str, entry: Entry, inventory: Inventory) -> Request:
-    def ids(named: Sequence[str]) -> tuple[str, ...]:
-        found = [(i, inventory.find(i)) for i in named]
-        return tuple(i if device is None else device.id for i, device in found)
+def _names(inventory: Inventory, of: Callable[[Device], str]) -> dict[str, str]:
+    """Each name that a device may have in an entry or a file, and that which `of` gives it."""
+    return {name: of(d) for d in inventory.devices for name in (leases.key(d), d.uuid, d.id)
+            if name is not None}
 
-    return Request(name, replace(entry, ids=ids(entry.ids), within=ids(entry.within)))
+
+def _named(wants: Wants, names: Mapping[str, str]) -> Wants:
+    """What is waited for, with the devices by these names."""
+    return replace(wants, ids=tuple(names.get(i, i) for i in wants.ids),
+                   within=tuple(names.get(i, i) for i in wants.within))

@@ -75,7 +75,6 @@ def found_runs(asked: Query, count: int, order: Order
                  if asked.matches(one.asked)]
         found, more = found[:count] if newest else found, max(len(found) - count, 0)
     rows = [(one, figures.read(one.run, one.state)) for one in found]
-    figures.save()
     return (rows if newest else order.sorted(rows)[:count]), more
 
 

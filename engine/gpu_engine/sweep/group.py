@@ -81,17 +81,15 @@ def without_figures(found: Group) -> list[One]:
     return [_one(run, member, run.state(), Figures()) for run, member in found.members]
 
 
-def read(found: Group, figures: FiguresOf | None = None, *, keep: bool = True) -> list[One]:
+def read(found: Group, figures: FiguresOf | None = None) -> list[One]:
     """The members that are still there, with their states and all their figures. `figures`: what
-    was read of them before; `keep`: whether what was read now is written down for the next time."""
-    figures = figures or FiguresOf(found.id)
+    was read of them before."""
+    figures = figures or FiguresOf()
     out = []
     for run, member in found.members:
         state = run.state()
         if run.path.is_dir():  # it may have been removed since they were found
             out.append(_one(run, member, state, figures.read(run, state)))
-    if keep:
-        figures.save()
     return out
 
 

@@ -69,8 +69,7 @@ def submit(members: Sequence[Member], when: When, name: str, base: Base = None) 
         for member in members:
             place = _place(member, ident, name, len(members), begun)
             done.append(queue.submit(
-                member.spec, when, prepared, base=base, sweep=ident, begin=False,
-                fill=lambda run, place=place: record.write(run.path, place)))
+                member.spec, when, prepared, base=base, member=place, begin=False))
         serve.ensure()
     except BaseException:
         _undo(done)

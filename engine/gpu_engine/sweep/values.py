@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from dataclasses import dataclass
 
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.common.values import ANY, Kind
+from gpu_engine.common.values import ANY
 from gpu_engine.spec.schema import keys
 
 MOST = 1000
 """Values of a key, and members of a sweep."""
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_EVENLY = re.compile(rf"(log|linear)\(\s*({NUMBER})\s*,\s*({NUMBER})\s*,\s*(\d+)\s*\)")
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -28,7 +25,6 @@ class Axis:
 
 def parse(text: str) -> Axis:
     """The axis in `KEY=v1,v2,…`. A comma between quotes or brackets belongs to a value.
-    `log(1e-4,1e-2,5)` and `linear(0,1,3)` stand for so many values from the first to the second.
     Raises SpecError."""
     key, equals, rest = text.partition("=")
     key = key.strip()
@@ -36,9 +32,11 @@ def parse(text: str) -> Axis:
         raise SpecError([Problem("", None, f"--grid {text!r}: expected KEY=VALUE,VALUE, for "
                                            "example train.lr=1e-3,3e-4")])
     known = keys().get(key)
-    kind = known.kind if known is not None else ANY
+    kind = (known.kind if known is not None else ANY).without_none
     try:
-        values = [v for piece in _pieces(rest) for v in _expanded(piece, kind)]
+        values = _pieces(rest)
+        if kind.has("str") or kind.has("path"):
+            values = [_unquoted(piece) for piece in values]
     except ValueError as err:
         raise SpecError([Problem(key, rest, str(err))]) from None
     if len(values) > MOST:
@@ -71,39 +69,6 @@ def _pieces(text: str) -> list[str]:
         raise ValueError('a value is missing between the commas; write "" for an empty text'
                          if len(pieces) > 1 else "expected at least one value")
     return pieces
-
-
-def _expanded(piece: str, kind: Kind) -> list[str]:
-    """The values that one piece stands for. Raises ValueError."""
-    plain = kind.without_none
-    if plain.has("str") or plain.has("path"):
-        return [_unquoted(piece)]
-    whole = plain.name == "int"
-    if (evenly := _EVENLY.fullmatch(piece)) is not None:
-        how, first, last, count = evenly.groups()
-        return _evenly(how, float(first), float(last), int(count), whole)
-    return [piece]
-
-
-def _evenly(how: str, first: float, last: float, count: int, whole: bool) -> list[str]:
-    if not 2 <= count <= MOST:
-        raise ValueError(f"{how}(first, last, count): give a count from 2 to {MOST:,}")
-    if how == "log" and (first <= 0 or last <= 0):
-        raise ValueError("log(first, last, count): first and last have to be greater than 0; "
-                         "linear(…) takes any numbers")
-    a, b = (math.log(first), math.log(last)) if how == "log" else (first, last)
-    found = [a + (b - a) * i / (count - 1) for i in range(count)]
-    if how == "log":
-        found = [math.exp(x) for x in found]
-    found[0], found[-1] = first, last
-    return [_text(round(x) if whole else float(f"{x:.6g}")) for x in found]
-
-
-def _text(value: float) -> str:
-    """A number as short text: "64", "0.001"."""
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
-        return str(int(value))
-    return repr(value)
 
 
 def _unquoted(piece: str) -> str:

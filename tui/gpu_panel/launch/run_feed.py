@@ -95,7 +95,7 @@ class RunsFeed:
 
     @cached_property
     def _values(self) -> FiguresOf:
-        """Their file is read when a column first asks for them."""
+        """Made when a column first asks for them."""
         return FiguresOf()
 
     def refresh(self) -> tuple[list[RunLine], int]:
@@ -229,10 +229,7 @@ class RunsFeed:
                 known.line = replace(known.line, values=found.values)
 
         wanted = self._wanted(whole=True)
-        left = _for_a_while(wanted, seconds, read)
-        if wanted and not left and not readonly.on:
-            self._values.save()
-        return left
+        return _for_a_while(wanted, seconds, read)
 
     def _read_safely(self, run: Run) -> None:
         """Look at a run. If that fails for any reason, show it as unreadable, so that one bad run

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from gpu_engine.sweep.figures import FiguresOf
 from gpu_engine.sweep.group import Group, default_by, find, read
 from gpu_engine.sweep.table import By, One
-from gpu_panel import readonly
 
 
 class Gathered(NamedTuple):
@@ -22,16 +21,14 @@ class SweepStore:
 
     def __init__(self, sweep: str) -> None:
         self.sweep = sweep
-        self._figures: FiguresOf | None = None
+        self._figures = FiguresOf()
         self.last: Gathered | None = None
 
     def gather(self) -> Gathered:
         """The members as they are now. Blocks. Raises UserError if the sweep is gone."""
         before = self.last
         group = before.group if before is not None else find(self.sweep)
-        if self._figures is None:
-            self._figures = FiguresOf(self.sweep)
-        members = read(group, self._figures, keep=not readonly.on)
+        members = read(group, self._figures)
         by = before.by if before is not None else default_by(group, members)
         self.last = Gathered(group, members, by)
         return self.last

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.launching import logind
-from gpu_engine.launching.logind import Decision
 from gpu_panel.launch.plan import PlanPane
 
 from ....conftest import gpus
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 async def test_warnings_stand_before_the_ranks(monkeypatch: pytest.MonkeyPatch):
-    told = Decision(warning="the run ends then too: loginctl enable-linger")
+    told = "the run ends then too: loginctl enable-linger"
     monkeypatch.setattr(logind, "here", lambda: told)
     async with panel(gpus(2), size=(80, 24)) as (pilot, screen):
         await pilot.press("3")
