@@ -29,23 +29,19 @@ SHOWS = """
     Choice: move open
     ChoiceMenu: select
     CompareScreen: copy
-    CompareTable: aside
     FiguresPane: open
-    CurvePicker: move
-    CurveView: band cross log_scale mark range smooth whole zoom
+    CurveView: cross log_scale smooth whole zoom
     CurvesPane: axis value
     DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
     FilterInput: keep leave
-    FindInput: leave
     FormPane: focus_next focus_previous leave page presets
     HelpScreen: close
     InterpreterLine: open
     InterpretersScreen: select
     LaunchScreen: details gpu_processes jump leave other_device
     LaunchTaken: wait
-    LogPane: copy filter find find_next next_rank source wrap
-    LogView: aside first follow last move page wrap
+    LogPane: copy filter find find_next leave next_rank source
     OutputScreen: close copy
     PaneScreen: back on_pane pane
     PanelApp: help quit redraw tell
@@ -57,7 +53,7 @@ SHOWS = """
     RunsPane: again best clear columns compare filter fold mark mark_all open order turn
     SignalDialog: answer other
     SubmitDialog: cancel submit
-    SweepPane: clear compare copy fold mark mark_all open turn value
+    SweepPane: clear compare copy mark mark_all open turn value
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

@@ -17,7 +17,7 @@ from gpu_panel import theme
 from gpu_panel.app import PanelApp
 from gpu_panel.common.choice import Choice, ChoiceMenu
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.run.log.view import LogView
+from gpu_panel.run.log import LogView
 
 from .colours import contrast, painted, too_faint
 from .machines import shared_machine

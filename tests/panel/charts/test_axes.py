@@ -99,17 +99,3 @@ def test_smoothing_is_free_of_bias_and_keeps_gaps() -> None:
 
 FALLING = [1 + 3 * 2 ** (-x / 30) for x in range(100)]
 
-
-@pytest.mark.parametrize(("curves", "kept"), [
-    ([[*FALLING[:50], 90.0, *FALLING[51:]]], (1.0, 4.0)),  # a spike
-    ([FALLING, [*FALLING[:50], -500.0, *FALLING[51:]]], (1.0, 4.0)),
-    ([FALLING], (min(FALLING), 4.0)),  # nothing is far outside
-    ([FALLING, [90.0] * 100], (min(FALLING), 90.0)),  # no curve is cut off as a whole
-    ([[1.0, 90.0]], (1.0, 90.0)), ([[math.nan]], None)])
-def test_a_robust_scale_leaves_out_what_would_flatten_the_rest(curves, kept) -> None:
-    found = axes.scale_of([axes.reduce(series(one), 0, 99, 100) for one in curves], 40, robust=True)
-    if kept is None:
-        assert found is None
-        return
-    assert found is not None
-    assert (found.y0, found.y1) == pytest.approx(kept, abs=0.4)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from gpu_engine.common.series import Series
 from gpu_engine.runs import notes
-from gpu_engine.runs.folder import AttemptRecord, State
+from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.runs.notes import Notes
 from gpu_panel.charts.axes import Axes, reduce
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.charts.drawing import Curve, CurveDrawing
 from gpu_panel.charts.marks import BEGINS, Mark
-from gpu_panel.run.moments import RunClock
 from gpu_panel.run.sheets import AboutRun
 
 from ..run_kit import (
@@ -168,7 +167,7 @@ async def test_the_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -
         await settled(pilot)
         assert "■ stopped 01:00" in flat(terminal(app))  # as in the list
         chart = app.run_screen.query_one("#memory", CurveView)
-        one = chart._lines[-1].series
+        one = chart.lines[-1].series
         assert (one.start, one.last) == (2, 60)  # both attempts, one after the other
         seam = next(mark for mark in chart.marks if mark.kind == "┊")
         assert seam.x == 51
@@ -178,23 +177,9 @@ def test_no_line_goes_from_one_attempt_to_the_next(tmp_path: Path) -> None:
     series = Series()
     series.add_rising(range(100), [1.0] * 50 + [2.0] * 50)
     drawing = CurveDrawing(Axes(x_gap=30.0))
-    drawing._range, drawing._lines = (0, 99), [Curve(0, "rank 0", series)]
+    drawing._range, drawing.lines = (0, 99), [Curve(0, "rank 0", series)]
     drawing.marks = (Mark(50, BEGINS),)
     columns = reduce(series, 0, 99, 200)
     assert any(x in drawing._gaps(columns) for x in (100, 101))
     assert not drawing._gaps(columns) & {x for x in range(200) if not 99 <= x <= 103}
 
-
-def test_a_live_run_that_is_resumed_goes_on_where_it_was() -> None:
-    clock = RunClock()
-    assert clock.seconds(T0) is None
-    first = AttemptRecord(1, T0, T0 + 50, "failed")
-    clock.learn(State("running", "3f2a", "toy", T0 - 1, T0, attempts=(AttemptRecord(1, T0),)))
-    assert clock.seconds(T0 + 49) == 49
-    clock.begun(2, T0 + 100)  # its event is read before the state
-    assert clock.seconds(T0 + 110) == 60
-    clock.learn(State("running", "3f2a", "toy", T0 - 1, T0 + 100, attempt=2,
-                      attempts=(first, AttemptRecord(2, T0 + 99.5))))
-    assert clock.seconds(T0 + 110) == 60  # what is drawn does not move
-    assert clock.seconds(T0 + 20) == 20
-    assert [clock.moment(s) - T0 for s in (20, 60)] == [20, 110]

@@ -118,9 +118,6 @@ async def test_where_ranks_stand_still_all_are_asked(tmp_path: Path, monkeypatch
         await answered(pilot)
         assert sorted(asked) == [0, 1]
         assert "log ─ rank 1" in terminal(app)  # the one that is behind
-        await pilot.press("r", "d")  # the person's own choice after that
-        await answered(pilot)
-        assert "log ─ rank 0" in terminal(app)
 
 
 async def test_a_rank_that_a_signal_stopped_says_how_it_goes_on(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_panel.run.log.view import LogView
+from gpu_panel.run.log import LogView
 
 from ..run_kit import SMALL, WIDE, Mini, settled, trained, until
 

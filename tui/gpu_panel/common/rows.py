@@ -18,8 +18,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpu_panel.common.painting import refresh_changed
-from gpu_panel.common.textual_private import entitle
+from gpu_panel.common.painting import entitle, refresh_changed
 
 Part = tuple[str, str]
 """Text and its style: "", "dim", "strong", "good", "warn", "bad", "accent" or "track"."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.binding import BindingType
-from textual.message import Message
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.group import Group
@@ -19,6 +19,7 @@ from gpu_panel.common.clipboard import copy
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
+from gpu_panel.common.picking import pick
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.sweep import lines
 from gpu_panel.sweep.store import Gathered, SweepStore
@@ -40,9 +41,6 @@ its completed runs (mean ± sample standard deviation, and their number); ~ mark
 without a completed run. Enter shows the runs of a line, and opens one. b chooses the value to rank
 by, O whether the least or the greatest is best. m marks runs, M all of them, c compares
 the marked ones or those of the line. s stops the whole sweep, u retries failed runs."""
-
-    class Arranged(Message):
-        """The table shows other figures, or is ranked by another value."""
 
     def __init__(self, store: SweepStore | None = None, *, id: str = NAME) -> None:
         """`store`: that of the sweep, if it is known already."""
@@ -102,7 +100,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
                          "b value · O least/greatest · y copy" if members else "")
         self.repaint()
         self.refresh_bindings()
-        self.post_message(self.Arranged())
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.members is None or self.group is None:
@@ -180,15 +177,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
 
         self.app.push_screen(RunScreen(self._run(key)))
 
-    def action_fold(self, open_it: bool) -> None:
-        point = self._point_at_cursor()
-        if point is not None and len(point.members) > 1:
-            key = lines.key_of(point)
-            (self._unfolded.add if open_it else self._unfolded.discard)(key)
-            self.repaint()
-            if not open_it and key in self.keys:
-                self.cursor = self.keys.index(key)
-
     def action_mark(self) -> None:
         self._mark(self._at_cursor())
         self.action_cursor_down()
@@ -218,8 +206,7 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
             self.app.push_screen(CompareScreen([self._run(one.id) for one in chosen]))
 
     def action_turn(self) -> None:
-        self.by = By(self.by.name, not self.by.largest)
-        self._arrange()
+        self._decide(By(self.by.name, not self.by.largest))
         self.notify(f"The {'greatest' if self.by.largest else 'least'} {self.by.name} is best",
                     markup=False)
 
@@ -227,18 +214,15 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         if self.group is not None:
             copy(self.app, "\n".join(lines.markdown(self._points, self.group.keys, self.by)))
 
-    @work(exit_on_error=False, group="value", exclusive=True)
-    async def action_value(self) -> None:
-        from gpu_panel.run.picker import CurvePicker
+    def action_value(self) -> None:
+        members = self.members or []
+        more = f" ({out:,} more are left out)" if (out := left_out(members)) else ""
+        pick(self.app, f"The value that decides{more}",
+             [(name, "", partial(self._decide, By(name))) for name in names(members)])
 
-        def entries() -> list[tuple[str, str, str, str]]:
-            return [(name, name, "", "") for name in names(self.members or [])]
-
-        name = await self.app.push_screen_wait(CurvePicker(
-            entries, self.by.name, "sweep's", left_out(self.members or [])))
-        if name is not None and name != self.by.name:
-            self.by = By(name)
-            self._arrange()
+    def _decide(self, by: By) -> None:
+        self.by = by
+        self._arrange()
 
     @work(exit_on_error=False, group="do", exclusive=True)
     async def action_stop(self) -> None:
