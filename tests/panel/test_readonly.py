@@ -27,7 +27,6 @@ from .run_kit import T0, trained
 
 SHOWS = """
     Choice: move open
-    ChoiceMenu: select
     CompareScreen: copy
     FiguresPane: open
     CurveView: cross log_scale smooth whole zoom

@@ -6,23 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching import launcher as launch
-from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.spec.read import from_dict
-from gpu_panel.common.dialogs import Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.run.sheets import AboutRun
 
 from ...conftest import slots
 from ..run_kit import (
     SMALL,
     T0,
-    WIDE,
     Mini,
     Written,
     flat,
@@ -56,9 +52,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Records the arguments of `launch.resume`, which refuses those in `refused`."""
     calls: list[list[str]] = []
 
-    def resume(run, sets=(), like=None, start="newest"):
-        calls.append([*([like] if like else []), *sets,
-                      *([f"from {start}"] if start != "newest" else [])])
+    def resume(run, sets=(), start="newest"):
+        calls.append([*sets, *([f"from {start}"] if start != "newest" else [])])
         if any("refused" in s for s in sets):
             raise UserError("GPU 0 is held by run 12ab")
         run.write_state(run.state().__class__("queued", run.id, "bytes-gpt", T0 - 2, attempt=2))
@@ -110,54 +105,6 @@ async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path: Path,
         assert asked[-1] == ["train.steps=500"]
 
 
-def failed_otherwise(folder: Path) -> Written:
-    """Stopped under `SPEC`, then failed with another batch size and length."""
-    run = ended(folder, "failed", SPEC.replace("400", "600") + "[batch]\nsize = 4096\n",
-                attempt=2, reason="rank 0: out of memory", attempts=(
-                    AttemptRecord(1, T0, T0 + 5, "stopped"),
-                    AttemptRecord(2, T0 + 9, T0 + 10, "failed", "rank 0: out of memory",
-                                  ("batch.size=4096", "train.steps=600"))))
-    (run.run.path / "specs").mkdir()
-    (run.run.path / "specs" / "00001.toml").write_text(SPEC)
-    return run
-
-
-@pytest.mark.parametrize("size", [SMALL, WIDE])
-async def test_what_a_failed_attempt_had_otherwise_stands_to_be_taken_out(
-        tmp_path: Path, asked, size) -> None:
-    run = failed_otherwise(tmp_path)
-    app = Mini(run.run, at=70)
-    async with app.run_test(size=size) as pilot:
-        await settled(pilot)
-        await pilot.press("i")
-        await screen_is(pilot, AboutRun)
-        sheet = str(app.screen.query_one(Static).content)
-        assert "with batch.size=4096 train.steps=600 rank 0: out of memory" in flat(sheet)
-        await pilot.press("escape", "u")
-        await screen_is(pilot, ResumeDialog)
-        dialog = app.screen
-        assert "other settings than attempt 1, which was stopped: train.steps=600 " \
-            "batch.size=4096" in flat(str(dialog.query_one("#doubtful", Static).render()))
-        assert "batch.size=4096. They are filled in" in terminal(app)
-        assert dialog.query_one("#length", Input).value == "600"
-        assert dialog.query_one("#changes", Input).value == "batch.size=4096"
-        await pilot.press("enter")
-        await screen_is(pilot, RunScreen)
-        assert asked == [[1, "train.steps=600", "batch.size=4096"]]
-
-
-async def test_taken_out_it_is_again_as_it_was(tmp_path: Path, asked) -> None:
-    run = failed_otherwise(tmp_path)
-    app = Mini(run.run, at=70)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        await pilot.press("u")
-        await screen_is(pilot, ResumeDialog)
-        await pilot.press("home", "ctrl+k", *"400", "tab", "home", "ctrl+k", "enter")
-        await screen_is(pilot, RunScreen)
-        assert asked == [[1]]
-
-
 async def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
     run = ended(tmp_path)
     saved(run, 99)
@@ -182,7 +129,7 @@ async def test_another_checkpoint_can_be_gone_on_from(tmp_path: Path, asked) -> 
         await pilot.press("u")
         await screen_is(pilot, ResumeDialog)
         text = flat(terminal(app).replace("│", " "))
-        assert "newest, best (step 200), or a step: 100, 200, 300, 400" in text
+        assert "newest, best, or a step: 100, 200, 300, 400" in text
         await pilot.press("tab", "home", "ctrl+k", *"best", "enter")
         await screen_is(pilot, RunScreen)
     assert asked == [["from best"]]
@@ -218,17 +165,6 @@ async def test_what_runs_is_not_resumed(tmp_path: Path, asked) -> None:
         assert app.screen.check_action("resume", ()) is True
         assert app.screen.check_action("stop", ()) is False
         assert "stop" not in [key.label for key in app.screen.query_one(KeyBar).shown]
-
-
-async def test_a_spec_that_is_gone_is_said(tmp_path: Path, asked) -> None:
-    run = ended(tmp_path)
-    (run.run.path / "spec.toml").unlink()
-    app = Mini(run.run, at=70)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        await pilot.press("u")
-        await screen_is(pilot, Message)
-        assert "no such file" in flat(terminal(app))
 
 
 async def test_for_real(home: Path) -> None:

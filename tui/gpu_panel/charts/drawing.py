@@ -317,12 +317,14 @@ Entry = tuple[str, str, int]
 
 def legend(canvas: Canvas, left: int, entries: Sequence[Entry]) -> None:
     """Write the legend into the first row; of what has no room, how much it is: "… 5 more"."""
-    for n, (sample, label, style) in enumerate(entries):
-        rest = len(entries) - n - 1
-        room = canvas.width - left - (len(f"  … {rest} more") if rest else 0)
-        if len(sample) + 1 + len(label) > room:
-            canvas.text(left, 0, f"… {rest + 1} more", _AXIS)
-            return
+    def wide(many: int) -> int:
+        shown = sum(len(sample) + len(label) + 3 for sample, label, _ in entries[:many]) - 2
+        return shown if many == len(entries) else shown + len(f"  … {len(entries) - many} more")
+
+    most = next((n for n in range(len(entries), 0, -1) if wide(n) <= canvas.width - left), 0)
+    for sample, label, style in entries[:most]:
         canvas.text(left, 0, sample, style)
         canvas.text(left + len(sample) + 1, 0, label, _AXIS)
         left += len(sample) + len(label) + 3
+    if 0 < most < len(entries):
+        canvas.text(left, 0, f"… {len(entries) - most} more", _AXIS)

@@ -57,7 +57,7 @@ class KeyBar(Static):
         self.shown = tuple(by_action.values())
         parts: list[Content] = []
         for key in self.shown:
-            on, off = ("bold $footer-key-foreground", ""), ("$text-muted dim", "$text-muted dim")
+            on, off = ("bold $footer-key-foreground", ""), ("bold $text-muted", "$text-muted")
             of_key, of_label = on if key.enabled else off
             part = Content.assemble((key.text, of_key), (f" {key.label}", of_label))
             parts.append(part.stylize(Style.from_meta({"press": key.press})))

@@ -12,7 +12,7 @@ from textual.markup import escape
 
 Entry = tuple[str, str, Callable[[], Any]]
 """(name, what is said about it, what is called when it is chosen). The texts may be of any origin:
-markup in them counts for nothing."""
+markup in them counts for nothing. What is typed is looked for in both."""
 
 
 def pick(app: App[Any], wanted: str, entries: Sequence[Entry]) -> None:
@@ -21,7 +21,7 @@ def pick(app: App[Any], wanted: str, entries: Sequence[Entry]) -> None:
         async def search(self, query: str) -> Hits:
             matcher = self.matcher(query)
             for name, about, chosen in entries:
-                if (score := matcher.match(name)) > 0:
+                if (score := matcher.match(f"{name} {about}")) > 0:
                     yield Hit(score, Content(name), chosen, name, escape(about))
 
         async def discover(self) -> Hits:
