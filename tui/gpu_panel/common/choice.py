@@ -104,7 +104,7 @@ class Choice(Widget, can_focus=True):
         at = values.index(self.value) if self.value in values else -step
         self.choose(values[(at + step) % len(values)])
 
-    def action_open(self) -> None:
+    def action_open(self) -> object:
         pick(self.app, "type a part of its name", [
             (text, note, partial(self.choose, value))
             for (value, text), note in zip(self.options, self._notes, strict=True)])

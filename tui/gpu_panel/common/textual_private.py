@@ -3,20 +3,9 @@ without it. No other file does (tests/panel/test_private_names.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
-from textual.message import Message
 from textual.timer import Timer
-
-
-def parsed(text: str) -> Iterable[Message]:
-    """The events that a terminal's bytes make.
-
-    Buys: keys that are typed while the panel starts count (0.3 s of typing at a start of 0.4 s)."""
-    return XTermParser().feed(text) if text else ()
 
 
 def writes(driver: LinuxDriver) -> bool:
