@@ -11,9 +11,11 @@ FAST := $(addprefix tests/,common events plan spec settings test_walls.py test_f
 FOREIGN := build/foreign/.venv
 # Machines of one machine, with a real sshd and a real Slurm: not part of `make test`.
 MACHINES := $(addprefix tests/,nodes slurm e2e/test_nodes.py)
-# The other files that only the night has time for: every hostile folder, every fault.
+# The other files that only the night has time for: every hostile folder, every fault, every command of
+# the documents, every verdict on a real run.
 SLOW := $(addprefix tests/,trust/test_corpus_panel.py trust/test_corpus_files.py trust/test_wrong_types.py \
-	trust/test_fuzz.py faults/test_launches.py faults/test_files.py panel/test_theme.py)
+	trust/test_fuzz.py faults/test_launches.py faults/test_files.py panel/test_theme.py \
+	docs/test_as_typed.py diagnose/test_real.py)
 PYTEST := $(VENV)/bin/python -m pytest
 # Six files at a time, also on two cores: most tests wait for processes.
 SIX := -n 6 --dist loadfile --no-loadscope-reorder

@@ -10,8 +10,7 @@ import importlib
 import os
 import sys
 
-NAMES = ("start", "launch", "step", "observe", "curves", "big", "monitor", "save", "hosts", "runs",
-         "sweep", "line", "queue", "panel")
+NAMES = ("start", "launch", "step", "observe", "big", "monitor", "save", "runs", "line", "panel")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The model and data that bench/step.py and bench/hosts.py train, under the engine and by hand."""
+"""The model and data that bench/step.py trains, under the engine and by hand."""
 
 from __future__ import annotations
 

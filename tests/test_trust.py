@@ -53,7 +53,7 @@ WRITING = {
         remote/there/code.py: touch in build
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
-        export/targets.py: mkstemp in tempfile_in
+        export/targets.py: mkstemp in _without_name, mkstemp in replacing
         training/checkpoint.py: open in write_file
         remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send
@@ -82,7 +82,6 @@ WRITING = {
         cli/page.py: write_atomic in command
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
-        export/target.py: open in __init__
         training/export.py: open in _in_one_step
         remote/reach/setup/install_there.py: touch in main, copytree in make,
             write_text in make, write_text in switch""",

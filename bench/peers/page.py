@@ -118,15 +118,17 @@ def _missing(groups: Mapping[str, Group]) -> str:
 
 
 def _surroundings(groups: Mapping[str, Group]) -> str:
-    rows = ["| what | measured | gpu-panel's commit | rounds | machine | load |",
-            "|---|---|---|---|---|---|"]
+    """A row for each day, machine and commit."""
+    rows = ["| measured | commit | machine | what (rounds, load) |", "|---|---|---|---|"]
+    same: dict[str, list[str]] = {}
     for name in (*BESIDE, *GROWTH):
-        if name not in groups:
-            continue
-        g = groups[name]
-        rows.append(f"| {reasons.TITLES[name]} | {g.date} | `{g.commit}` | "
-                    f"{len(g.figures[0].values)} | {g.machine['cores']} cores, {g.machine['cpu']}, "
-                    f"{g.machine['memory']}, {g.machine['system']} | {g.load} |")
+        if name in groups:
+            g = groups[name]
+            machine = g.machine
+            row = (f"| {g.date[:10]} | `{g.commit}` | {machine['cores']} cores, {machine['cpu']}, "
+                   f"{machine['memory']} |")
+            same.setdefault(row, []).append(f"{name} ({len(g.figures[0].values)}, {g.load})")
+    rows += [f"{row} {', '.join(names)} |" for row, names in same.items()]
     versions: dict[str, str] = {}
     for group in groups.values():
         versions |= group.versions

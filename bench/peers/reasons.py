@@ -5,11 +5,9 @@ from __future__ import annotations
 INTRODUCTION = """\
 # Beside the others
 
-`make bench-peers` installs the others into an environment of its own, measures all of this on the
-same work, and writes this page; nothing in it is typed by hand. Programs take turns within a
-round, and who begins changes from round to round. Each figure is the median of the rounds (the
-least to the greatest); less is better. The machine has no GPU. Where the load in the last table is
-above its cores, seconds say little; processor times and shares of a core are steadier.
+`make bench-peers` measures all of this on the same work and writes this page; nothing in it is typed by
+hand. Programs take turns within a round. Each figure is the median of the rounds (the least to the
+greatest); less is better. The machine has no GPU.
 """
 
 TITLES = {
@@ -27,17 +25,12 @@ TITLES = {
 
 HOW = {
     "train1": """\
-A perceptron (784-256-10, batch 64, SGD), one thread a rank, pinned to a core; the batches are
-collected at once, so that the loader is not what is measured. "By hand" is the loop in plain
-PyTorch in a process started directly: the floor, and what seems to be below it is the machine's
-other load. gpu-panel's engine and own script record the loss of every step, the learning rate,
-memory and heartbeats; accelerate, Fabric and "Lightning, all off" record nothing; "loss logged" is
-the Trainer as it comes, with `self.log`.""",
+A perceptron (784-256-10, batch 64, SGD), one thread a rank, pinned to a core. "By hand" is the loop in
+plain PyTorch: the floor. gpu-panel records every loss, the learning rate, memory and heartbeats;
+accelerate, Fabric and "Lightning, all off" record nothing; "loss logged" is the Trainer as it comes.""",
     "train2": """\
-The same work on two ranks under DDP over gloo, each with a batch of 64 and none kept to a core. By
-hand, the two processes are started directly. Fabric is started by `fabric run`, Lightning by its
-Trainer. `accelerate launch` starts no two ranks on CPUs (on GPUs it uses torchrun's code), so
-`torchrun` starts its script; "torchrun" is the loop by hand.""",
+The same work on two ranks under DDP over gloo. Fabric is started by `fabric run`, Lightning by its
+Trainer, accelerate's script by `torchrun` (`accelerate launch` starts no two ranks on CPUs).""",
     "stop": """\
 Two ranks of the same script, which has no handler for signals. Ctrl-C is SIGINT to the program in
 the foreground (by hand: to both ranks); from outside is SIGTERM to it, and for gpu-panel
@@ -45,34 +38,26 @@ the foreground (by hand: to both ranks); from outside is SIGTERM to it, and for 
 The figures of gpu-panel are from when a stop sent SIGTERM. With SIGINT a script that does not
 catch it ends as by hand, after Ctrl-C.""",
     "gpus": """\
-A stand-in for NVIDIA's driver library that answers at once, except for bus rates, for which a real
-one also measures 20 ms. Two processes on each GPU; all figures change once a second. All programs
-watch at the same time, on terminals of 120×36, each as it comes: nvitop and the panel ask about
-once a second; nvtop asks every GPU for its bus rates, which takes 2.6 s for 64 GPUs, so it looks
-less often there. Children count.""",
+A stand-in for NVIDIA's driver library, two processes on each GPU; all figures change once a second. All
+programs watch at the same time, on terminals of 120×36, each as it comes. nvtop asks every GPU for its
+bus rates, which takes 2.6 s for 64 GPUs. Children count.""",
     "observe": """\
-The loop by hand with a larger perceptron (784-1024-1024-10), about 10 ms a step, in one process.
-gpu-panel's is the script unchanged, observed: its loss, and where each step's time goes. TraceML's
-is started by `traceml run`, with `trace_step` around each step, which a plain loop needs.
-Processor time is that of the training process: what TraceML's second process and gpu-panel's
-supervisor need comes on top.""",
+The loop by hand with about 10 ms a step, in one process. gpu-panel's is the script unchanged, observed;
+TraceML's has `trace_step` around each step. Processor time is that of the training process.""",
     "log": """\
-The loop by hand in one process, whose loss and learning rate are recorded in each of its steps of
-about 1 ms, and how long a step then takes. gpu-panel's is the script unchanged, observed.
-Processor time is that of the training process: what W&B's second process and gpu-panel's
-supervisor need comes on top.""",
+The loop by hand in one process, whose loss and learning rate are recorded in each of its steps of about
+1 ms. Processor time is that of the training process.""",
     "open": """\
-A finished run with one curve of a million points, written by each tool itself. gpu-panel and LEET
-are measured until the last step stands on the terminal; the two servers without a browser, until
-they have given the points that their page asks for: a sample of 1000 (TensorBoard) or 3000.""",
+A finished run with one curve of a million points, written by each tool itself. gpu-panel and LEET are
+measured until the last step stands on the terminal; the servers until they have given the sample of
+points that their page asks for.""",
     "points": """\
 A finished run of eight ranks, opened with the panel: `4`, `enter`.""",
     "runs": """\
 A folder of finished runs, listed for the first time: nothing is remembered of them.""",
     "ranks": """\
-One process writes the events of all ranks, each of which records 20 steps a second. The panel
-shows the run on a terminal of 120×36 and is watched for 12 s, a few seconds after its start; the
-key is `?`, until the list of keys is there.""",
+Each rank records 20 steps a second. The panel shows the run on a terminal of 120×36 and is watched for
+12 s; the key is `?`, until the list of keys is there.""",
 }
 
 LOSSES = {

@@ -12,8 +12,7 @@ author = "the gpu-panel developers"
 version = release = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 extensions = ["myst_parser", "sphinx_external_toc"]
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md",
-                    "docs/decisions/*.md"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md"]
 external_toc_path = "docs/site/contents.yml"
 myst_heading_anchors = 4  # as in the repository: links to headings
 nitpicky = True  # with -W a link to something that is not there fails the build

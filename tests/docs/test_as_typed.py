@@ -41,7 +41,6 @@ UNTYPED = {
     r"gpu-engine export .*--to (wandb|tensorboard)": "needs what an extra brings",
     r"gpu-engine (notify --test|.*notify --say)": "sends to an address on the network",
     r"gpu-engine (devices|run) .*--wait-free": "ends when devices are free",
-    r"gpu-engine export .*--follow": "ends with the run that it follows",
     r"gpu-engine resume RUN .*skip_steps": "tests/e2e/test_skip_steps.py",
     r"gpu-engine trace": "needs a run that trains: tests/diagnose",
     r"gpu-engine compare .*--max-step-regression": "needs runs of more steps: tests/diagnose",

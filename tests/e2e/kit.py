@@ -41,7 +41,7 @@ def events(run: runs.Run, rank: int) -> list[dict]:
 
 
 def losses(run: runs.Run, rank: int = 0) -> list[float]:
-    return [x for e in events(run, rank) if e["kind"] == "step" for x in e["losses"]]
+    return [x for e in events(run, rank) if e["kind"] == "step" for x in e.get("losses", ())]
 
 
 def spec(**more) -> RunSpec:

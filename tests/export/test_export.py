@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import math
 import os
 import re
-import signal
-import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpu_engine.export import TARGETS, exporter, target
-from gpu_engine.export import rows as rows_module
-from gpu_engine.export.target import About, Anew, Row
-from gpu_engine.export.targets import Csv, cell, opener, quoted
+from gpu_engine.export import TARGETS, exporter, targets
+from gpu_engine.export.rows import Source
+from gpu_engine.export.targets import cell, quoted
 from gpu_engine.runs import sweep
 from gpu_engine.runs.folder import Run
 
 from ..command_line import called
-from ..conftest import wait_for
 from .kit import T0, Written, told
 
 
@@ -135,158 +129,49 @@ def test_tensorboard_reads_it(run, tmp_path):
     assert "| train.lr | 0.1 |" in spec.tensor_proto.string_val[0].decode()
 
 
-@pytest.fixture
-def hasty(monkeypatch):
-    """An export that waits for nobody for long."""
-    monkeypatch.setattr(exporter, "_ANEW_EVERY", 0.0)
-    monkeypatch.setattr(exporter, "_LOOK_EVERY", 0.05)
-    monkeypatch.setattr(rows_module, "PATIENCE", 0.1)
-
-
-def test_no_row_is_lost_or_doubled_while_a_run_is_followed(home, tmp_path, hasty):
-    """With a new column, and a resume that goes back, meanwhile."""
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    out, logs = tmp_path / "live.csv", tmp_path / "logs"
+def test_columns_that_appear_later_are_empty_before(home, tmp_path):
     with Written() as it:
         it.start()
-        it.steps(0, 2, [9.0, 8.0], 2.0)
-        ended = {}
-        said: list[str] = []
-
-        def follow(to: str, where: Path) -> None:
-            ended[to] = exporter.export(it.run, opener(to, it.run.id, "toy", where),
-                                        lambda state: state.live, said=said.append)
-
-        threads = [threading.Thread(target=follow, args=each)
-                   for each in (("csv", out), ("tensorboard", logs))]
-        for thread in threads:
-            thread.start()
-        wait_for(lambda: len(said) == 2)
-        busy = called("export", it.run.id, "--to", "csv", "-o", str(out))
-        assert busy.returncode == 2
-        assert "is being written by another export" in busy.stderr
-        it.steps(0, 4, [7.0, 6.0], 4.0)
-        wait_for(lambda: len(table(out)) >= 3)
-        assert "eval/loss" not in table(out)[0]
-        it.tell(0, "eval", t=4.5, step=4, loss=5.0)  # a new column
-        it.steps(0, 5, [5.0], 5.0)
-        wait_for(lambda: "eval/loss" in table(out)[0])
-        it.start(attempt=2, t=10)
-        it.steps(0, 4, [3.0, 2.0], 12.0)  # from the checkpoint of step 2
-        wait_for(lambda: any(r["attempt"] == "2" for r in table(out)))
-        it.end()
-        for thread in threads:
-            thread.join()
-    assert [(r["step"], r["attempt"], r["train/loss"]) for r in table(out)] == [
-        ("1", "1", "9"), ("2", "1", "8"), ("3", "2", "3"), ("4", "2", "2")]
-    assert ended["csv"].state.state == "completed"
-    read = EventAccumulator(str(logs / f"{it.run.id}-toy"))
-    read.Reload()
-    assert [(e.step, e.value) for e in read.Scalars("train/loss")] == [
-        (1, 9.0), (2, 8.0), (3, 3.0), (4, 2.0)]
-    again = tmp_path / "again.csv"
-    assert called("export", it.run.id, "--to", "csv", "-o", str(again)).returncode == 0
-    assert table(again) == [{k: v for k, v in r.items() if k != "eval/loss"} for r in table(out)]
-
-
-def test_following_a_run_that_has_ended_is_an_export(run, tmp_path):
-    said: list[str] = []
-    exporter.export(run, opener("csv", run.id, "digits", tmp_path / "f.csv"),
-                    lambda state: state.live, said=said.append)
-    assert said == []
-    assert called("export", run.id, "--to", "csv", "-o", str(tmp_path / "e.csv")).returncode == 0
-    assert (tmp_path / "f.csv").read_text() == (tmp_path / "e.csv").read_text()
-
-
-def test_all_new_columns_of_a_row_come_at_one_beginning(tmp_path):
-    first, second = (Row(n, T0 + n, 1, values) for n, values in (
-        (1, {"a": 1.0}), (2, {"a": 2.0, "b": 3.0, "c": 4.0})))
-    target = Csv(tmp_path / "f.csv")
-    target.begin(About("3f2a", "toy", T0, {}))
-    target.write(first)
-    target.publish()
-    with pytest.raises(Anew):
-        target.write(second)
-    target.abandon()
-    target.begin(About("3f2a", "toy", T0, {}))
-    target.write(first)
-    target.publish()
-    target.write(second)
-    target.close()
-    assert [(r["a"], r["b"], r["c"]) for r in table(tmp_path / "f.csv")] == [
+        it.steps(0, 1, [1.0], 1.0)
+        it.steps(0, 2, [2.0], 2.0)
+        it.tell(0, "metric", t=2.5, step=2, b=3.0, c=4.0)
+    assert called("export", it.run.id, "--to", "csv", "-o", str(tmp_path / "f.csv")).returncode == 0
+    assert [(r["train/loss"], r["log/b"], r["log/c"]) for r in table(tmp_path / "f.csv")] == [
         ("1", "", ""), ("2", "3", "4")]
 
 
-@pytest.mark.parametrize("follow", [(), ("--follow",)])
-def test_the_last_step_is_one_row_though_memory_is_read_after_it(home, tmp_path, follow):
+def test_the_last_step_is_one_row_though_memory_is_read_after_it(home, tmp_path):
     with Written() as it:
         it.start(0)
         it.steps(0, 1, [1.0], 1.0)
         it.steps(0, 2, [0.5], 2.0)
         it.tell(0, "memory", t=2.5, rss=7 << 20, gpu_process=None)
     run = it.run
-    assert called("export", run.id, "--to", "csv", "-o", str(tmp_path / "x.csv"),
-                  *follow).returncode == 0
+    assert called("export", run.id, "--to", "csv", "-o", str(tmp_path / "x.csv")).returncode == 0
     assert [(r["step"], r["train/loss"], r["memory/host"])
             for r in table(tmp_path / "x.csv")] == [("1", "1", ""), ("2", "0.5", str(7 << 20))]
-
-
-def test_ctrl_c_ends_the_export_and_not_the_run(home, tmp_path):
-    out = tmp_path / "live.csv"
-    with Written() as it:
-        it.start()
-        it.steps(0, 2, [2.0, 1.0], 2.0)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpu_engine", "export", it.run.id, "--to", "csv", "-o",
-             str(out), "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        wait_for(out.exists)
-        process.send_signal(signal.SIGINT)
-        told, said = process.communicate(timeout=600)
-        assert process.returncode == 130, said
-        assert told == f"{it.run.id}: 2 rows, up to step 2; the run is running: {out}\n"
-        assert said == f"following {it.run.id}, 1 rows so far\n"
-        assert len(table(out)) == 2
-        assert it.run.state().live
-
-
-def test_a_run_that_is_removed_meanwhile_is_said_to_be(home, tmp_path):
-    out = tmp_path / "live.csv"
-    with Written() as it:
-        it.start()
-        it.steps(0, 2, [2.0, 1.0], 2.0)
-
-        asked = []
-
-        def goes_on(state) -> bool:
-            if asked:  # the first rows can be seen
-                it.path.rename(tmp_path / "elsewhere")
-            asked.append(state)
-            return True
-
-        with pytest.raises(exporter.Failed, match="was removed meanwhile"):
-            exporter.export(it.run, opener("csv", it.run.id, "toy", out), goes_on)
-        (tmp_path / "elsewhere").rename(it.path)
-    assert len(table(out)) == 1  # what could be seen before stays
 
 
 def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
     out = tmp_path / "x.csv"
     out.write_text("mine")
-    monkeypatch.setattr(exporter._Export, "close", lambda *a: os.write(-1, b""))
+    monkeypatch.setattr(targets, "cell", lambda value: str(os.write(-1, b"")))
     done = called("export", run.id, "--to", "csv", "-o", str(out))
     assert done.returncode == 1
     assert "bad file descriptor" in done.stderr
+    monkeypatch.setattr(targets, "cell", cell)
+    source = Source.rows
+    monkeypatch.setattr(Source, "rows", lambda self: [*source(self), run.remove()][:-1])
+    done = called("export", run.id, "--to", "csv", "-o", str(out))
+    assert done.returncode == 1
+    assert "was removed meanwhile" in done.stderr
     assert out.read_text() == "mine"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "x.csv"]
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (["x"], "--to csv"), (["x", "y.pt", "--follow"], "--follow goes with --to"),
+    (["x"], "--to csv"), (["x", "y.pt", "--rank", "1"], "--rank goes with --to"),
     (["x", "--to", "csv", "--from", "best"], "--from chooses weights"),
-    (["x", "y", "--to", "csv", "--follow"], "start one export for each"),
-    (["x", "--to", "csv", "--online"], "goes with --to wandb"),
     (["x", "--to", "tensorboard", "--project", "p"], "--project goes with --to wandb"),
     (["x", "--to", "xlsx"], "csv"), (["nothing", "--to", "csv"], "there is no run 'nothing'")])
 def test_mistakes(home, words, says):
@@ -309,7 +194,7 @@ def test_mistakes_about_a_run_and_a_place(run, tmp_path):
 def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
     for extra in TARGETS[1:]:
         with pytest.raises(exporter.UserError) as found:
-            target.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
+            targets.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
                         else "no_such_module_at_all")
         assert re.search(rf"{sys.executable} -m pip install '{extra}[<>]", str(found.value))
     assert "can't be imported" in str(found.value)
@@ -317,7 +202,7 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, mon
     (tmp_path / "no_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(exporter.UserError, match="no_library is not installed"):
-        target.load("no_library", "no_library")
+        targets.load("no_library", "no_library")
 
 
 @pytest.mark.parametrize("step", [2, 3])
@@ -334,15 +219,3 @@ def test_an_attempt_that_only_evaluates_takes_nothing_away(home, tmp_path, step)
     lines = list(csv.DictReader(out.open()))
     assert [(line["step"], line["attempt"]) for line in lines] == [
         ("1", "1"), ("2", "1"), ("3", "1"), (str(step), "2")]
-
-
-def test_two_exports_at_once_do_not_mix(run, tmp_path):
-    out = tmp_path / "x.csv"
-    with (tmp_path / f".{run.id}.exporting").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        done = called("export", run.id, "--to", "csv", "-o", str(out))
-    assert done.returncode == 2
-    assert "is being written by another export" in done.stderr
-    # One that was killed has left its file, which no more than the next export overwrites.
-    assert called("export", run.id, "--to", "csv", "-o", str(out)).returncode == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "x.csv"]

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events.reader import Tail
-from gpu_engine.export import rows as rows_module
-from gpu_engine.export.rows import Merge, RankSteps, Source
-from gpu_engine.export.target import MOST_NAMES, Names, Row
+from gpu_engine.export.rows import MOST_NAMES, Merge, RankSteps, Row, Source
+from gpu_engine.export.targets import Names
 
 from .. import event_lines
 from .kit import T0, Written, told
@@ -23,7 +22,7 @@ LOSS = "train/loss"
 
 def rows(run: Path, rank: int | None = None) -> list[Row]:
     source = Source(run, rank)
-    return [*source.final_rows()]
+    return [*source.rows()]
 
 
 def losses(found: list[Row]) -> dict[int, float]:
@@ -100,7 +99,7 @@ def test_ranks_that_sum_up_steps_otherwise_count_with_the_mean_of_the_same_steps
             assert event is not None
             steps.fold([event])
         ranks[rank] = steps
-    merge = Merge(ranks, [], lambda attempt: None)
+    merge = Merge(ranks)
     found = {}
     while merge.advance() is not None:
         row = merge.row()
@@ -111,7 +110,6 @@ def test_ranks_that_sum_up_steps_otherwise_count_with_the_mean_of_the_same_steps
     for a, b in parts[0]:
         means = [sum(known[a - 1:b]) / (b - a + 1) for known in each.values()]
         assert found[b] == pytest.approx(sum(means) / len(means), abs=1e-12)
-    assert merge.late == 0
 
 
 def test_steps_that_a_resume_has_done_again_replace_the_lost_ones(home):
@@ -196,61 +194,6 @@ def test_a_script_that_only_logs_values_gives_rows_too(home):
             it.tell(0, "metric", t=step, step=step, score=step / 2)
     assert [(r.step, r.values) for r in rows(it.path)] == [
         (0, {"log/score": 0.0}), (1, {"log/score": 0.5}), (2, {"log/score": 1.0})]
-
-
-# --- live ---------------------------------------------------------------------------------------
-
-
-def test_a_step_waits_for_all_ranks_and_is_told_once(home):
-    with Written(ranks=2) as it:
-        it.start(0)
-        it.start(1)
-        source = Source(it.path)
-        it.steps(0, 3, [1.0, 2.0, 3.0], 3.0)
-        assert list(source.rows(live=True)) == []
-        it.steps(1, 2, [3.0, 4.0], 2.0)
-        # Of step 2, rank 1 may still say more.
-        assert losses([*source.rows(live=True)]) == {1: 2.0}
-        it.steps(1, 3, [5.0], 3.0)
-        assert losses([*source.rows(live=True)]) == {2: 3.0}
-        it.tell(0, "eval", t=3.5, step=3, loss=1.0)
-        (last,) = source.rows()
-        assert (last.step, last.values[LOSS], last.values["eval/loss"]) == (3, 4.0, 1.0)
-        assert list(source.rows()) == []
-        assert source.late == 0
-
-
-def test_nobody_waits_for_ever_for_a_rank_that_is_silent_or_appears_late(home, monkeypatch):
-    monkeypatch.setattr(rows_module, "PATIENCE", 0.0)
-    with Written(ranks=2) as it:
-        it.start(0)
-        it.start(1)
-        it.tell(1, "phase", t=1.0, phase="init", since=T0, step=0)
-        source = Source(it.path)
-        it.steps(0, 3, [1.0, 2.0, 3.0], 3.0)
-        assert losses([*source.rows(live=True)]) == {1: 1.0, 2: 2.0, 3: 3.0}
-        it.steps(1, 4, [9.0, 9.0, 9.0, 9.0], 4.0)
-        it.steps(0, 4, [5.0], 4.0)
-        assert losses([*source.rows()]) == {4: 7.0}
-        assert source.late == 3  # rank 1's first three
-        it.start(2)
-        it.steps(2, 5, [4.0], 5.0)
-        it.steps(0, 5, [1.0], 5.0)
-        it.steps(1, 5, [1.0], 5.0)
-        assert losses([*source.rows()]) == {5: 2.0}
-
-
-def test_who_was_silent_for_long_is_read_again(home, monkeypatch):
-    """The only rank of a run, in steps that take longer than the others would wait."""
-    monkeypatch.setattr(rows_module, "PATIENCE", 0.0)
-    with Written() as it:
-        it.start()
-        source, steps = Source(it.path), []
-        for step in range(1, 5):
-            it.steps(0, step, [float(step)], float(step))
-            for _ in range(2):  # at the second look nothing is new
-                steps += [row.step for row in source.rows(live=True)]
-        assert steps == [1, 2, 3, 4]
 
 
 def test_only_a_piece_of_a_large_file_is_read_ahead(home, monkeypatch):

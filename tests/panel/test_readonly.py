@@ -33,12 +33,13 @@ SHOWS = """
     CurvesPane: axis value
     DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
+    DetailPane: order
     FilterInput: keep leave
     FormPane: focus_next focus_previous leave page presets
     HelpScreen: close
     InterpreterLine: open
     InterpretersScreen: select
-    LaunchScreen: details gpu_processes jump leave other_device
+    LaunchScreen: details jump leave other_device
     LaunchTaken: wait
     LogPane: copy filter find find_next leave next_rank source
     OutputScreen: close copy
@@ -46,11 +47,9 @@ SHOWS = """
     PanelApp: help quit redraw tell
     PlanPane: copy processes
     RanksPane: choose sort
-    ProcessTable: order
     Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize
     RunsPane: again best clear columns compare filter fold mark mark_all open order turn
-    SignalDialog: answer other
     SubmitDialog: cancel submit
     SweepPane: clear compare copy mark mark_all open turn value
 """

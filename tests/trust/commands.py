@@ -49,8 +49,7 @@ def look(watch: Watch, path: Path, case: str, *, few: bool = False, every: int =
              ("sweep", "show", "s1", "--by", "eval:loss"),
              ("runs", "prune", "--keep", "0", "--dry-run"), ("sweep", "show", "s1", "--csv")]
     if not (watch.world.locks or (path / "queue.json").exists() or (path / "slurm.json").exists()):
-        calls += [("logs", "-f", "--", run),
-                  ("export", "--to", "csv", "--follow", "-o", str(out / "f.csv"), "--", run)]
+        calls.append(("logs", "-f", "--", run))
     for words in calls[_begin(case, every)::every]:
         text = watch.call(*words)
         for word in ("NaN", "Infinity") if "--json" in words else ():

@@ -153,14 +153,6 @@ KEYS: tuple[Key, ...] = (
         everywhere=True),
     Key("runs.prune", "runs", "X", "prune", "prune",
         "Remove all but the newest finished runs; asks first, with their size"),
-    Key("gpu-processes.end", "gpu-processes", "x", "end", "end process",
-        "Send a signal to the process under the cursor; asks first", footer=True),
-    Key("gpu-processes.order", "gpu-processes", "o", "order", "sort",
-        "Sort processes by GPU memory, GPU, user, SM, CPU or age", footer=True),
-    Key("gpu-processes.back", "gpu-processes-screen", "escape,P", "back", "back",
-        "Back to the launch screen", footer=True, palette=False),
-    Key("launch.processes", "launch", "P", "gpu_processes", "processes of all GPUs",
-        "Show the processes on all GPUs in one table, to sort them or to end one"),
     Key("launch.jump", "launch", "g,ctrl+g", "jump", "go to a field",
         "Show a letter at each field of the form, and go to the one whose letter you type"),
     Key("launch.start", "launch", "ctrl+l", "launch", "launch",
@@ -303,10 +295,9 @@ SCREENS: tuple[frozenset[str], ...] = (
     frozenset({"launch", "devices", "detail", "form", "plan", "runs", "filter"}),
     frozenset({"run", "chart", "loss", "ranks", "log", "find"}),
     frozenset({"compare", "curves", "chart", "compare-runs", "compare-table"}),
-    frozenset({"sweep-screen", "sweep"}),
-    frozenset({"gpu-processes-screen", "gpu-processes"}))
+    frozenset({"sweep-screen", "sweep"}))
 """The scopes on each screen."""
-_OF_SCREENS = frozenset({"app", "launch", "run", "compare", "sweep-screen", "gpu-processes-screen"})
+_OF_SCREENS = frozenset({"app", "launch", "run", "compare", "sweep-screen"})
 
 
 COMMANDS: Mapping[str, str] = MappingProxyType({

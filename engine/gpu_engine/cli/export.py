@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -29,28 +28,20 @@ if TYPE_CHECKING:
 @click.option("-o", "--out", type=click.Path(path_type=Path),
               help="csv: the file, or a folder for several runs (RUN.csv). tensorboard: the logdir "
                    "(tensorboard). wandb: the folder in which wandb/ is (the present one).")
-@click.option("--follow", is_flag=True,
-              help="Go on until the run ends. Ctrl-C ends the export, not the run.")
 @click.option("--rank", type=click.IntRange(0),
               help="The figures of this rank alone, not the mean of all.")
 @click.option("--project", metavar="NAME", help="wandb: its project. [default: gpu-panel]")
-@click.option("--online", is_flag=True,
-              help="wandb: send at once, not later with wandb sync.")
-@click.option("--again", is_flag=True,
-              help="wandb: another run there, if this one was sent already.")
 @click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
                                                "writes them. [default: that of a run here]")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
-            follow: bool, rank: int | None, project: str | None, online: bool, again: bool,
-            python: str | None, as_json: bool) -> None:
+            rank: int | None, project: str | None, python: str | None, as_json: bool) -> None:
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
     TensorBoard or for Weights & Biases; the last two need their own library."""
     if to is None:
-        given = {"--out": out, "--follow": follow, "--rank": rank is not None,
-                 "--project": project, "--online": online, "--again": again}
+        given = {"--out": out, "--rank": rank is not None, "--project": project}
         if wrong := [name for name, value in given.items() if value]:
             raise click.UsageError(f"{wrong[0]} goes with --to, which says where the figures go: "
                                    + ", ".join(TARGETS))
@@ -63,14 +54,9 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         raise click.UsageError("--from chooses weights; --to exports the figures of all steps")
     if python is not None:
         raise click.UsageError("--python writes weights; --to exports figures, without torch")
-    if follow and len(words) > 1:
-        raise click.UsageError("--follow follows one run; start one export for each")
-    given = {"--project": project is not None, "--online": online, "--again": again}
-    if to != "wandb" and (wrong := [name for name, value in given.items() if value]):
-        raise click.UsageError(f"{wrong[0]} goes with --to wandb")
-    if not _figures(words, to, out, follow=follow, rank=rank, project=project, online=online,
-                    again=again, as_json=as_json):
-        sys.exit(130)
+    if project is not None and to != "wandb":
+        raise click.UsageError("--project goes with --to wandb")
+    _figures(words, to, out, rank, project, as_json)
 
 
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
@@ -104,44 +90,32 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
          f"{units.size(told['bytes'])}")
 
 
-def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool, rank: int | None,
-             project: str | None, online: bool, again: bool, as_json: bool) -> bool:
-    """Export the figures of these runs. Returns whether that was not interrupted."""
+def _figures(words: tuple[str, ...], to: str, out: Path | None, rank: int | None,
+             project: str | None, as_json: bool) -> None:
     from gpu_engine.export import exporter
-    from gpu_engine.export.targets import opener
     from gpu_engine.launching.lookup import find_each
-    from gpu_engine.launching.reattach import StillOn
 
     runs = find_each(words)
-    told: list[Exported] = []
+    exported: list[Exported] = []
     for run in runs:
         if rank is not None and rank not in run.ranks():
             there = ", ".join(map(str, run.ranks())) or "none"
             raise UserError(f"run {run.id} has no rank {rank}; it has {there}")
-        name = exporter.about(run, run.state()).name
-        opened = opener(to, run.id, name, out, several=len(runs) > 1, project=project,
-                        online=online, again=again)
         try:
-            if follow:
-                done = exporter.export(run, opened, StillOn(run), rank=rank, stopped=_Stop(),
-                                       said=lambda text: echo(text, err=True))
-            else:
-                done = exporter.export(run, opened, rank=rank)
+            done = exporter.export(run, to, out, several=len(runs) > 1, rank=rank, project=project)
         except exporter.Failed as err:
             echo(f"{err.title}:\n  {err}", err=True)
             sys.exit(1)
-        told.append(done)
+        exported.append(done)
         if not as_json:
             _print(done)
     if as_json:
-        echo(in_json([
-            asdict(one) | {"state": one.state.state} for one in told]))
-    return not any(one.interrupted for one in told)
+        echo(in_json([asdict(done) for done in exported]))
 
 
 def _print(done: Exported) -> None:
     upto = f", up to step {units.count(done.last_step)}" if done.last_step is not None else ""
-    state = "" if not done.state.live else f"; the run is {done.state.state}"
+    state = f"; the run is {done.state}" if done.live else ""
     if done.rows:
         echo(f"{done.run}: {done.rows:,} rows{upto}{state}: {done.where}")
     else:
@@ -149,23 +123,3 @@ def _print(done: Exported) -> None:
     if done.skipped:
         echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
              err=True)
-    if done.late:
-        echo(f"warning: {done.late:,} steps of some rank came late and don't count in the "
-             "mean; another export without --follow has them", err=True)
-
-
-class _Stop:
-    """Whether Ctrl-C or SIGTERM has asked to end. The second time ends at once."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def __call__(self) -> bool:
-        return self._asked
-
-    def _ask(self, number: int, frame: object) -> None:
-        if self._asked:
-            raise KeyboardInterrupt
-        self._asked = True

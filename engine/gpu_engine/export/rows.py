@@ -1,5 +1,5 @@
-"""A run as rows of named values, one for each step: reads the events of its ranks, in bounded
-memory and also while they are written, and merges them.
+"""A run as rows of named values, one for each step: reads the events of its ranks in bounded
+memory and merges them.
 
 A row is made of the steps of the lowest rank that has them: one step, or those of which that rank
 has recorded only the mean. The other ranks count with the mean of the same steps.
@@ -7,10 +7,9 @@ has recorded only the mean. The other ranks count with the mean of the same step
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -19,142 +18,111 @@ from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths, events_path, ranks_with_files
 from gpu_engine.events.reader import Tail, attempts
 from gpu_engine.events.schema import Event
-from gpu_engine.export.target import Row
 
 _PIECE = 1 << 16
 """Bytes that are read of a file at a time."""
-PATIENCE = 5.0
-"""Seconds for which the other ranks of a live run wait for a rank that has written no step."""
+MOST_NAMES = 2000
+"""Names of values; what a script logs under further names is left out."""
+LOSS = "train/loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of one step, or of several of which only the mean was recorded."""
+
+    step: int
+    """The last of these steps."""
+    t: float
+    """When it ended, Unix seconds."""
+    attempt: int
+    values: Mapping[str, float]
+    """Name → value. Values that are not known are left out; some may be NaN or infinite."""
 
 
 class Source:
-    """The rows of one run, from the first on."""
+    """The rows of one run, from the first to the last step that is recorded now."""
 
     def __init__(self, run: Path, rank: int | None = None) -> None:
         """`run`: the run folder; `rank`: the only rank to read; None: all."""
-        self._run, self._only = run, rank
-        self._ranks: dict[int, RankSteps] = {}
-        self._tails: dict[int, Tail] = {}
-        self._devices: dict[str | None, tuple[Tail, DeviceReadings]] = {}
-        self._readings: list[DeviceReadings] = []
+        numbers = ranks_with_files(run) if rank is None else [rank]
+        self._tails = {number: Tail(events_path(run, number)) for number in numbers}
+        self._ranks = {number: RankSteps() for number in numbers}
+        self._devices = [(Tail(path), DeviceReadings(host))
+                         for host, path in devices_paths(run).items()]
         self.begins: dict[int, int] = {}
-        """Attempt after the first → its first step, of those that had begun when the reading
-        began."""
-        self._absent: set[int] = set()
-        """Ranks that nobody waits for until they write a step."""
-        self._waiting: dict[int, float] = {}
-        """Rank that others wait for → since when, monotonic time."""
-        self._find_files()
+        """Attempt after the first → its first step."""
         for tail in self._tails.values():
             for number, step in attempts(tail.path):
                 if number > 1:
                     self.begins[number] = min(step, self.begins.get(number, step))
-        self._merge = Merge(self._ranks, self._readings, self._lost)
 
     @property
     def skipped(self) -> int:
         """How many lines did not parse so far."""
         return sum(tail.skipped for tail in self._tails.values())
 
-    @property
-    def late(self) -> int:
-        """How many steps of a rank came when those of the others had been exported."""
-        return self._merge.late
-
-    def rows(self, *, live: bool = False) -> Iterator[Row]:
-        """The rows that can be made now. `live`: the ranks may go on, so a step waits for those
-        that have not written it yet; otherwise everything that is there is made rows of."""
-        self._find_files()
-        exhausted: set[int] = set()
-        """Ranks whose files were read to their ends. Each end is seen once: other files may grow
-        for ever."""
-        over: set[str | None] = set()
-        while True:
-            place = self._merge.advance()
-            lacking = self._merge.lacking()
-            unread = [r for r in lacking if r not in exhausted]
-            if unread:  # also of those that nobody waits for: they may have gone on
-                exhausted.update(r for r in unread if not self._read(r))
-                continue
-            if live:
-                lacking = [r for r in lacking if r not in self._absent]
-            if place is None or (live and lacking and self._hold(lacking)):
-                return
-            self._read_devices(self._merge.time, over)
-            row = self._merge.row()
-            if row is not None:
-                yield row
-
-    def final_rows(self) -> Iterator[Row]:
-        """At the end: the rows that are left, of which the last has what was read of memory and
-        devices after it as well."""
+    def rows(self) -> Iterator[Row]:
+        """All rows, once. The last one has what was read of memory and devices after it as well."""
+        merge = Merge(self._ranks)
+        ended: set[int] = set()
+        """Ranks whose files were read to their ends. Each end is seen once: files may grow for
+        ever."""
         last: Row | None = None
-        for row in self.rows():
-            if last is not None:
-                yield last
-            last = row
-        self._read_devices(float("inf"), set())
-        row = self._merge.rest()
-        if last is not None and row is not None:
-            values = dict(row.values)
-            greatest(values, {n: v for n, v in last.values.items() if is_memory(n)})
-            row = replace(last, values=values | {
-                n: v for n, v in last.values.items() if not is_memory(n)})
-        final = row or last
-        if final is not None:
-            yield final
-
-    def _hold(self, lacking: Sequence[int]) -> bool:
-        """Whether to wait for these ranks, which have not written what the others have."""
-        now = time.monotonic()
-        self._waiting = {r: self._waiting.get(r, now) for r in lacking}
-        for rank, since in self._waiting.items():
-            if now - since >= PATIENCE:
-                self._absent.add(rank)
-        return not self._absent.issuperset(lacking)
-
-    def _lost(self, attempt: int) -> int | None:
-        return min((step for number, step in self.begins.items() if number > attempt),
-                   default=None)
-
-    def _find_files(self) -> None:
-        """Look for files that have appeared."""
-        found = ranks_with_files(self._run) if self._only is None else [self._only]
-        for rank in found:
-            if rank not in self._tails:
-                self._tails[rank] = Tail(events_path(self._run, rank))
-                self._ranks[rank] = RankSteps()
-        for host, path in devices_paths(self._run).items():
-            if host not in self._devices:
-                self._devices[host] = (Tail(path), DeviceReadings(host))
-                self._readings.append(self._devices[host][1])
+        while True:
+            place = merge.advance()
+            unread = [rank for rank in merge.lacking() if rank not in ended]
+            if unread:
+                ended.update(rank for rank in unread if not self._read(rank))
+                continue
+            if place is None:
+                break
+            row = merge.row()
+            # Steps that a later attempt has done again are lost work, and so are their readings.
+            lost = min((step for number, step in self.begins.items() if number > place.attempt),
+                       default=None)
+            if lost is not None and place.step >= lost:
+                self._readings(merge.time if row is None else row.t)
+                continue
+            readings = self._readings(merge.time)
+            if row is not None or readings:
+                values = row.values if row is not None else {}
+                if last is not None:
+                    yield last
+                last = Row(place.step, row.t if row is not None else merge.time, place.attempt,
+                           {**values, **readings})
+        if last is not None:
+            values = dict(last.values)
+            for name, value in self._readings(float("inf")).items():
+                values[name] = max(values.get(name, value), value) if is_memory(name) \
+                    else values.get(name, value)
+            yield replace(last, values=values)
 
     def _read(self, rank: int) -> bool:
         """Read more of a rank's file. Returns whether there was more."""
-        tail, one = self._tails[rank], self._ranks[rank]
-        offset, upto = tail.offset, one.upto
-        one.fold(tail.read(_PIECE))
-        if one.upto != upto:
-            self._waiting.pop(rank, None)
-            self._absent.discard(rank)
-        return tail.offset != offset
+        tail = self._tails[rank]
+        before = tail.offset
+        self._ranks[rank].fold(tail.read(_PIECE))
+        return tail.offset != before
 
-    def _read_devices(self, t: float, over: set[str | None]) -> None:
-        """Read the devices' figures up to the time `t`. `over`: the hosts whose file was read to
-        its end."""
-        for host, (tail, readings) in self._devices.items():
-            while host not in over and readings.upto < t:
-                offset = tail.offset
+    def _readings(self, t: float) -> dict[str, float]:
+        """Memory and devices since the row before, up to `t`: -inf for a row of no step."""
+        values: dict[str, float] = {}
+        for steps in self._ranks.values():
+            while steps.memory and not steps.apart and steps.memory[0].t <= t:
+                greatest(values, steps.memory.popleft().values)
+        for tail, readings in self._devices:
+            while readings.upto < t and not readings.ended:
+                before = tail.offset
                 for event in tail.read(_PIECE):
                     if isinstance(event, schema.Devices):
                         readings.add(event)
-                if tail.offset == offset:
-                    over.add(host)
+                readings.ended = tail.offset == before
+            values |= readings.before(t)
+        return values
 
 
 MOST_READINGS = 1024
 """Readings that wait for their row; of more, the greatest memory is kept."""
-LOSS = "train/loss"
 
 
 class Place(NamedTuple):
@@ -298,21 +266,23 @@ class DeviceReadings:
     def __init__(self, host: str | None = None) -> None:
         """`host`: its name, which then stands before its devices'; None: this machine."""
         self._before = f"device/{host}:" if host else "device/"
-        self._told: deque[schema.Devices] = deque(maxlen=MOST_READINGS)
+        self._events: deque[schema.Devices] = deque(maxlen=MOST_READINGS)
+        self.ended = False
+        """Whether the file was read to its end."""
 
     @property
     def upto(self) -> float:
         """The time of the newest reading, Unix seconds; -inf without one."""
-        return self._told[-1].t if self._told else float("-inf")
+        return self._events[-1].t if self._events else float("-inf")
 
     def add(self, event: schema.Devices) -> None:
-        self._told.append(event)
+        self._events.append(event)
 
     def before(self, t: float) -> dict[str, float]:
         """The means of all readings up to `t`, which are then forgotten; of memory the greatest."""
         total: dict[str, list[float]] = {}
-        while self._told and self._told[0].t <= t:
-            event = self._told.popleft()
+        while self._events and self._events[0].t <= t:
+            event = self._events.popleft()
             for what in ("utilization", "memory_used", "temperature", "power"):
                 for id, value in zip(event.ids, getattr(event, what), strict=False):
                     if value is not None:
@@ -322,46 +292,31 @@ class DeviceReadings:
 
 
 class Merge:
-    """Makes rows from the ranks' steps. Those in `ranks` may be added to at any time."""
+    """Makes rows from the ranks' steps, to which more may be added between two rows."""
 
-    def __init__(self, ranks: dict[int, RankSteps], devices: Iterable[DeviceReadings],
-                 lost: Callable[[int], int | None]) -> None:
-        """`lost`: attempt → the first of its steps that a later attempt has done again, if that is
-        known already."""
-        self._all, self._devices, self._lost = ranks, devices, lost
+    def __init__(self, ranks: dict[int, RankSteps]) -> None:
+        self._all = ranks
         self._counted = ranks
         """Those of which the mean is made."""
         self._latest: dict[int, schema.Step] = {}
-        """Rank → its last step event, for what is summed over ranks."""
-        self._done: Place | None = None
-        """The last place whose steps are in a row."""
+        """Rank → its last step event of this attempt, for what is summed over ranks."""
+        self._attempt = 1
         self._place: Place | None = None
         self._lead: Piece | None = None
         """What the next row is made of; no piece: only of values with names."""
-        self._at: Row | None = None
-        self.late = 0
-        """Steps of ranks that came when their row had been made."""
 
     def advance(self) -> Place | None:
         """The place of the next row; None if there is nothing to make one of."""
-        self._counted = self._all
-        if any(one.apart for one in self._all.values()):
-            self._counted = {rank: one for rank, one in self._all.items() if not one.apart}
-        self._drop_late()
-        self._lead = None
-        named = None
-        for one in self._counted.values():
-            if one.pieces and (self._lead is None or one.pieces[0].place < self._lead.place):
-                self._lead = one.pieces[0]
-            if one.named and (named is None or one.named[0].place < named):
-                named = one.named[0].place
-        place = None
-        if self._lead is not None:
-            place = self._lead.place._replace(step=self._lead.last)
-        if named is not None and (place is None or named < place):
-            self._lead, place = None, named
-        self._place = place
-        return place
+        self._counted = {rank: steps for rank, steps in self._all.items() if not steps.apart}
+        steps = [each.pieces[0] for each in self._counted.values() if each.pieces]
+        names = [each.named[0].place for each in self._counted.values() if each.named]
+        self._lead = min(steps, key=lambda piece: piece.place, default=None)
+        self._place = None if self._lead is None \
+            else self._lead.place._replace(step=self._lead.last)
+        named = min(names, default=None)
+        if named is not None and (self._place is None or named < self._place):
+            self._lead, self._place = None, named
+        return self._place
 
     @property
     def time(self) -> float:
@@ -372,56 +327,22 @@ class Merge:
         """After `advance`: the ranks of which more must be read before the row can be made; all, if
         there is none yet."""
         place = self._place
-        return [rank for rank, one in self._counted.items()
-                if place is None or one.upto is None or one.upto <= place]
+        return [rank for rank, steps in self._counted.items()
+                if place is None or steps.upto is None or steps.upto <= place]
 
     def row(self) -> Row | None:
-        """After `advance`: the next row, of what is there of all ranks. None if it is of lost work,
-        or of nothing that is known."""
+        """After `advance`: the next row. None if nothing is known of it."""
         place, lead = self._place, self._lead
         if place is None:
             return None
         values, t = self._named_at(place)
         if lead is not None:
-            if self._done is not None and place.attempt != self._done.attempt:
+            if place.attempt != self._attempt:
                 self._latest.clear()
-            t, self._done = lead.t, place
+                self._attempt = place.attempt
+            t = lead.t
             values = self._losses(place) | self._of_steps(place, lead.event) | values
-        lost = self._lost(place.attempt)
-        if lost is not None and place.step >= lost:
-            self._readings(t)  # they are of the lost work too
-            return None
-        if lead is not None:
-            values |= self._readings(t)
-        if not values:
-            return None
-        self._at = Row(place.step, t, place.attempt, values)
-        return self._at
-
-    def rest(self) -> Row | None:
-        """At the end: the last row with nothing but what was read of memory and devices after it;
-        None where nothing was."""
-        values = self._readings(float("inf"))
-        return replace(self._at, values=values) if values and self._at is not None else None
-
-    # --- the next place ---------------------------------------------------------------------
-
-    def _drop_late(self) -> None:
-        """Leave out pieces of steps of which a row was made without them."""
-        if self._done is None:
-            return
-        for one in self._counted.values():
-            while one.pieces and one.pieces[0].place <= self._done:
-                piece = one.pieces.popleft()
-                over = piece.last - self._done.step
-                same = piece.place[:2] == self._done[:2]
-                self.late += 1
-                if same and over > 0:
-                    one.pieces.appendleft(piece._replace(
-                        place=piece.place._replace(step=self._done.step + 1)))
-                    break
-
-    # --- a row ------------------------------------------------------------------------------
+        return Row(place.step, t, place.attempt, values) if values else None
 
     def _losses(self, place: Place) -> dict[str, float]:
         """The mean of the ranks' losses up to `place`, and the least and greatest of them."""
@@ -486,13 +407,3 @@ class Merge:
                 for name, value in event.values.items():
                     told.setdefault(name, {})[rank] = value
         return {name: sum(each.values()) / len(each) for name, each in told.items()}, t
-
-    def _readings(self, t: float) -> dict[str, float]:
-        """Memory and devices since the row before, up to `t`."""
-        found: dict[str, float] = {}
-        for one in self._counted.values():
-            while one.memory and one.memory[0].t <= t:
-                greatest(found, one.memory.popleft().values)
-        for readings in self._devices:
-            found |= readings.before(t)
-        return found

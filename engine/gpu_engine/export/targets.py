@@ -1,4 +1,6 @@
-"""The targets: a CSV file, an events file of TensorBoard, a run of Weights & Biases."""
+"""The targets: a CSV file, an events file of TensorBoard, a run of Weights & Biases. Each is a
+function that writes all rows of a run and returns where they are, for people; if it fails, what was
+there before stays."""
 
 from __future__ import annotations
 
@@ -6,123 +8,141 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.export.target import About, Anew, Aside, Names, Row, Target, load
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.export.rows import MOST_NAMES, Row
+from gpu_engine.interpreters import choose
 
 PROJECT = "gpu-panel"
 """The project of W&B, if no other is named."""
+_LONGEST = 200
+"""Characters of a name."""
 
 
-def opener(to: str, run_id: str, name: str, out: Path | None, *, several: bool = False,
-           project: str | None = None, online: bool = False, again: bool = False
-           ) -> Callable[[], Target]:
-    """A function that makes the target `to` for a run. `name`: the run's name for people; `out`:
-    the file or folder that was asked for; `several`: whether more runs go there, so that it is a
-    folder."""
-    if to == "csv":
-        path = Path(f"{run_id}.csv") if out is None else out
-        if out is not None and (several or out.is_dir()):
-            path = out / f"{run_id}.csv"
-        return lambda: Csv(path)
-    if to == "tensorboard":
-        kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".")[:80]
-        folder = (out or Path("tensorboard")) / f"{run_id}-{kept or 'run'}"
-        return lambda: TensorBoard(folder)
-    return lambda: Wandb(project or PROJECT, out or Path(), online=online, again=again)
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a target is told of the run beside its rows."""
+
+    id: str
+    name: str
+    created: float
+    """Unix seconds."""
+    config: Mapping[str, Any]
+    """The spec as a nested dict, without what is not set."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Names:
+    """Names as a target takes them. Two different names stay different, and a name always
+    becomes the same one if the names before it are the same."""
+
+    def __init__(self, refused: str = "") -> None:
+        """`refused`: a regular expression for the characters that become "_"."""
+        self._refused = re.compile(refused) if refused else None
+        self._made: dict[str, str | None] = {}
+        self._taken: set[str] = set()
+
+    def __call__(self, name: str) -> str | None:
+        """The name to use for `name`; None if its values are left out."""
+        if name not in self._made:
+            if len(self._made) >= 2 * MOST_NAMES:
+                return None
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def values(self, row: Row) -> dict[str, float]:
+        """A row's values under the names to use."""
+        named = ((self(name), value) for name, value in row.values.items())
+        return {name: value for name, value in named if name is not None}
+
+    def _make(self, name: str) -> str | None:
+        if len(self._taken) >= MOST_NAMES:
+            return None
+        wanted = clean(name, _LONGEST) or "_"
+        if self._refused is not None:
+            wanted = self._refused.sub("_", wanted)
+        made, number = wanted, 1
+        while made in self._taken:
+            number += 1
+            made = f"{wanted}_{number}"
+        self._taken.add(made)
+        return made
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that becomes `path` when the block ends, and is gone if that fails. Raises UserError,
+    OSError."""
+    with telling(f"{path}: can't be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; name a file in it")
+        # TensorBoard reads whatever has "tfevents" in its name.
+        fd, name = tempfile.mkstemp(dir=path.parent, prefix=".exporting-")
+    beside = Path(name)
+    try:
+        with os.fdopen(fd, "w+b", buffering=1 << 16) as file:
+            yield file
+            file.flush()
+            umask = os.umask(0)
+            os.umask(umask)
+            os.fchmod(file.fileno(), 0o666 & ~umask)
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 FIRST = ("step", "time", "attempt")
 """The columns that every row has. Time is in Unix seconds."""
 
 
-class Csv:
-    """Writes the file `path`. Which columns there are is known when all rows are. So rows go to a
-    file without a name at first, and behind the head into the final one when they are published."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._names = Names()
-        self._at: dict[str, int] = {}
-        self._grown: dict[int, int] = {}
-        """Line of the body from which on there are so many columns → columns."""
-        self._lines = 0
-        self._aside: Aside | None = None
-        self._body: BinaryIO | None = None
-        """None once the head is written."""
-
-    def begin(self, about: About) -> None:
-        """Open both files. Columns of an earlier beginning stay. Raises UserError."""
-        self._lines, self._grown = 0, {0: len(self._at)}
-        self._aside = Aside(self._path, about.id)
-        self._body = os.fdopen(tempfile_in(self._path.parent), "w+b", buffering=1 << 16)
-
-    def write(self, row: Row) -> None:
-        """Add a line. Raises Anew if it has a new column and the head is written."""
-        assert self._aside is not None
-        new = [n for n in row.values if n not in self._at and self._names(n) is not None]
-        for name in new:
-            self._at[name] = len(self._at)
-        if new:
-            if self._body is None:
-                raise Anew  # with these columns from the beginning
-            self._grown[self._lines] = len(self._at)
-        cells = [""] * len(self._at)
-        for name, value in row.values.items():
-            if (at := self._at.get(name)) is not None:
-                cells[at] = cell(value)
-        line = f"{row.step},{row.t:.3f},{row.attempt},{','.join(cells)}\n"
-        (self._body or self._aside.file).write(line.encode())
-        self._lines += 1
-
-    def rewind(self, step: int) -> None:
-        raise Anew
-
-    def publish(self) -> None:
-        assert self._aside is not None
-        if self._body is not None:
-            self._behind_head(self._body, self._aside.file)
-            self._body.close()
-            self._body = None
-        self._aside.publish()
-
-    def close(self) -> str:
-        self.publish()
-        assert self._aside is not None
-        self._aside.close()
-        return str(self._path)
-
-    def abandon(self) -> None:
-        if self._body is not None:
-            with contextlib.suppress(OSError):
-                self._body.close()
-        if self._aside is not None:
-            self._aside.abandon()
-
-    def _behind_head(self, body: BinaryIO, file: BinaryIO) -> None:
-        """Write the head and all lines, each with all columns."""
-        names = [quoted(self._names(name) or "") for name in self._at]
-        file.write((",".join([*FIRST, *names]) + "\n").encode())
+def csv(path: Path, about: About, rows: Iterable[Row]) -> str:
+    """Write the file `path`. Which columns there are is known when all rows are, so they go to a
+    file without a name at first, and behind the head into the final one."""
+    names, at = Names(), dict[str, int]()
+    grown: dict[int, int] = {}
+    """Line from which on there are so many columns → columns."""
+    with replacing(path) as file, _without_name(path.parent) as body:
+        for number, row in enumerate(rows):
+            before = len(at)
+            for name in row.values:
+                if name not in at and names(name) is not None:
+                    at[name] = len(at)
+            if len(at) > before or number == 0:
+                grown[number] = len(at)
+            cells = [""] * len(at)
+            for name, value in row.values.items():
+                if name in at:
+                    cells[at[name]] = cell(value)
+            body.write(f"{row.step},{row.t:.3f},{row.attempt},{','.join(cells)}\n".encode())
+        head = [*FIRST, *(quoted(names(name) or "") for name in at)]
+        file.write((",".join(head) + "\n").encode())
         body.seek(0)
         lack = b"\n"
         for number, line in enumerate(body):
-            if number in self._grown:
-                lack = b"," * (len(self._at) - self._grown[number]) + b"\n"
-            file.write(line if lack == b"\n" else line[:-1] + lack)
+            if number in grown:
+                lack = b"," * (len(at) - grown[number]) + b"\n"
+            file.write(line[:-1] + lack)
+    return str(path)
 
 
-def tempfile_in(folder: Path) -> int:
-    """The descriptor of a new file in `folder` that has no name. Raises OSError."""
+def _without_name(folder: Path) -> BinaryIO:
     fd, name = tempfile.mkstemp(dir=folder, prefix=".exporting-")
     Path(name).unlink()
-    return fd
+    return os.fdopen(fd, "w+b", buffering=1 << 16)
 
 
 def cell(value: float) -> str:
@@ -152,162 +172,107 @@ def quoted(name: str) -> str:
     return name
 
 
-_NO_TAG = r"[^-/\w.\[\]:]"
-"""Characters that tags don't have, as torch's SummaryWriter replaces them too."""
+def tensorboard(folder: Path, about: About, rows: Iterable[Row]) -> str:
+    """Write one events file into `folder`, which is a run's folder below a logdir. Raises UserError
+    if TensorBoard is not installed."""
+    proto = "tensorboard.compat.proto."
+    events, summaries, tensors, types, records = load(
+        "tensorboard", f"{proto}event_pb2", f"{proto}summary_pb2", f"{proto}tensor_pb2",
+        f"{proto}types_pb2", "tensorboard.summary.writer.record_writer")
+    kinds = summaries.Summary
+    # Characters that tags don't have, as torch's SummaryWriter replaces them too.
+    names = Names(r"[^-/\w.\[\]:]")
+    # The name is the same each time, so that a second export replaces the first.
+    name = f"events.out.tfevents.{int(about.created)}.gpu-panel.{about.id}"
+    with replacing(folder / name) as file:
+        writer = records.RecordWriter(file)
 
+        def text(tag: str, content: str) -> None:
+            plugin = summaries.SummaryMetadata.PluginData(plugin_name="text")
+            value = kinds.Value(
+                tag=tag, metadata=summaries.SummaryMetadata(plugin_data=plugin),
+                tensor=tensors.TensorProto(dtype=types.DT_STRING, string_val=[content.encode()]))
+            writer.write(events.Event(wall_time=about.created, step=0,
+                                      summary=kinds(value=[value])).SerializeToString())
 
-class TensorBoard:
-    """Writes one events file into `folder`, which is a run's folder below a logdir."""
-
-    def __init__(self, folder: Path) -> None:
-        """Raises UserError if TensorBoard is not installed."""
-        proto = "tensorboard.compat.proto."
-        self._events, self._summaries, self._tensors, self._types, self._records = load(
-            "tensorboard", f"{proto}event_pb2", f"{proto}summary_pb2", f"{proto}tensor_pb2",
-            f"{proto}types_pb2", "tensorboard.summary.writer.record_writer")
-        self._folder = folder
-        self._names = Names(_NO_TAG)
-        self._aside: Aside | None = None
-
-    def begin(self, about: About) -> None:
-        """Open the file, and write what was asked for as text."""
-        # The name is the same each time, so that a second export replaces the first. The file
-        # beside it must not have "tfevents" in its name, or TensorBoard reads it.
-        name = f"events.out.tfevents.{int(about.created)}.gpu-panel.{about.id}"
-        self._aside = Aside(self._folder / name, about.id)
-        self._writer = self._records.RecordWriter(self._aside.file)
-        self._event(self._events.Event(wall_time=about.created, file_version="brain.Event:2"))
-        self._text("spec", _table(about.config), about.created)
+        writer.write(events.Event(wall_time=about.created,
+                                  file_version="brain.Event:2").SerializeToString())
+        text("spec", _table(about.config))
         if about.note or about.tags:
-            self._text("notes", "\n\n".join(filter(None, [", ".join(about.tags), about.note])),
-                       about.created)
-
-    def write(self, row: Row) -> None:
-        values = [self._summaries.Summary.Value(tag=tag, simple_value=value)
-                  for tag, value in self._names.values(row).items()]
-        self._event(self._events.Event(wall_time=row.t, step=row.step,
-                                       summary=self._summaries.Summary(value=values)))
-
-    def rewind(self, step: int) -> None:
-        """Tell TensorBoard to forget what has this step or a later one."""
-        log = self._events.SessionLog
-        self._event(self._events.Event(step=step, wall_time=time.time(),
-                                       session_log=log(status=log.START)))
-
-    def publish(self) -> None:
-        assert self._aside is not None
-        self._aside.publish()
-
-    def close(self) -> str:
-        assert self._aside is not None
-        self._aside.close()
-        return str(self._folder)
-
-    def abandon(self) -> None:
-        if self._aside is not None:
-            self._aside.abandon()
-
-    def _event(self, event: Any) -> None:
-        self._writer.write(event.SerializeToString())
-
-    def _text(self, tag: str, text: str, t: float) -> None:
-        kinds = self._summaries
-        about = kinds.SummaryMetadata(
-            plugin_data=kinds.SummaryMetadata.PluginData(plugin_name="text"))
-        tensor = self._tensors.TensorProto(dtype=self._types.DT_STRING, string_val=[text.encode()])
-        self._event(self._events.Event(wall_time=t, step=0, summary=kinds.Summary(
-            value=[kinds.Summary.Value(tag=tag, metadata=about, tensor=tensor)])))
+            text("notes", "\n\n".join(filter(None, [", ".join(about.tags), about.note])))
+        for row in rows:
+            values = [kinds.Value(tag=tag, simple_value=value)
+                      for tag, value in names.values(row).items()]
+            writer.write(events.Event(wall_time=row.t, step=row.step,
+                                      summary=kinds(value=values)).SerializeToString())
+    return str(folder)
 
 
 def _table(config: Mapping[str, Any]) -> str:
     """The spec as TensorBoard shows text: Markdown."""
     lines = ["| key | value |", "|---|---|"]
     for section, value in config.items():
-        each = value if isinstance(value, dict) else {"": value}
-        for key, one in each.items():
-            text = json.dumps(one, ensure_ascii=False).replace("|", "\\|")
+        for key, entry in (value if isinstance(value, dict) else {"": value}).items():
+            text = json.dumps(entry, ensure_ascii=False).replace("|", "\\|")
             lines.append(f"| {section}{'.' if key else ''}{key} | {text} |")
     return "\n".join(lines)
 
 
-_NO_NAME = r"[^-/\w.\[\]: ]"
+def wandb(folder: Path, project: str, about: About, rows: Iterable[Row]) -> str:
+    """Write a run of W&B, offline, into `folder`/wandb. Its id follows from the run's, so that a
+    second export replaces the first. Raises UserError if W&B's library is not installed, or if the
+    run was sent already."""
+    # Neither errors nor statistics of an export go to anybody.
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    (library,) = load("wandb", "wandb")
+    # A run's own id has four letters: no other run of any person has this one.
+    id = f"{about.id}-{int(about.created):x}"
+    old = sorted((folder / "wandb").glob(f"*run-????????_??????-{id}"))
+    if sent := [path for path in old if list(path.glob("*.synced"))]:
+        raise UserError(f"{sent[0]} was sent to W&B already, as run {id}; delete that folder to "
+                        "export it once more")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        run = library.init(
+            project=project, id=id, name=f"{about.name} {about.id}", dir=str(folder),
+            mode="offline", config=dict(about.config), tags=list(about.tags),
+            notes=about.note or None, reinit="create_new", settings=library.Settings(
+                console="off", silent=True, disable_git=True, disable_code=True,
+                x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True))
+    except (library.Error, OSError) as err:
+        raise UserError(f"W&B: {err}") from None
+    path, names = Path(run.dir).parent, Names(r"[^-/\w.\[\]: ]")
+    try:
+        # W&B's own step only counts rows; curves are drawn over the value `step`.
+        run.define_metric("step", hidden=True)
+        run.define_metric("*", step_metric="step")
+        for row in rows:
+            run.log(names.values(row) | {"step": row.step, "attempt": row.attempt,
+                                         "_timestamp": row.t})
+        run.finish()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            run.finish(exit_code=1)
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    for earlier in old:
+        if earlier != path:
+            shutil.rmtree(earlier, ignore_errors=True)
+    return f"{path}; wandb sync {path} sends it"
 
 
-class Wandb:
-    """Writes a run of W&B. Its id follows from the run's, so that no second one is made."""
-
-    def __init__(self, project: str, folder: Path, *, online: bool = False, again: bool = False
-                 ) -> None:
-        """`folder`: where W&B makes its folder `wandb/`. `online`: send rows as they come.
-        `again`: make a further run there if it was sent before. Raises UserError if W&B's library
-        is not installed."""
-        # Neither errors nor statistics of an export go to anybody.
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        (self._wandb,) = load("wandb", "wandb")
-        self._project, self._folder = project, folder
-        self._online, self._again = online, again
-        self._names = Names(_NO_NAME)
-        self._run: Any = None
-        self._old: list[Path] = []
-
-    def begin(self, about: About) -> None:
-        """Begin the run. Raises UserError if it was sent already and is not to be again."""
-        if self._online and not self._wandb.login(prompt=False, verify=False):
-            raise UserError("W&B has no key of yours here: wandb login asks for one; without "
-                            "--online nothing is sent, and wandb sync does so later")
-        id, number = about.unique, 1
-        while sent := [p for p in self._made(id) if list(p.glob("*.synced"))]:
-            if not self._again:
-                raise UserError(f"{sent[0]} was sent to W&B already, as run {id}; --again makes "
-                                "another run there")
-            number += 1
-            id = f"{about.unique}-{number}"
-        self._old = self._made(id)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._run = self._wandb.init(
-                project=self._project, id=id, name=about.title, dir=str(self._folder),
-                mode="online" if self._online else "offline", config=dict(about.config),
-                tags=list(about.tags), notes=about.note or None, reinit="create_new",
-                resume="never" if self._online and not self._again else None,
-                settings=self._wandb.Settings(
-                    console="off", silent=True, disable_git=True, disable_code=True,
-                    x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True))
-        except (self._wandb.Error, OSError) as err:
-            raise UserError(f"W&B: {err}") from None
-        self._path = Path(self._run.dir).parent
-        self._run.define_metric("step", hidden=True)
-        self._run.define_metric("*", step_metric="step")
-
-    def write(self, row: Row) -> None:
-        """Add a row. W&B's own step only counts them, as it may not go back; curves are drawn over
-        the value `step`."""
-        self._run.log(self._names.values(row) | {"step": row.step, "attempt": row.attempt,
-                                                 "_timestamp": row.t})
-
-    def rewind(self, step: int) -> None:
-        """Nothing can be taken back: the value `attempt` tells the rows apart."""
-
-    def publish(self) -> None:
-        """Nothing: W&B writes on its own."""
-
-    def close(self) -> str:
-        """End the run, and take away what an earlier export has left."""
-        self._run.finish()
-        for path in self._old:
-            if path != self._path:
-                shutil.rmtree(path, ignore_errors=True)
-        if self._online:
-            return str(self._run.url)
-        return f"{self._path}; wandb sync {self._path} sends it"
-
-    def abandon(self) -> None:
-        if self._run is not None:
-            with suppress(Exception):
-                self._run.finish(exit_code=1)
-            if not self._online:
-                shutil.rmtree(self._path, ignore_errors=True)
-
-    def _made(self, id: str) -> list[Path]:
-        """The folders of earlier exports with this id."""
-        return sorted((self._folder / "wandb").glob(f"*run-????????_??????-{id}"))
+def load(extra: str, *modules: str) -> list[Any]:
+    """These modules, which come with the extra `extra` of gpu-panel, a library of the same name.
+    Raises UserError that says how to install it if one is missing or can't be imported."""
+    try:
+        found = [import_module(name) for name in modules]
+        # `wandb/`, which W&B makes, passes for a package where `python -m` is started.
+        if any(module.__file__ is None for module in found):
+            raise ModuleNotFoundError(name=extra)
+        return found
+    except ImportError as err:
+        why = f"{extra} is not installed"
+        if err.name is None or err.name.partition(".")[0] != extra:
+            why = f"{extra} can't be imported ({err})"
+        raise UserError(f"{why} for {sys.executable}, which runs gpu-engine;\n"
+                        f"{choose.extra(extra)} installs it") from None

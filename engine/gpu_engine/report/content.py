@@ -15,8 +15,7 @@ from gpu_engine.common.errors import UserError, with_type
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import device_times, steps, verdicts
 from gpu_engine.diagnose.steps import NAMES, Parts
-from gpu_engine.export.rows import Source
-from gpu_engine.export.target import Row
+from gpu_engine.export.rows import Row, Source
 from gpu_engine.report.svg import Chart, Line, letter
 from gpu_engine.runs import compare, notes
 from gpu_engine.runs.compare import RunFacts
@@ -259,7 +258,7 @@ def read(run: Run) -> Story:
         ranks, device_times.DeviceFiles(run.path, state.began).read())]
     story.parts = [parts for rank in ranks if (parts := steps.of_run(rank)) is not None]
     source = Source(run.path)
-    for row in source.final_rows():
+    for row in source.rows():
         _add(story, row)
     story.begins = source.begins
     best = parse_best(told.settings.get("train.best"))

@@ -4,28 +4,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import COLUMNS
-from gpu_engine.devices.records import Device, Sample, Snapshot
+from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel import keys
+from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Line, Row, fit, wrap
-from gpu_panel.launch import processes, row_keys
+from gpu_panel.common.rows import Line, Row, cells, fit, wrap
+from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource, History
 from gpu_panel.launch.device_table import ShadedRows, axis, bars
-from gpu_panel.launch.processes import GpuProcess, ProcessTable, Runs, Stop, gather, named_ranks
+from gpu_panel.launch.run_line import RunLine, ranks_by_pid
 
 if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
+    from gpu_panel.commands.own import Values
 
+Runs = Callable[[], Sequence[RunLine]]
+Stop = Callable[[RunLine, str], object]
+
+ORDERS: dict[str, Callable[[DeviceProcess], float]] = {
+    "memory": lambda p: -(p.memory or 0), "SM": lambda p: -(p.utilization or 0.0),
+    "CPU": lambda p: -(p.cpu or 0.0),
+    "age": lambda p: p.started if p.started is not None else float("inf")}
+"""How the processes can be sorted: by the most, or the oldest first."""
+_LEAST = 16
+"""Cells that a command keeps; columns go to leave it so many."""
+_WIDE = 100
+"""Cells from which on there are two between columns."""
 _LABEL = 13
 _GLYPHS = {"free": ("○", "good"), "busy": ("●", ""), "leased": ("◆", "accent"),
            "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
@@ -40,7 +55,10 @@ class DeviceDetails:
     holder: Holder | None = None
     leases_known: bool = False
     history: History | None = None
-    processes: Sequence[GpuProcess] = ()
+    processes: Sequence[DeviceProcess] = ()
+    """In the order of their rows."""
+    ours: Mapping[int, str] = field(default_factory=dict)
+    """Process id → run and rank of ours: "3f2a rank 0"."""
     now: float = 0.0
     """Unix seconds."""
     host: str | None = None
@@ -82,9 +100,46 @@ def build(details: DeviceDetails, width: int) -> list[Row]:
         text = "No processes" if sample.processes is not None else \
             "The driver does not list its processes"
         return [*rows, Row("", ((("", ""),), ((text, "dim"),)))]
-    head, listed = processes.build(details.processes, (), width, details.now, of_one=True)
-    titles = "".join(text for text, _ in head or ())
-    return [*rows, Row("", ((("", ""),), ((titles, "dim"),))), *listed]
+    return rows + _process_rows(details, width)
+
+
+def _process_rows(details: DeviceDetails, width: int) -> list[Row]:
+    """A head, and a row for each process, whose key is its pid. Only the command is ever cut."""
+    texts = [{
+        "pid": str(p.pid), "user": clean(p.user or UNKNOWN, 12),
+        "run": clean(details.ours.get(p.pid, "")), "GPU mem": units.size(p.memory),
+        "SM": units.share(p.utilization), "CPU": units.share(p.cpu),
+        "host mem": units.size(p.host_memory),
+        "age": UNKNOWN if p.started is None else _age(details.now - p.started)}
+        for p in details.processes]
+    widths = {name: min(20, max(cells(name), *(cells(text[name]) for text in texts)))
+              for name in texts[0] if name != "run" or details.ours}
+    gap = "  " if width >= _WIDE else " "
+    for name in ("host mem", "CPU", "SM"):
+        if sum(widths.values()) + len(gap) * len(widths) > width - _LEAST:
+            del widths[name]
+
+    def line(text: Mapping[str, str]) -> str:
+        return "".join((fit(text[name], wide) if name in ("user", "run") else
+                        f"{text[name]:>{wide}}") + gap for name, wide in widths.items())
+
+    rows = [Row("", ((("", ""),), ((line({name: name for name in widths}) + "command", "dim"),)))]
+    for p, text in zip(details.processes, texts, strict=True):
+        command = clean(p.command or UNKNOWN) if p.visible else \
+            "not visible from here (in a container?)"
+        if p.kind != "compute":
+            command = f"{p.kind} · {command}"
+        style = "accent" if p.pid in details.ours else ""
+        room = max(0, width - cells(line(text)))
+        rows.append(Row(str(p.pid), (((line(text), style), (fit(command, room), "")),)))
+    return rows
+
+
+def _age(seconds: float) -> str:
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {name}"
+    return "< 1 min"
 
 
 def _identity(device: Device) -> str:
@@ -134,7 +189,7 @@ def _grid(facts: Sequence[tuple[str, str, str]], width: int) -> list[Line]:
     return [*lines, tuple(row)] if row else lines
 
 
-class DetailPane(ShadedRows, ProcessTable, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+class DetailPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
     """Shows the latest sample of one device; the cursor is on a process."""
 
     NAME = "detail"
@@ -142,15 +197,16 @@ class DetailPane(ShadedRows, ProcessTable, Pane):  # pyright: ignore[reportIncom
     TAB = False
     KEYS = keys.of("detail")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    ORDERS = ("memory", "SM", "CPU", "age")
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"end"})
     HELP = """Everything the driver reports about the device under the table's cursor. The small
 curves show the last five minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
-go to another device; x ends the process under the cursor, if it is your own, and asks first. P
-lists the processes on all devices."""
+go to another device; x ends the process under the cursor, if it is your own, and asks first."""
 
     def __init__(self, source: DeviceSource, runs: Runs, stop: Stop) -> None:
-        super().__init__(runs, stop, id=self.NAME)
-        self._source = source
+        """`runs`: those whose ranks are named. `stop`: asks, with a title, whether to stop one."""
+        super().__init__(id=self.NAME)
+        self._source, self._runs, self._stop = source, runs, stop
+        self.order = next(iter(ORDERS))
         self._device: str | None = None
         self._lent = False
         """Whether it has the focus only as there was no more room for the device table."""
@@ -183,19 +239,21 @@ lists the processes on all devices."""
         machine = source.machine(host) if self._device is not None else None
         device = machine.find(name) if machine is not None else None
         source.watch_bus(*([device.id] if device is not None and host is None else []))
-        self.found, self.shown = [], DeviceDetails()
+        self.shown = DeviceDetails()
         title = "Device"
         if machine is not None and device is not None:
             sample = machine.snapshot.of(device.id) if machine.snapshot else None
-            alone = replace(machine, snapshot=Snapshot(time.time(), (sample,)) if sample else None)
-            self.found = gather([alone], named_ranks(self.runs()), self.order)
+            listed = sorted((sample.processes if sample else None) or (), key=ORDERS[self.order])
+            ranks = ranks_by_pid(self._runs()) if host is None else {}
             self.shown = DeviceDetails(
                 device, sample, (machine.freedom or {}).get(device.id),
                 source.holders.get(leases.key(device)) if host is None else None,
-                host is None and source.freedom is not None, machine.history, self.found,
-                time.time(), host, next((source.hues.get(run.id, 0) for run in self.runs()
+                host is None and source.freedom is not None, machine.history, listed,
+                {pid: f"{run.id} rank {rank}" for pid, (run, rank) in ranks.items()
+                 if pid in {p.pid for p in listed}},
+                time.time(), host, next((source.hues.get(run.id, 0) for run in self._runs()
                                          for key, _ in run.devices if key == self._device), 0))
-            count, where = len(self.found), f" on {clean(host)}" if host is not None else ""
+            count, where = len(listed), f" on {clean(host)}" if host is not None else ""
             title = f"{device.label}{where} ─ {clean(device.name)}" + (
                 f" · {count} process{'es' if count > 1 else ''} by {self.order}" if count else "")
         self.entitle(title, "i close · ← → other device")
@@ -203,3 +261,35 @@ lists the processes on all devices."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         return None, build(self.shown, width)
+
+    @property
+    def at_cursor(self) -> DeviceProcess | None:
+        """The process under the cursor; None if there is none."""
+        return next((p for p in self.shown.processes if str(p.pid) == self.key_at_cursor), None)
+
+    def placeholders(self) -> Values:
+        """For the person's own commands."""
+        from gpu_panel.commands.own import of_process
+
+        process = self.at_cursor
+        return of_process(process.pid, self.shown.host) if process is not None else {}
+
+    def action_order(self) -> None:
+        """Sort in the next way, and go to the first process."""
+        names = list(ORDERS)
+        self.order = names[(names.index(self.order) + 1) % len(names)]
+        self.paint()
+        self.cursor = 0
+
+    @guarded("end-process")
+    async def action_end(self) -> None:
+        """Ask, then signal the process under the cursor, or stop the run whose rank it is."""
+        from gpu_panel.launch.end_process import end_or_stop
+
+        if (process := self.at_cursor) is None:
+            self.notify("No process selected", severity="warning")
+            return
+        await end_or_stop(self.app, process, self.shown.host, self._runs(), self._stop)
+
+    def on_rows_chosen(self, event: ShadedRows.Chosen) -> None:
+        event.stop()

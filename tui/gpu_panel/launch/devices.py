@@ -189,11 +189,9 @@ w notifies you when the device under the cursor is free, W when any is."""
     def _entitle(self) -> None:
         """Below stands what is wrong with the figures, else all about the device at the cursor."""
         source, shot, age = self._source, self._source.snapshot, self._source.age()
-        listing = bool(source.hosts) or (
-            source.inventory is not None and not source.inventory.is_cpu)
         below = clean(shot.problem, 60) if shot is not None and shot.problem else \
             f"seen {age:.0f} s ago" if age is not None and age > STALE_AFTER else \
-            self._about.get(self.key_at_cursor or "") or "P processes of all" * listing
+            self._about.get(self.key_at_cursor or "") or ""
         self.entitle(device_table.title(self.TITLE, source, self._table), below)
 
     def watch_cursor(self, old: int, new: int) -> None:

@@ -15,34 +15,23 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import psutil
-from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
-from textual.widgets import Button, Static
+from textual.app import App
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import DeviceProcess
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.choice import Choice
-from gpu_panel.common.dialogs import Confirm, harmless
+from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.run_line import RunLine, ranks_by_pid
 
 PATIENCE = 5.0
 """Seconds that a process has to end after a signal."""
 _OFF = 2.0
 """Seconds by which readings of one start time may differ: the boot time has whole seconds."""
-SIGNALS = (("SIGTERM", "SIGTERM"), ("SIGINT", "SIGINT"), ("SIGKILL", "SIGKILL"))
-_MEANING = {
-    "SIGTERM": "Asks it to end. What it has not saved may be lost.",
-    "SIGINT": "As ctrl+c in its terminal: most programs end, Python with a KeyboardInterrupt.",
-    "SIGKILL": "Ends it at once; it can save nothing.",
-}
 
 
 async def end_or_stop(app: App[Any], process: DeviceProcess, host: str | None,
@@ -67,72 +56,28 @@ async def _ask_and_end(app: App[Any], process: DeviceProcess) -> None:
     target = await in_thread(lambda: examine(process))
     others = await in_thread(lambda: is_of_another(target))
     about = _described(process)
-    chosen = await app.push_screen_wait(SignalDialog(
-        f"End process {process.pid}", about, warning=
-        f"It belongs to {process.user or 'another user'}, not to you." if others else ""))
-    if chosen is None:
+    whose = f"\n\n! It belongs to {process.user or 'another user'}, not to you." if others else ""
+    if not await app.push_screen_wait(Confirm(
+            f"End process {process.pid}", f"{about}{whose}\n\nSIGTERM asks it to end. What it has "
+            "not saved may be lost.", yes="End it", no="Cancel")):
         return
-    if not await in_thread(lambda: send(target, chosen)):
+    if not await in_thread(lambda: send(target)):
         app.notify(f"Process {target.pid} had already ended", markup=False)
         return
     if await _ends(target):
         app.notify(f"Process {target.pid} has ended", markup=False)
-        return
-    if chosen == signal.SIGKILL:
-        app.notify(f"Process {target.pid} was killed but is still there: it waits for a driver or "
-                   "a disk", severity="warning", markup=False)
         return
     if await app.push_screen_wait(Confirm(
             f"Process {target.pid} is still running", f"{about}\n\nIt has not "
             f"ended within {PATIENCE:g} s. SIGKILL ends it at once, and it can save "
             "nothing.", yes="Kill it", no="Leave it")):
         sent = await in_thread(lambda: send(target, signal.SIGKILL))
+        if sent and not await _ends(target):
+            app.notify(f"Process {target.pid} was killed but is still there: it waits for a driver "
+                       "or a disk", severity="warning", markup=False)
+            return
         app.notify(f"Process {target.pid} {'was killed' if sent else 'had ended by itself'}",
                    markup=False)
-
-
-class SignalDialog(ModalScreen[signal.Signals | None]):
-    """Asks whether to send a signal, and which; None: none. The safe answer has the focus."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n", "answer(False)", "no"),
-        Binding("y", "answer(True)", "yes"),
-        Binding("left", "other(-1)", "other signal", show=False),
-        Binding("right", "other(1)", "other signal", show=False),
-    ]
-
-    def __init__(self, title: str, text: str, *, warning: str = "") -> None:
-        super().__init__()
-        self._title, self._text, self._warning = title, text, warning
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -warning") as box:
-            box.border_title = harmless(self._title)
-            box.border_subtitle = "y yes · n no · ← → signal"
-            yield Static(harmless(self._text))
-            if self._warning:
-                yield Static(harmless(f"\n! {self._warning}"), id="whose")
-            yield Static("")
-            yield Choice(SIGNALS, id="signal")
-            yield Static(_MEANING["SIGTERM"], id="meaning", classes="dialog-note")
-            with Horizontal(classes="buttons"):
-                yield Button("Cancel", id="no", compact=True, action="screen.answer(False)")
-                yield Button("End it", id="yes", compact=True, variant="warning",
-                             action="screen.answer(True)")
-
-    def on_mount(self) -> None:
-        self.query_one("#no").focus()
-
-    def on_choice_changed(self, event: Choice.Changed) -> None:
-        event.stop()
-        self.query_one("#meaning", Static).update(_MEANING[event.value])
-
-    def action_other(self, step: int) -> None:
-        self.query_one(Choice).action_move(step)
-
-    def action_answer(self, answer: bool) -> None:
-        chosen = self.query_one(Choice).value
-        self.dismiss(signal.Signals[chosen] if answer else None)
 
 
 def _described(process: DeviceProcess) -> str:

@@ -445,12 +445,6 @@ class LaunchScreen(PaneScreen):
     def action_other_device(self, by: int) -> None:
         self.devices.cursor += by
 
-    def action_gpu_processes(self) -> None:
-        from gpu_panel.launch.processes import GpuProcessesScreen
-
-        self.app.push_screen(GpuProcessesScreen(
-            self.source, lambda: self.runs.lines or (), self.runs.stop, self.runs.poll))
-
     # --- going from pane to pane ---------------------------------------------------------------
 
     def bring_forward(self, name: str) -> None:

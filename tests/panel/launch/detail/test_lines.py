@@ -8,18 +8,13 @@ import pytest
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
-from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
-from gpu_panel.launch.detail import DetailPane, DeviceDetails, build
-from gpu_panel.launch.device_source import History, Machine
-from gpu_panel.launch.processes import gather
+from gpu_engine.devices.records import Device, DeviceProcess, Sample
+from gpu_panel.launch.detail import ORDERS, DeviceDetails, build
+from gpu_panel.launch.device_source import History
 
 from ....conftest import slots
 from ...machines import BUSY, GPU
 from ...panel_kit import NOW
-
-
-def on(sample: Sample, ours=None, order="memory"):
-    return gather([Machine(None, None, Snapshot(NOW, (sample,)))], ours or {}, order)
 
 
 def text(details: DeviceDetails, width: int = 156) -> str:
@@ -30,7 +25,8 @@ def text(details: DeviceDetails, width: int = 156) -> str:
 def test_everything_that_a_look_has_is_said():
     said = text(DeviceDetails(GPU, BUSY, Availability("busy", "alice"),
                               Holder("x", run="3f2a", user="bob"), True,
-                              processes=on(BUSY, ours={7: "run 3f2a rank 1"}), now=NOW))
+                              processes=BUSY.processes or (), ours={7: "3f2a rank 1"},
+                              now=NOW))
     for words in (
         "● busy: alice", "NVIDIA A100-SXM4-80GB", "GPU-00000000-0000", "index 0",
         "compute capability 8.0", "74 %", "34/80G", "0.59 GiB", "61°C",
@@ -97,7 +93,7 @@ def test_names_of_others_are_harmless():
     s = replace(BUSY, processes=(DeviceProcess(7, user=evil, command=evil),),
                 notes=(evil,), throttle=(evil,), compute_mode=evil, health=(evil,))
     said = text(DeviceDetails(replace(GPU, name=evil), s, Availability("busy", evil),
-                     Holder("x", run=evil), processes=on(s, ours={7: evil})))
+                     Holder("x", run=evil), processes=s.processes or (), ours={7: evil}))
     assert all(c.isprintable() or c == "\n" for c in said)
     assert "[bold]x" in said
     assert "52;c" not in said
@@ -106,11 +102,12 @@ def test_names_of_others_are_harmless():
 @pytest.mark.parametrize(("order", "first"), [("memory", "7"), ("SM", "7"), ("CPU", "7"),
                                               ("age", "9")])
 def test_processes_can_be_sorted(order, first):
-    shown = DeviceDetails(GPU, BUSY, processes=on(BUSY, order=order), now=NOW)
+    listed = sorted(BUSY.processes or (), key=ORDERS[order])
+    shown = DeviceDetails(GPU, BUSY, processes=listed, now=NOW)
     keys = [r.key for r in build(shown, 156) if r.key]
     assert keys[0] == first
     assert set(keys) == {"7", "8", "9"}
-    assert order in DetailPane.ORDERS
+    assert list(ORDERS) == ["memory", "SM", "CPU", "age"]
 
 
 def test_slowed_by_nothing_is_not_the_same_as_not_known():

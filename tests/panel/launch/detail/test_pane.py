@@ -107,7 +107,7 @@ async def test_with_little_room_the_words_can_be_scrolled(size):
         await pilot.press("down", "down", "down", "down")
         await pilot.pause()
         assert "graphics" in screen_text(pilot.app)
-        assert detail.at_cursor.process.pid == 9
+        assert detail.at_cursor.pid == 9
         await pilot.press(*["up"] * 30)
         await pilot.pause()
         assert "GPU-00000000" in shown(detail)
