@@ -326,26 +326,31 @@ class KeysError(UserError):
     title = "These keys can't be used"
 
 
+def use(wanted: Mapping[str, str], commands: Iterable[OwnCommand] = ()) -> None:
+    """Use these keys for all screens, and those of the person's own commands. Call it before any
+    other module of the panel is imported, as their classes take their bindings from the table.
+    Raises KeysError."""
+    global KEYS
+    KEYS = with_commands(remapped(KEYS, wanted), commands)
+
+
 def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]:
     """`table` with other keys for some actions: id → keys with commas between. Raises KeysError,
     which names what is unknown, and each key that two actions would have where both can be meant.
     """
-    problems = [_unknown(id, typed, table) for id, typed in wanted.items()
-                if id not in {k.id for k in table}]
-    found: list[Key] = []
-    for key in table:
-        typed = wanted.get(key.id)
-        if typed is None:
-            found.append(key)
-            continue
-        names = [_named(one.strip()) for one in typed.split(",")]
-        problems += [f"keys.{key.id} = \"{typed}\": {one.strip() or 'nothing'!r} is no key; write "
-                     "it as \"t\", \"ctrl+t\", \"f5\" or \"shift+left\""
-                     for one, name in zip(typed.split(","), names, strict=True) if name is None]
-        found.append(replace(key, keys=",".join(filter(None, names)) or key.keys))
-    before = {k.id: set(k.keys.split(",")) for k in table}
-    for key in (k for k in found if k.id in wanted):
-        for other in found:
+    keys, problems = {key.id: key for key in table}, list[str]()
+    for id, typed in wanted.items():
+        if id not in keys:
+            near = get_close_matches(id, list(keys), n=1)
+            hint = f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them"
+            problems.append(f"keys.{id} = \"{typed}\": there is no such action; {hint}")
+        elif (names := _named(typed)) is None:
+            problems.append(f"keys.{id} = \"{typed}\": {_NO_KEY}")
+        else:
+            keys[id] = replace(keys[id], keys=",".join(names))
+    before = {key.id: set(key.keys.split(",")) for key in table}
+    for key in (keys[id] for id in wanted if id in keys):
+        for other in keys.values():
             both = set(key.keys.split(",")) & set(other.keys.split(","))
             both -= before[key.id] & before[other.id]  # as it ships: the focus decides
             if other is not key and both and _clash(key, other) \
@@ -355,44 +360,33 @@ def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]
                     f"{other.id} ({other.label}) too; give one of them another")
     if problems:
         raise KeysError("\n".join(problems))
-    return tuple(found)
-
-
-def use(wanted: Mapping[str, str], commands: Iterable[OwnCommand] = ()) -> None:
-    """Use these keys for all screens, and those of the person's own commands. Call it before any
-    other module of the panel is imported, as their classes take their bindings from the table.
-    Raises KeysError."""
-    global KEYS
-    if wanted:
-        KEYS = remapped(KEYS, wanted)
-    KEYS = with_commands(KEYS, commands)
+    return tuple(keys.values())
 
 
 def with_commands(table: Sequence[Key], commands: Iterable[OwnCommand]) -> tuple[Key, ...]:
     """`table` and a key for each of the person's own commands, which work everywhere. Raises
     KeysError where a key is another action's."""
-    found, problems = list(table), list[str]()
+    keys, problems = list(table), list[str]()
     for command in commands:
+        names = _named(command.key)
         said = f"commands.{command.name}.key = \"{command.key}\""
-        named = [_named(one.strip()) for one in command.key.split(",")]
-        problems += [f"{said}: that is no key; write it as \"f9\" or \"ctrl+t\""] * (None in named)
-        names = [name for name in named if name is not None]
-        for name in names:
-            other = next((k for k in found if name in k.keys.split(",")), None)
-            if other is not None:
-                problems.append(f"{said}: {display(name)} is the key of {other.id} "
-                                f"({other.label}); give the command another")
-            elif name in _TAKEN:
-                problems.append(f"{said}: {display(name)} goes to a pane, or moves in a list or "
-                                "field; give the command another")
+        if names is None:
+            problems.append(f"{said}: {_NO_KEY}")
+        for name in names or ():
+            other = next((k for k in keys if name in k.keys.split(",")), None)
+            whose = f"is the key of {other.id} ({other.label})" if other is not None else \
+                "goes to a pane, or moves in a list or field" if name in _TAKEN else None
+            if whose is not None:
+                problems.append(f"{said}: {display(name)} {whose}; give the command another")
         tooltip = (command.help or shlex.join(command.run)) + "; asks first" * command.confirm
-        found.append(Key(f"commands.{command.name}", "own", ",".join(names),
-                         f"own_command({command.name!r})", command.name, tooltip))
+        keys.append(Key(f"commands.{command.name}", "own", ",".join(names or ()),
+                        f"own_command({command.name!r})", command.name, tooltip))
     if problems:
         raise KeysError("\n".join(problems))
-    return tuple(found)
+    return tuple(keys)
 
 
+_NO_KEY = "that is no key; write it as \"t\", \"ctrl+t\", \"f5\" or \"shift+left\""
 _TAKEN = frozenset({*"123456789jk", *(f"f{n}" for n in range(2, 8)), "tab", "shift+tab", "space",
                     "enter", "escape", "backspace", "delete", "ctrl+c"})
 """Keys that no action of the table has everywhere, and that no command can have."""
@@ -407,29 +401,24 @@ def _clash(one: Key, other: Key) -> bool:
     return together and any(k.everywhere or k.scope in _OF_SCREENS for k in (one, other))
 
 
-def _named(typed: str) -> str | None:
-    """Textual's name of a key: "[" → "left_square_bracket", "ctrl+t" as it is; None for none."""
-    *held, key = typed.split("+") if typed != "+" else ["+"]
-    if typed.endswith("++"):
-        held, key = typed[:-2].split("+"), "+"
-    if any(h not in ("ctrl", "shift", "alt", "super") for h in held):
-        return None
-    names = {shown: name for name, shown in _NAMES.items()}
-    key = names.get(key, key)
-    if len(key) == 1 and not key.isascii():
-        return None
-    sign = len(key) == 1 and not key.isalnum()
-    if sign:
-        key = next(iter(Binding.make_bindings([Binding(key, "")]))).key
-    known = sign or len(key) == 1 or key in {k.value for k in TextualKeys} or key in _NAMES \
-        or (key.isidentifier() and "_" in key)
-    return "+".join([*held, key]) if known else None
-
-
-def _unknown(id: str, typed: str, table: Sequence[Key]) -> str:
-    near = get_close_matches(id, [k.id for k in table], n=1)
-    return f"keys.{id} = \"{typed}\": there is no such action; " + (
-        f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them")
+def _named(typed: str) -> list[str] | None:
+    """Textual's names of keys with commas between: "[" → "left_square_bracket", "ctrl+t" as it is;
+    None if one of them is no key."""
+    shown = {shown: name for name, shown in _NAMES.items()}
+    known = {key.value for key in TextualKeys} | set(_NAMES)
+    names: list[str] = []
+    for each in typed.split(","):
+        *held, key = each.strip().replace("++", "+plus").split("+") if each.strip() != "+" \
+            else ["plus"]
+        key = shown.get(key, key)
+        if sign := len(key) == 1 and key.isascii() and not key.isalnum():
+            key = next(iter(Binding.make_bindings([Binding(key, "")]))).key
+        if not sign and not (len(key) == 1 and key.isascii()) and key not in known:
+            return None
+        if not set(held) <= {"ctrl", "shift", "alt", "super"}:
+            return None
+        names.append("+".join([*held, key]))
+    return names
 
 
 def of(*scopes: str) -> tuple[Key, ...]:
