@@ -28,20 +28,13 @@ from gpu_panel.sweep.screen import SweepScreen
 
 from ..conftest import slots
 from .panel_kit import panel, until
-from .run_kit import T0, Mini, reached, trained
+from .run_kit import T0, reached, trained
 
 pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_every_key_has_its_own_id():
     assert len({k.id for k in keys.KEYS}) == len(keys.KEYS)
-
-
-def test_keys_are_named_as_they_are_typed():
-    assert keys.display("ctrl+o,p") == "ctrl+o or p"
-    assert keys.display("ctrl+c,super+c") == "ctrl+c"
-    assert keys.display("right_square_bracket") == "]"
-    assert keys.display("shift+left") == "shift+←"
 
 
 def ours() -> list[type[DOMNode]]:
@@ -104,14 +97,6 @@ async def test_each_key_is_in_the_help_of_its_screen(tmp_path):
         told = str(pilot.app.screen.query_one(".sheet Static", Static).content)
         flat = " ".join(told.split())
         assert all(k.tooltip in flat for part in run.key_sections() for k in part.keys)
-
-
-async def test_panes_with_the_same_keys_share_a_section(tmp_path):
-    async with Mini(trained(tmp_path).run).run_test() as pilot:
-        titles = [part.title for part in pilot.app.run_screen.key_sections()]
-        assert titles[0] == "Loss, memory"
-        assert {"Ranks", "Log"} <= set(titles[1:-2])
-        assert titles[-2:] == ["Everywhere on this screen", "Everywhere"]
 
 
 async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):

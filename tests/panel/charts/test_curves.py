@@ -144,30 +144,6 @@ async def test_many_ranks_are_a_band() -> None:
         assert view.reading(6)[-1] == "… 18 more"
 
 
-async def test_nothing_is_drawn_anew_without_news() -> None:
-    async with Chart().run_test(size=(60, 12)) as pilot:
-        view = pilot.app.query_one(CurveView)
-        lines = [Curve(0, "rank 0", series([1.0, 2.0]))]
-        view.show(lines)
-        await pilot.pause()
-        frame = view._frame
-        view.show(lines)
-        assert view._frame is frame
-        lines[0].series.add(2, 3.0)
-        view.show(lines)
-        assert view._frame is None
-
-
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark", "nord"])
-async def test_ranks_have_strokes_of_their_own(theme: str) -> None:
-    async with Chart().run_test(size=(60, 12)) as pilot:
-        pilot.app.theme = theme
-        view = await chart(pilot, *([float(r)] * 30 for r in range(8)))
-        drawn = {s.style.color for strip in view.frame(60, 12) for s in strip
-                 if s.style and any("\u2800" < c < "\u2900" for c in s.text)}
-        assert len(drawn) == 8
-
-
 async def test_without_colour_the_dashes_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with Chart().run_test(size=(60, 12)) as pilot:

@@ -13,7 +13,7 @@ from gpu_panel.charts.axes import ColumnValues, gaps, merged, reduce
 from gpu_panel.charts.braille import DASHES, Canvas, band, stroke
 from gpu_panel.charts.drawing import legend
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, Mark, paint
-from gpu_panel.charts.sparkline import bar, sparkline
+from gpu_panel.charts.sparkline import sparkline
 
 from .kit import series
 
@@ -38,24 +38,10 @@ def test_a_stroke_has_no_holes() -> None:
         assert low - a.bit_length() <= 1
 
 
-def test_a_break_is_a_hole() -> None:
-    columns = stroke([(1, 1, 1), None, None, (1, 1, 1)], broken=frozenset({2}))
-    assert [bool(c) for c in columns] == [True, False, False, True]
-
-
 def test_dashes_differ_without_colour() -> None:
     flat = [(4, 4, 4)] * 72
     assert len({tuple(map(bool, stroke(flat, dash))) for dash in range(len(DASHES))}) \
         == len(DASHES)
-
-
-def test_a_later_curve_takes_the_whole_cell() -> None:
-    canvas = Canvas(1, 1)
-    canvas.paint([0b1111, 0], 1)
-    canvas.paint([0b0001, 0], 2)
-    assert (canvas.chars, canvas.styles) == ([["⡀"]], [[2]])
-
-
 
 
 def row(width: int, marks: list[Mark], last: float) -> str:
@@ -69,14 +55,6 @@ def row(width: int, marks: list[Mark], last: float) -> str:
 def test_marks_are_at_their_place_and_those_outside_are_not_drawn() -> None:
     marks = [Mark(0, BEGINS), Mark(10, EVALUATION), Mark(19, CHECKPOINT), Mark(25, CHECKPOINT)]
     assert row(20, marks, 19.0) == "┊         ◆        ▪"
-
-
-def test_of_many_marks_some_are_drawn() -> None:
-    marks = [Mark(x, EVALUATION) for x in range(400)]
-    drawn = row(40, marks, 399.0)
-    places = [x for x, char in enumerate(drawn) if char == EVALUATION]
-    assert len(places) >= 5
-    assert min(b - a for a, b in pairwise(places)) >= 6
 
 
 def test_a_legend_says_how_many_it_leaves_out() -> None:
@@ -112,8 +90,3 @@ def test_what_is_too_far_apart_is_not_joined() -> None:
 def test_a_sparkline_draws_what_is_finite_and_marks_what_is_not(values, drawn):
     assert sparkline(values, 4) == drawn
 
-
-@pytest.mark.parametrize(("share", "drawn"), [
-    (0.0, "▁"), (0.124, "▁"), (0.125, "▂"), (0.5, "▅"), (1.0, "█"), (-3.0, "▁"), (7.0, "█")])
-def test_a_bar_has_eighths(share, drawn):
-    assert bar(share) == drawn

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.runs.folder import AttemptRecord, State
@@ -80,14 +78,4 @@ def test_memory_is_bounded():
         curve.add(0, schema.Metric(step, {f"name {step}": 1.0}))
     assert max(len(curve.over(axis)) for axis in ("step", "time")) <= 2048
     assert len(curve.names) == 200
-
-
-@pytest.mark.parametrize("back", [0.0, 50.0])
-def test_a_clock_that_is_wrong_does_no_harm(back):
-    curve = RunCurve()
-    curve.learn(State("running", "3f2a", "x", 100.0, started=100.0))
-    curve.add(0, steps(1, [1.0, 2.0], 101.0))
-    curve.add(0, steps(3, [3.0, 4.0], 101.0 - back))
-    assert points(curve.over("step")) == {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}
-    assert curve.over("time").start is not None
 

@@ -14,7 +14,6 @@ from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.compare import store as compare_store
 from gpu_panel.compare.panes import CurvesPane, DifferencesPane, FiguresPane
 from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.run.screen import RunScreen
@@ -22,8 +21,7 @@ from gpu_panel.themed import ThemedApp
 
 from ... import event_lines
 from ...conftest import slots
-from ..launch.runs.test_pane import at_the_runs
-from ..panel_kit import GOLDENS, compare, panel, picture, screen_text, until
+from ..panel_kit import GOLDENS, compare, picture, screen_text, until
 
 pytestmark = pytest.mark.usefixtures("home")
 T0 = 1_790_000_000.0
@@ -188,23 +186,3 @@ async def test_nine_runs_one_of_them_live_and_one_without_settings():
     finally:
         os.close(lock)
 
-
-async def test_marked_runs_are_compared_from_the_list(monkeypatch):
-    monkeypatch.setattr(compare_store, "MOST", 2)
-    made = [written(f"digits-{i}") for i in range(3)]
-    async with panel(slots(2), size=(80, 24)) as (pilot, screen):
-        table = await at_the_runs(pilot, screen, 3)
-        assert "c compare" not in screen_text(pilot.app)
-        await pilot.press("m", "m")
-        await until(pilot, lambda: "c compare" in screen_text(pilot.app))
-        assert len(screen.query_one(KeyBar).shown) <= 8
-        marked = [key for key in table.keys if key in table.marked]
-        await pilot.press("c")
-        await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
-        compared = pilot.app.screen
-        assert [one.run.id for one in compared.store.runs] == marked
-        await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        await pilot.press("M", "c")
-        await until(pilot, lambda: len(table.marked) == len(made))
-        assert pilot.app.screen is screen  # more than can be compared

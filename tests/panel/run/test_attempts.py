@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_engine.common.series import Series
 from gpu_engine.runs import notes
 from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.runs.notes import Notes
-from gpu_panel.charts.axes import Axes, reduce
 from gpu_panel.charts.curves import CurveView
-from gpu_panel.charts.drawing import Curve, CurveDrawing
-from gpu_panel.charts.marks import BEGINS, Mark
 from gpu_panel.run.sheets import AboutRun
 
 from ..run_kit import (
@@ -77,24 +73,6 @@ async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> No
         assert "↻ attempt 2; attempt 1 failed" in text
         assert app.run_screen.store.view.begins == {2: 80}
         assert text.count("┊") > 5  # a mark in the loss chart where it began
-
-
-async def test_a_failure_of_a_later_attempt_is_news(tmp_path: Path) -> None:
-    run = failed_once(tmp_path)
-    app = Mini(run.run, at=52)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.view.first_error() is not None)
-        assert "log ─ traceback of rank 1" in terminal(app)
-        run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
-        await settled(pilot, lambda s: s.state.attempt == 2)
-        assert "traceback of" not in terminal(app)
-        run.start(0, at=60, attempt=2)
-        run.write(0, ("error", 61, {"type": "OSError", "message": "gone",
-                                    "traceback": "Traceback\nOSError: gone"}))
-        await settled(pilot, lambda s: s.view.first_error() is not None)
-        text = flat(terminal(app))
-        assert "✗ rank 0 failed first" in text
-        assert "log ─ traceback of rank 0" in text
 
 
 async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
@@ -171,15 +149,4 @@ async def test_the_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -
         assert (one.start, one.last) == (2, 60)  # both attempts, one after the other
         seam = next(mark for mark in chart.marks if mark.kind == "┊")
         assert seam.x == 51
-
-
-def test_no_line_goes_from_one_attempt_to_the_next(tmp_path: Path) -> None:
-    series = Series()
-    series.add_rising(range(100), [1.0] * 50 + [2.0] * 50)
-    drawing = CurveDrawing(Axes(x_gap=30.0))
-    drawing._range, drawing.lines = (0, 99), [Curve(0, "rank 0", series)]
-    drawing.marks = (Mark(50, BEGINS),)
-    columns = reduce(series, 0, 99, 200)
-    assert any(x in drawing._gaps(columns) for x in (100, 101))
-    assert not drawing._gaps(columns) & {x for x in range(200) if not 99 <= x <= 103}
 

@@ -14,10 +14,8 @@ from gpu_engine.events.paths import DEVICES
 from gpu_engine.events.rank_view import RankView
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.run import recorded, subjects
-from gpu_panel.run.chart import ChartPane, LossPane
-from gpu_panel.run.pane import Moment
+from gpu_panel.run.chart import ChartPane
 from gpu_panel.run.recorded import Recorded
-from gpu_panel.run.store import RunStore
 
 from ... import event_lines
 from ..run_kit import (
@@ -94,17 +92,6 @@ def test_what_steps_carry_is_the_same_however_many_are_folded_at_once(
     assert values.latest[0] == latest
 
 
-def test_the_rate_of_steps_is_that_between_two_events_of_a_rank() -> None:
-    seen = Recorded()
-    for number in range(5):
-        event = step(10 * number, n=10)
-        object.__setattr__(event, "t", 100.0 + 2 * number)
-        seen.stepped(3, [event])
-    assert list(seen.values) == ["lr", "steps_per_s"]
-    assert seen.values["steps_per_s"].latest == {3: 5.0}
-    assert seen.values["steps_per_s"].ranks[3].start == 10  # the first has nothing before it
-
-
 def test_many_names_on_many_ranks_take_bounded_memory() -> None:
     """64 ranks with 300 names would be 19,200 curves."""
     seen = Recorded()
@@ -156,17 +143,6 @@ async def test_a_chart_shows_what_is_chosen_by_its_name(tmp_path: Path, home: Pa
         await settled(pilot)
         await shown(pilot)
         assert "no step yet" in terminal(app)
-
-
-def test_what_is_offered_follows_what_is_recorded(tmp_path: Path) -> None:
-    store = RunStore(Written(tmp_path).run)
-    assert [s.key for s in subjects.every(store)] == ["loss", "memory"]
-    store.fold([(1, [step(4, grad_norm=2.5)])])
-    assert [s.key for s in subjects.every(store)] == ["loss", "lr", "grad_norm", "memory"]
-    norm = subjects.find(store, "grad_norm")
-    assert norm is not None
-    assert norm.title(store) == "gradient norm ─ 2.500"
-    assert subjects.find(store, "data_wait") is None
 
 
 def test_a_title_says_what_the_ranks_have_now() -> None:
@@ -233,20 +209,3 @@ async def test_the_devices_curves_are_read_from_their_own_files(tmp_path: Path, 
         assert not "".join(plotted).strip()  # nothing through the gap
         assert {s.key for s in subjects.every(store)} >= {"power", "temperature", "utilization"}
 
-
-async def test_while_old_events_are_being_read_no_chart_says_that_there_are_none(tmp_path):
-    app = Mini(trained(tmp_path).run)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
-        store = RunStore(app.run_screen.store.run)  # nothing is read yet
-        chart = app.run_screen.query_one(LossPane)
-        chart.anew()
-
-        def said() -> str:
-            chart.paint(store, Moment(T0, False, None))
-            return "".join(strip.text for strip in chart.frame(60, 10)).strip()
-
-        assert said() == "reading …"
-        store.caught_up = True
-        store.version += 1
-        assert said() == "no step yet"

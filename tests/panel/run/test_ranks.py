@@ -35,13 +35,6 @@ def test_what_matters_most_stays() -> None:
     assert [COLUMNS[i].title for i in layout([row], 24)[0]] == ["rank", "step", "loss"]
 
 
-def test_without_gpus_the_host_memory_stays() -> None:
-    row = [("0", ""), ("CPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
-           ("3 %", ""), ("", ""), *[("–", "")] * 6, ("2.1", ""), ("0.3 s", "")]
-    shown = [COLUMNS[i].title for i in layout([row], 78)[0]]
-    assert {"host", "data wait", "seen"} <= set(shown)
-
-
 # --- the widget --------------------------------------------------------------------------------
 
 class Table(ThemedApp):
@@ -155,16 +148,3 @@ async def test_ranks_are_sorted_and_those_that_fail_come_first() -> None:
         show(table, seen)
         assert ranks_in(table) == [3, 4, 5, 0, 2, 1]
 
-
-async def test_a_step_has_a_letter_for_each_tenth_of_its_time() -> None:
-    async with Table().run_test(size=(150, 8)) as pilot:
-        table = pilot.app.query_one(RanksPane)
-        rank, other = view(0), view(1)
-        show(table, {0: rank, 1: other})
-        await pilot.pause()
-        assert " time " not in lines(table)[0]
-        rank.spent([schema.StepTime(9, 9, 2.0, data=0.4, forward=0.6, backward=0.5, wait=0.31)])
-        show(table, {0: rank, 1: other})
-        await pilot.pause()
-        assert " time " in lines(table)[0]
-        assert " ddfffbbbw· " in lines(table)[1]

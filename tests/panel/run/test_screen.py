@@ -87,15 +87,6 @@ async def test_it_grows_while_one_watches(tmp_path: Path) -> None:
         assert "a new line" in terminal(app)
 
 
-async def test_queued_without_ranks(tmp_path: Path) -> None:
-    run = Written(tmp_path, state="queued", started=None)
-    app = Mini(run.run, at=3.0)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        assert "waiting for ranks 0, 1 · 00:05 since the launch" in flat(terminal(app))
-        assert "◌ queued" in terminal(app)
-
-
 @pytest.mark.parametrize("size", [SMALL, WIDE, (120, 36), (40, 12), (20, 6), (250, 70)])
 async def test_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
     run = trained(tmp_path)
@@ -106,27 +97,6 @@ async def test_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
             await pilot.press(key)
         await shown(pilot)
         assert "3f2a" in terminal(app)
-
-
-async def test_panes_behind_tabs(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        number = {name: str(place) for place, (name, _) in enumerate(RunScreen.tabs(), 1)}
-        for name, found in (("loss", "loss ─ mean"), ("memory", "memory ─"), ("ranks", "GPU 1"),
-                            ("log", "log ─ rank 0")):
-            await pilot.press(number[name])
-            await shown(pilot)
-            text = terminal(app)
-            assert found in text
-            assert ("says" in text) == (name == "log")
-        await pilot.press(number["ranks"], "down", "enter")
-        await shown(pilot)
-        assert "rank 1 says 49" in terminal(app)
-        await pilot.click("#tabs", offset=(12, 0))
-        await shown(pilot)
-        assert "memory ─" in terminal(app)
 
 
 async def test_the_log_of_another_rank(tmp_path: Path) -> None:
