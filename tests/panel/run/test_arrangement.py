@@ -9,7 +9,7 @@ import pytest
 from gpu_panel.run.log import LogView
 from gpu_panel.run.screen import RunScreen
 
-from ..run_kit import SMALL, Mini, reached, settled, shown, terminal, trained
+from ..run_kit import SMALL, Mini, Written, reached, settled, shown, terminal, trained, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -62,3 +62,16 @@ async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path: Path)
         await shown(pilot)
         assert app.run_screen.pane("loss").outer_size.height == high + 2
 
+
+
+async def test_a_command_without_figures_shows_its_log_first(tmp_path: Path) -> None:
+    run = Written(tmp_path, ranks=1, mode="single",
+                  plan={"spec": {"task": {"command": ["python", "x.py"]}}})
+    run.log(0, b"the script speaks\n")
+    app = Mini(run.run, at=5)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: "the script speaks" in terminal(app))
+        await pilot.press("1")
+        await shown(pilot)
+        assert "no step yet" in terminal(app)

@@ -67,7 +67,8 @@ class RunScreen(StoreScreen):
         self._whole = False
         """Whether the person wants that pane alone."""
         self._rank: int | None = None
-        self._painted = False
+        self._painted = self._looked = False
+        """Whether it was painted, and that after all that there was had been read."""
         self._stop_asked: int | None = None
         """The attempt that has been asked to stop."""
         self._was_live, self._left = True, False
@@ -113,6 +114,10 @@ class RunScreen(StoreScreen):
         for pane in self._panes():
             pane.paint(store, moment)
         self._share_rows()
+        if store.caught_up and not self._looked:
+            self._looked = True
+            if store.plan and store.plan.spec.task.command and not len(store.loss.all):
+                self.bring_forward(LogPane.NAME)  # of a command without figures
         put(self.query_one("#head", Static), headline(store, now, self.size.width), layout=False)
         put(self.query_one("#facts", Static), figures(store, now), layout=False)
         place, (lines, tone) = self.query_one(Banner), banner(store, now)
