@@ -47,11 +47,11 @@ SHOWS = """
     PanelApp: help quit redraw tell
     PlanPane: copy processes
     RanksPane: choose sort
-    Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
+    Rows: cursor_down page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize
     RunsPane: again best clear columns compare filter fold mark mark_all open order turn
     SubmitDialog: cancel submit
-    SweepPane: clear compare copy mark mark_all open turn value
+    SweepPane: compare copy open turn value
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

@@ -52,17 +52,15 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch: pytest.Monkey
         await until(pilot, lambda: "boom" in shown(table))
         assert "1e-3  2 done               0.750 ± 0.354 (2)" in shown(table)
         assert len(pilot.app.screen.query_one(KeyBar).shown) <= 8
-        await pilot.press("M")
-        assert table.marked == {run.id for run in made.runs}
-        await pilot.press("M", "home", "enter", "down", "m", "m")
+        await pilot.press("home", "enter", "c")
         assert table.keys == ["point 1", first.id, second.id, "point 3"]
-        assert table.marked == {first.id, second.id}
-        await pilot.press("c")
         await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
         assert [one.run.id for one in pilot.app.screen.store.runs] == [first.id, second.id]
-        await pilot.press("escape", "escape")
-        await until(pilot, lambda: not table.marked)  # the first esc there takes the marks away
-        assert isinstance(pilot.app.screen, SweepScreen)
+        await pilot.press("escape", "down", "c")  # of one run: the best of all
+        await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen)
+                    and len(pilot.app.screen.store.runs) == 4)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
         await pilot.press("b")
         await pilot.press(*"accuracy")
         await until(pilot, lambda: "eval:accuracy" in screen_text(pilot.app))
