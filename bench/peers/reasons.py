@@ -5,9 +5,9 @@ from __future__ import annotations
 INTRODUCTION = """\
 # Beside the others
 
-`make bench-peers` measures all of this on the same work and writes this page; nothing in it is typed by
-hand. Programs take turns within a round. Each figure is the median of the rounds (the least to the
-greatest); less is better. The machine has no GPU.
+`make bench-peers` measures all of this on the same work and writes this page; nothing in it is
+typed by hand. Programs take turns within a round. Each figure is the median of the rounds (the
+least to the greatest); less is better. The machine has no GPU.
 """
 
 TITLES = {
@@ -25,9 +25,10 @@ TITLES = {
 
 HOW = {
     "train1": """\
-A perceptron (784-256-10, batch 64, SGD), one thread a rank, pinned to a core. "By hand" is the loop in
-plain PyTorch: the floor. gpu-panel records every loss, the learning rate, memory and heartbeats;
-accelerate, Fabric and "Lightning, all off" record nothing; "loss logged" is the Trainer as it comes.""",
+A perceptron (784-256-10, batch 64, SGD), one thread a rank, pinned to a core. "By hand" is the
+loop in plain PyTorch: the floor. gpu-panel records every loss, the learning rate, memory and
+heartbeats; accelerate, Fabric and "Lightning, all off" record nothing; "loss logged" is the
+Trainer as it comes.""",
     "train2": """\
 The same work on two ranks under DDP over gloo. Fabric is started by `fabric run`, Lightning by its
 Trainer, accelerate's script by `torchrun` (`accelerate launch` starts no two ranks on CPUs).""",
@@ -38,26 +39,27 @@ the foreground (by hand: to both ranks); from outside is SIGTERM to it, and for 
 The figures of gpu-panel are from when a stop sent SIGTERM. With SIGINT a script that does not
 catch it ends as by hand, after Ctrl-C.""",
     "gpus": """\
-A stand-in for NVIDIA's driver library, two processes on each GPU; all figures change once a second. All
-programs watch at the same time, on terminals of 120×36, each as it comes. nvtop asks every GPU for its
-bus rates, which takes 2.6 s for 64 GPUs. Children count.""",
+A stand-in for NVIDIA's driver library, two processes on each GPU; all figures change once a
+second. All programs watch at the same time, on terminals of 120×36, each as it comes. nvtop asks
+every GPU for its bus rates, which takes 2.6 s for 64 GPUs. Children count.""",
     "observe": """\
-The loop by hand with about 10 ms a step, in one process. gpu-panel's is the script unchanged, observed;
-TraceML's has `trace_step` around each step. Processor time is that of the training process.""",
+The loop by hand with about 10 ms a step, in one process. gpu-panel's is the script unchanged,
+observed; TraceML's has `trace_step` around each step. Processor time is that of the training
+process.""",
     "log": """\
-The loop by hand in one process, whose loss and learning rate are recorded in each of its steps of about
-1 ms. Processor time is that of the training process.""",
+The loop by hand in one process, whose loss and learning rate are recorded in each of its steps of
+about 1 ms. Processor time is that of the training process.""",
     "open": """\
-A finished run with one curve of a million points, written by each tool itself. gpu-panel and LEET are
-measured until the last step stands on the terminal; the servers until they have given the sample of
-points that their page asks for.""",
+A finished run with one curve of a million points, written by each tool itself. gpu-panel and LEET
+are measured until the last step stands on the terminal; the servers until they have given the
+sample of points that their page asks for.""",
     "points": """\
 A finished run of eight ranks, opened with the panel: `4`, `enter`.""",
     "runs": """\
 A folder of finished runs, listed for the first time: nothing is remembered of them.""",
     "ranks": """\
-Each rank records 20 steps a second. The panel shows the run on a terminal of 120×36 and is watched for
-12 s; the key is `?`, until the list of keys is there.""",
+Each rank records 20 steps a second. The panel shows the run on a terminal of 120×36 and is
+watched for 12 s; the key is `?`, until the list of keys is there.""",
 }
 
 LOSSES = {

@@ -36,8 +36,9 @@ def commands() -> str:
     parts = ["# Commands", _MADE,
              "`gpu-panel` opens the panel; `gpu-engine` does everything that the panel does, "
              "without a screen. RUN is an id, the beginning of one, or `last`; PRESET is a "
-             "preset's name or a `.toml` file. Exit status: 0 for completed, 1 for failed, 2 for a "
-             "mistake in the spec or the command line, 130 for interrupted or stopped.\n"]
+             "preset's name or a `.toml` file. `--help` says more of each. Exit status: 0 for "
+             "completed, 1 for failed, 2 for a mistake in the spec or the command line, 130 for "
+             "interrupted or stopped.\n"]
     for name, command in (("gpu-panel", panel), ("gpu-engine", cli)):
         parts += _command(name, command, 2)
     return "\n".join(parts)
@@ -45,15 +46,15 @@ def commands() -> str:
 
 def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
     context = click.Context(command, info_name=path)
+    usage = " ".join([path, *command.collect_usage_pieces(context)])
     yield f"{'#' * level} {path}\n"
-    yield f"    {path} {' '.join(command.collect_usage_pieces(context))}\n"
-    yield from _paragraphs(command.help)
-    rows = [record for p in command.get_params(context)
-            if isinstance(p, click.Option) and "--help" not in p.opts
-            and (record := p.get_help_record(context)) is not None]
+    yield f"`{usage}`: {_escaped(_first(command.help or '', chr(10) + chr(10)))}\n"
+    records = [record for p in command.get_params(context)
+               if isinstance(p, click.Option) and "--help" not in p.opts
+               and (record := p.get_help_record(context)) is not None]
+    rows = [f"- `{option}`: {_escaped(_first(told, '. '))}" for option, told in records]
     if rows:
-        yield _table(("option", "meaning"), ((f"`{option}`", told) for option, told in rows))
-    yield from _paragraphs(command.epilog)
+        yield "\n".join(rows) + "\n"
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
@@ -61,13 +62,9 @@ def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
                 yield from _command(f"{path} {name}", below, min(level + 1, 4))
 
 
-def _paragraphs(text: str | None) -> Iterator[str]:
-    """Click's help as Markdown: a paragraph that begins with \\b keeps its lines."""
-    for part in inspect.cleandoc(text or "").split("\n\n"):
-        if part.startswith("\b\n"):
-            yield "\n".join("    " + line for line in part.splitlines()[1:]) + "\n"
-        elif part:
-            yield _escaped(" ".join(part.split())) + "\n"
+def _first(text: str, end: str) -> str:
+    """The first paragraph or sentence of a help text, in one line: `--help` has the rest."""
+    return " ".join(inspect.cleandoc(text).partition(end)[0].split())
 
 
 # --- spec ---------------------------------------------------------------------------------------
@@ -134,9 +131,9 @@ def panel_keys() -> str:
              "name.\n"]
     for scope in dict.fromkeys(k.scope for k in keys.KEYS):
         parts.append(f"## {_SCOPES.get(scope, f'Run screen: {scope}')}\n")
-        parts.append(_table(("key", "", "what it does"), (
-            (f"`{keys.display(k.keys)}`", k.label, k.tooltip + _same(k.id))
-            for k in keys.of(scope))))
+        parts.append("\n".join(
+            f"- `{keys.display(k.keys)}`: {_escaped(k.tooltip + _same(k.id))}"
+            for k in keys.of(scope)) + "\n")
     return "\n".join(parts)
 
 

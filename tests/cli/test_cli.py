@@ -124,13 +124,8 @@ def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
     (["stop", "zzzz"], "no run 'zzzz'"),
     (["show"], "no runs yet"),
     (["lgos"], "did you mean logs"),
-    (["examples"], "named by train.skip_steps"),
-    (["runs", "restore", "3f2a"], "nothing brings it back"),
-    (["runs", "--removed"], "removed runs are deleted at once"),
-    (["runs", "rm", "--for-good", "3f2a"], "--yes removes without asking"),
     (["presets", "nope"], "no preset"),
-    (["presets", "mine", "--delete"], "rm deletes one"),
-    (["describe", "nope"], "expected module:Class"),
+    (["describe", "nope"], "write module:Class"),
 ])
 def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):
     out = called(*args)
@@ -138,13 +133,6 @@ def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):
     assert says in out.stderr
     assert "Traceback" not in out.stderr
     assert not runs.all_runs()
-
-
-def test_a_mistake_is_2_for_a_process_too(home):
-    out = engine("run", "defalt")
-    assert (out.returncode, out.stdout) == (2, "")
-    assert "did you mean default" in out.stderr
-    assert "Traceback" not in out.stderr
 
 
 def test_a_taken_port_is_named_with_a_free_one(home, script):
@@ -192,8 +180,6 @@ def test_prune_keeps_the_newest(home, script):
     for _ in range(3):
         out = called("run", "--json", "--devices", "cpu:0", "--", *script)
         ids.append(json.loads(out.stdout.splitlines()[-1])["id"])
-    assert "would be removed" in called("runs", "prune", "--keep", "1", "--dry-run").stdout
-    assert len(runs.all_runs()) == 3
     called("runs", "prune", "--keep", "1", "--yes")
     assert [r.id for r in runs.all_runs()] == [ids[-1]]
 
@@ -217,7 +203,7 @@ def test_removing_asks_and_says_what_goes(home, monkeypatch):
     assert called("runs", "prune", "--keep", "0").stderr == "0 B in all\n", "nothing to ask"
 
 
-def test_logs_are_harmless_in_a_terminal_and_raw_on_request(home, tmp_path):
+def test_logs_are_harmless_in_a_terminal(home, tmp_path):
     path = tmp_path / "t.py"
     path.write_text(r"import sys; sys.stdout.buffer.write("
                     r"b'a\x1b]52;c;ZXZpbA==\x07b\x1b[2Jc\xff\nlast without newline')")
@@ -226,9 +212,6 @@ def test_logs_are_harmless_in_a_terminal_and_raw_on_request(home, tmp_path):
     assert "\x1b" not in clean
     assert "\x07" not in clean
     assert clean.splitlines()[-1] == "last without newline"
-    raw = subprocess.run([sys.executable, "-m", "gpu_engine", "logs", "--raw"],
-                         capture_output=True, check=True).stdout
-    assert b"\x1b]52;c;" in raw
     assert called("logs", "-n", "1").stdout == "last without newline\n"
     assert called("logs", "--rank", "5").returncode == 2
 
@@ -237,9 +220,3 @@ def test_output_cut_short_is_no_error(home):
     out = subprocess.run(f"{sys.executable} -m gpu_engine describe | head -c 1", shell=True,
                          capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     assert out.stderr == ""
-
-
-def test_help_names_every_verb():
-    out = engine("--help").stdout
-    for verb in ("run", "plan", "devices", "runs", "show", "logs", "stop", "presets"):
-        assert f"  {verb} " in out

@@ -10,7 +10,6 @@ import pytest
 
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
-from gpu_engine.sweep import figures
 
 from .. import odd_runs
 from ..command_line import called
@@ -98,14 +97,6 @@ def test_a_loss_that_is_no_number_comes_last(three):
     assert listed("--sort", "loss")[-2:] == [bad, three["none"]]
     assert "NaN" in called("runs").stdout
     assert '"loss": "NaN"' in called("runs", "--json").stdout
-
-
-def test_what_was_read_of_runs_that_ended_is_not_read_again(three, monkeypatch):
-    listed()
-    read = []
-    monkeypatch.setattr(figures, "of", lambda path: read.append(path) or figures.Figures())
-    assert listed("--sort", "loss") == [three[name] for name in ("good", "bad", "none")]
-    assert not read
 
 
 def test_a_field_that_does_not_exist_is_a_mistake(three):

@@ -134,7 +134,7 @@ def _looks_only(words: list[str]) -> list[str]:
     if misread := _misread(words):
         raise AssertionError(misread)
     if "--grid" in words:
-        return [*words[:2], "--dry-run", *words[2:]]
+        return ["gpu-engine", "plan", *words[2:]]
     out, rest = ["gpu-engine", "plan"], iter(words[2:])
     for word in rest:
         if word in ("--after", "--begin", "--priority"):

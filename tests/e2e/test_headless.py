@@ -15,8 +15,7 @@ from gpu_engine.launching.launcher import prepare
 from gpu_engine.runs import folder as runs
 
 from ..command_line import called
-from ..conftest import wait_for
-from .kit import call, events, losses, reference, sets, spec
+from .kit import call, events, losses, reference, spec
 
 TWO = {"parallel__mode": "ddp", "devices__pick": 2}
 
@@ -86,25 +85,6 @@ def test_a_user_mistake_inside_the_task_is_one_and_words(home, tmp_path):
     assert out.returncode == 1
     assert str(tmp_path) in out.stderr
     assert "Traceback" not in out.stderr
-
-
-def test_stop_saves_at_a_step_boundary_and_resume_goes_on(home):
-    """With one rank; two that agree on the step are a case of tests/faults."""
-    out = call("run", "--detach", *sets(devices__ids="cpu:0", train__steps=100000))
-    run = runs.find(out.stdout.strip())
-    wait_for(lambda: len(losses(run)) > 3)
-    assert called("resume", run.id).returncode == 2  # it runs
-    assert called("stop", run.id).returncode == 0
-    assert run.state().state == "stopped"
-    end = events(run, 0)[-1]
-    assert end["outcome"] == "stopped"
-    assert f"step-{end['steps']:08d}" in [p.name for p in run.checkpoints.iterdir()]
-    more = end["steps"] + 4
-    done = called("resume", run.id, "--set", f"train.steps={more}")
-    assert done.returncode == 0, done.stderr
-    starts = [e for e in events(run, 0) if e["kind"] == "start"]
-    assert [e["attempt"] for e in starts] == [1, 2]
-    assert events(run, 0)[-1]["steps"] == more
 
 
 def test_check_names_every_rank_and_measures_between_them(home):

@@ -64,28 +64,6 @@ def test_a_run_goes_on_without_the_examples_of_a_bad_step(home):
     assert run.state().state == "completed"
 
 
-def test_all_passes_of_the_steps_of_a_range_are_left_out(home):
-    order = permutation(0, 0, poison_task.EXAMPLES).tolist()
-    first = min(order.index(poison_task.BAD) // 4 + 1, STEPS - 1)
-    out = called("run", "single", "--devices", "cpu:0",
-                 "--set", f"task.use={Path(poison_task.__file__)}:Poison",
-                 "--set", "batch.size=4", "--set", "batch.accumulate=2",
-                 "--set", f"train.steps={STEPS}", "--set", f"train.lr={LR}",
-                 "--set", "train.lr_scale=none", "--set", "train.clip=0",
-                 "--set", "train.workers=0", "--set", f"train.skip_steps={first}-{first + 1}")
-    assert out.returncode == 0, out.stderr
-    seen = [s for s in range(1, STEPS + 1) if s not in (first, first + 1)]
-    losses = {}
-    for e in events(folder.find("last"), 0):
-        if e["kind"] == "step":
-            losses.update(zip(range(e["step"] - e["n"] + 1, e["step"] + 1),
-                              e.get("losses", [None] * e["n"]), strict=True))
-    assert sorted(losses) == list(range(1, STEPS + 1))
-    assert losses[first] is losses[first + 1] is None
-    wanted = by_hand(order[4 * (s - 1):4 * s] for s in seen)
-    assert [losses[s] for s in seen] == pytest.approx(wanted, rel=1e-5)
-
-
 def test_a_range_has_its_last_step():
     assert parse_steps(["812", "820-830"]) == (range(812, 813), range(820, 831))
 

@@ -54,18 +54,6 @@ def test_what_is_not_known_is_no_damage(tmp_path):
     assert tail.skipped == 0
 
 
-@given(st.lists(st.integers(1, 300), max_size=20), st.integers(16, 200))
-def test_bounded_reads_lose_nothing(tmp_path_factory, sizes, limit):
-    path = tmp_path_factory.mktemp("t") / "e"
-    path.write_bytes(b"".join(event_lines.line("warning", {"message": "y" * n}) for n in sizes))
-    tail, got = Tail(path), []
-    for _ in range(10_000):
-        got += tail.read(limit)
-        if len(got) == len(sizes):
-            break
-    assert [len(e.message) for e in got] == sizes
-
-
 def test_a_lone_surrogate_costs_no_event(tmp_path):
     """As in the name of a file that is no UTF-8, which an error tells of."""
     event = decoded(encode(schema.Warning("a\udcffb\\ud \U0001f600")))

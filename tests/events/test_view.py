@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.events import reader, schema, view
-from gpu_engine.events.paths import events_path
-from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.reader import RunReader, Tail
+from gpu_engine.events import schema, view
+from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
 from gpu_engine.events.writer import encode
 
 from .. import event_lines
 from ..event_lines import from_dict
-from ..plans import plan
 from . import kinds
 
 
@@ -138,79 +135,9 @@ def test_the_last_checkpoint_and_the_last_evaluations():
     assert run.evaluations[-1] == (29, {"accuracy": 29 / 30})
 
 
-# --- another kind -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Temperature(schema.Event):
-    """What somebody adds: its dataclass …"""
-
-    kind = "temperature"
-    celsius: float
-    where: str | None = None
-
-
-def _temperature(run: RunView, rank: RankView, event: Temperature) -> None:
-    rank.metrics[f"celsius at {event.where}"] = event.celsius
-
-
-@pytest.fixture
-def temperature() -> Iterator[None]:
-    view.folds(Temperature)(_temperature)  # … and its function in view.py
-    yield
-    del view.FOLD[Temperature]
-    reader._decoder.cache_clear()
-
-
-del schema.KINDS[Temperature.kind]  # for the other tests
-
-
-def test_another_kind_is_a_dataclass_and_a_line_in_the_view(temperature, home, monkeypatch):
-    """Written by a rank's recorder, it is seen by the supervisor, `show`, the list of runs and
-    the run screen, none of which has heard of it."""
-    import json
-
-    from click.testing import CliRunner
-
-    from gpu_engine.cli import cli
-    from gpu_engine.runs.create import create_run
-    from gpu_engine.runs.follow import Follower
-    from gpu_engine.supervisor.rank_state import RankState
-    from gpu_engine.worker.rank.recorder import Recorder
-    from gpu_panel.launch.run_feed import RunsFeed
-    from gpu_panel.run.store import RunStore
-
-    monkeypatch.setitem(schema.KINDS, Temperature.kind, Temperature)
-    reader._decoder.cache_clear()
-    run, _lock = create_run("x", "", plan(1))
-    seen = RankState.from_now(0, Tail(run.events(0)), 1)
-    recorder = Recorder(run.events(0))
-    recorder.write(Temperature(celsius=81.5, where="GPU 0"))
-    recorder.close()
-    (line,) = event_lines.read(events_path(run.path, 0))
-    assert line | {"t": 0} == {"t": 0, "kind": "temperature", "celsius": 81.5, "where": "GPU 0"}
-    seen.read()
-    follower = Follower(run)
-    follower.poll()
-    store, events = RunStore(run), RunReader(run.path)
-    events.add([0])
-    store.fold(events.read(1.0))
-    for known in (seen.view, follower.ranks[0], store.ranks[0]):
-        assert known.metrics == {"celsius at GPU 0": 81.5}
-        assert known.beat is not None
-    RunsFeed().refresh()
-    assert "celsius at GPU 0" in CliRunner().invoke(cli, ["show", run.id]).output
-    shown = json.loads(CliRunner().invoke(cli, ["show", "--json", run.id]).output)
-    assert shown["ranks"][0]["metrics"] == {"celsius at GPU 0": 81.5}
-
-
-def test_a_kind_without_a_line_in_the_view_is_no_secret():
-    with pytest.raises(KeyError):
-        RunView().fold(0, Temperature(20.0))
-
-
 def test_an_older_program_leaves_out_what_it_does_not_know(tmp_path):
-    (tmp_path / "e").write_bytes(encode(Temperature(20.0)) + encode(schema.Warning("x")))
+    (tmp_path / "e").write_bytes(b'{"t": 1.0, "kind": "news", "of": 2}\n'
+                                 + encode(schema.Warning("x")))
     tail = Tail(tmp_path / "e")
     assert [e.kind for e in tail.read()] == ["warning"]
     assert tail.skipped == 0
@@ -222,3 +149,26 @@ def test_an_event_stays_as_it_is():
     with pytest.raises(FrozenInstanceError):
         event("step", step=1).step = 2
     assert replace(schema.End("stopped", 1, 2.0), outcome=None).outcome is None
+
+
+def test_many_steps_at_once_are_the_same_as_one_by_one() -> None:
+    """Whatever is known of them, and whichever of their losses is not finite."""
+    draw = random.Random(1)
+
+    def step(at: int) -> schema.Step:
+        other = {1: schema.Other("b", at, 1, loss=draw.choice((None, 2.0)))}
+        return schema.Step(at, 0.1, draw.choice((None, 0)), n=draw.choice((0, 1, 1, 1)),
+                           loss=draw.choice((None, 1.0, float("nan"))),
+                           losses=draw.choice(((), (1.0,), (float("inf"),))),
+                           grad_norm=draw.choice((None, 0.5)),
+                           others=draw.choice((None, other)))
+
+    for _ in range(200):
+        one, many = RunView(), RunView()
+        steps = [step(at) for at in range(draw.randrange(1, 6))]
+        for event in steps:
+            one.fold(0, event)
+        many.fold_alike(0, steps)
+        for each in (one, many):
+            each.ranks[0].metrics = dict(sorted(each.ranks[0].metrics.items()))
+        assert repr(many) == repr(one)

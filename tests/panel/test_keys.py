@@ -21,7 +21,6 @@ from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.common.rows import Rows
 from gpu_panel.compare.screen import CompareScreen
-from gpu_panel.launch.interpreters import InterpreterLine
 from gpu_panel.launch.screen import LaunchScreen
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
@@ -60,7 +59,7 @@ def test_no_key_of_a_screen_is_bound_past_the_table():
     for each in ours():
         # A dialog shows its keys in its border; a field has the usual keys of its kind.
         # So has a list: letters beside the arrows.
-        if issubclass(each, ModalScreen | Choice | InterpreterLine) or each is Rows:
+        if issubclass(each, ModalScreen | Choice) or each is Rows:
             continue
         for binding in each.__dict__.get("BINDINGS", ()):
             assert isinstance(binding, Binding), (each, binding)

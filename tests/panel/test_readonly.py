@@ -37,8 +37,6 @@ SHOWS = """
     FilterInput: keep leave
     FormPane: focus_next focus_previous leave page presets
     HelpScreen: close
-    InterpreterLine: open
-    InterpretersScreen: select
     LaunchScreen: details jump leave other_device
     LaunchTaken: wait
     LogPane: copy filter find find_next leave next_rank source

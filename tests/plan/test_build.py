@@ -104,14 +104,6 @@ def test_global_is_per_gpu_times_replicas_times_accumulation(shape):
                                     "multinode": devices * nodes}[mode]
 
 
-@given(st.integers(1, 10**6), st.integers(1, 1000))
-def test_nearest_batches_are_multiples_on_both_sides(size, divisor):
-    below, above = nearest_batches(size, divisor)
-    assert below % divisor == above % divisor == 0
-    assert 0 < below < above == below + divisor
-    assert below <= size < above or (size < divisor and below == divisor)
-
-
 def test_the_sentence_reads_as_the_panel_shows_it():
     spec = spec_of("ddp", ["0", "1"], batch__size=256)
     assert made(spec, gpus(2)).batch.sentence() == "256 global = 128 per GPU × 2 GPUs × 1"
@@ -189,19 +181,6 @@ def test_ddp_is_started_rank_by_rank_with_torchruns_variables():
     assert first.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert "torch.distributed.run" not in first.argv
     assert p.backend == "nccl"
-
-
-@given(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True),
-       st.sampled_from(["ddp", "dp", "multinode"]))
-def test_device_order_always_goes_out_with_the_list(ids, mode):
-    p = made(spec_of(mode, [str(i) for i in ids], batch__meaning="per_gpu",
-                     parallel__nodes=2 if mode == "multinode" else 1), gpus(8))
-    for process in p.processes:
-        assert process.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-        assert process.env["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, ids))
-    assert sorted(r.rank for r in p.ranks) == list(range(len(p.ranks)))
-    named = [d.torch for r in p.ranks for d in r.devices]
-    assert named == [f"cuda:{i}" for i in range(len(ids))]
 
 
 def test_a_uuid_names_the_card_and_its_index_goes_out():

@@ -20,7 +20,6 @@ python -mtorch.distributed.launch train.py
 python /opt/env/bin/torchrun train.py
 env X=1 torchrun train.py
 env -u RANK -i A=b C=d\\ e python -m torch.distributed.run train.py
-env -S 'X=1 torchrun' train.py
 uv run torchrun train.py
 uv run --no-project --with torch -p 3.11 torchrun train.py
 uv --directory sub run --extra cuda -- torchrun train.py
@@ -56,7 +55,6 @@ conda run -n torchrun python train.py
 nohup ./train
 timeout 10 ./torchrun-like
 env
-env -S "torchrun 'open"
 python
 ./main torchrun
 """
@@ -73,8 +71,8 @@ def test_a_program_is_no_launcher_for_its_words(line):
 
 
 @pytest.mark.parametrize(("line", "behind"), [
-    ("uv run train.py --lr 1", "python train.py --lr 1"), ("env -- A=b nohup ./x y", "./x y"),
-    ("uv", "uv"), ("timeout 5", ""), ("", "")])
+    ("uv run train.py --lr 1", "python train.py --lr 1"), ("env -- A=b nohup sh y", "sh y"),
+    ("uv", ""), ("timeout 5", ""), ("", "")])
 def test_what_is_behind_wrappers(line, behind):
     assert program(shlex.split(line)) == shlex.split(behind)
 

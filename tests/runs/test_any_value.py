@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.plan.records import Code, Interpreter, LaunchPlan, Process, ResumeFrom
-from gpu_engine.runs import checkpoints, environment, job, notes, sweep, waiting
+from gpu_engine.runs import environment, job, notes, sweep, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from gpu_engine.spec.schema import RunSpec
@@ -101,24 +101,6 @@ def test_a_state_is_sound_or_none(data: Any) -> None:
     assert state.cause is None or isinstance(state.cause.line, str)
 
 
-def test_each_field_of_a_state_must_have_its_type() -> None:
-    assert State.from_dict(json.loads(json.dumps(asdict(STATE)))) == STATE
-    for name in ("attempts", "processes"):
-        for field in asdict(STATE)[name][0]:
-            data = asdict(STATE)
-            data[name][0][field] = [{}]
-            assert State.from_dict(data) is None, (name, field)
-    for field in asdict(STATE):
-        assert State.from_dict(asdict(STATE) | {field: {"odd": 1}}) is None, field
-    for field in asdict(STATE)["cause"]:
-        data = asdict(STATE)
-        data["cause"][field] = [1]
-        assert State.from_dict(data) is None, field
-    for pid in (0, -1, 1 << 40):  # to `kill`, these are many processes or none
-        assert State.from_dict(asdict(STATE) | {"pid": pid}) is None
-    assert State.from_dict(asdict(STATE) | {"state": "unreadable"}) is None
-
-
 @given(anything | altered(PLAN.to_dict()))
 @example(PLAN.to_dict())
 def test_a_plan_is_sound_or_none(data: Any) -> None:
@@ -168,49 +150,6 @@ def test_each_small_file_is_a_sound_record_or_none(tmp_path: Path, name: str, da
         assert found.sentence()
         json.dumps(job.to_dict(tmp_path), allow_nan=False)
         job.judge(STATE, found, False)
-
-
-MANIFEST = {"version": 1, "step": 3, "metrics": {"loss": 1.0},
-            "files": {"state.pt": {"size": 3, "sha256": "ab"},
-                      "rank-00000.pt": {"size": 3, "sha256": "ab"}}}
-
-
-@given(anything | altered(MANIFEST))
-@example(MANIFEST)
-@example(MANIFEST | {"files": MANIFEST["files"] | {"../../x": {"size": 1, "sha256": ""}}})
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_manifest_is_sound_or_damaged(tmp_path: Path, data: Any) -> None:
-    folder = tmp_path / "checkpoints" / "step-00000003"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / checkpoints.MANIFEST).write_text(json.dumps(data))
-    checkpoints.best_of(folder.parent, "loss", largest=False)
-    try:
-        found = checkpoints.read_manifest(folder)
-    except checkpoints.Damaged:
-        return
-    for name, entry in found["files"].items():
-        assert checkpoints.inside(folder, name)[1].count("/") == 2
-        assert type(entry["size"]) is int
-        assert isinstance(entry["sha256"], str)
-
-
-@given(altered({"state.json": asdict(STATE), "plan.json": PLAN.to_dict(),
-                **{name: whole for name, (whole, _, _) in SMALL.items() if name != "queue.json"}}))
-@settings(max_examples=60, deadline=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_list_and_what_is_shown_end_in_no_traceback(home, data: dict[str, Any]) -> None:
-    """And the other run has its row."""
-    if not (home / "runs" / "5c2a").exists():
-        odd_runs.ended()
-        (home / "runs" / "5c2a" / "ranks").mkdir(parents=True)
-    for name, value in data.items():
-        (home / "runs" / "5c2a" / name).write_text(json.dumps(value))
-    for words in (["runs"], ["runs", "--json"], ["show", "5c2a"], ["show", "5c2a", "--json"]):
-        said = called(*words)
-        assert "Traceback (" not in said.stderr, said.stderr
-        assert said.returncode == 0, said.stderr
-        if words == ["runs"]:
-            assert len(said.stdout.splitlines()) == 3
 
 
 def test_a_damaged_state_says_so_in_its_row(home) -> None:

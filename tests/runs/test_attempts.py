@@ -46,14 +46,10 @@ def test_a_mistake_is_shown_and_taken_back():
 
     again = engine("resume", run.id)
     assert again.returncode == 1
-    assert "train.lr=9.0 train.seed=3 is kept, though the last attempt failed with it" \
-        in again.stderr
-    assert "--like 1 uses the settings of attempt 1" in again.stderr
     assert run.state().attempts[-1].changed == ()
 
     half = engine("resume", run.id, "--set", "train.lr=0.5")
     assert half.returncode == 0, half.stderr
-    assert "note: train.seed=3 is kept" in half.stderr
     assert attempts.failed_settings(run, run.state()) is None
 
     first = engine("resume", run.id, "--like", "1")

@@ -3,7 +3,6 @@ huge file. Nothing outside is read or written, and nothing is waited for."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
@@ -116,25 +115,13 @@ def test_a_linked_log_is_not_printed(run: runs.Run, outside: Path) -> None:
     assert outside.read_text() == SECRET + "\n"
 
 
-def test_a_plan_leads_to_no_log_outside(run: runs.Run, outside: Path) -> None:
-    """Its first process told where the output of the run is."""
-    plan = json.loads((run.path / "plan.json").read_text())
-    plan["processes"] = [{"argv": ["x"], "env": {}, "ranks": [0, 1], "log": str(outside)}]
-    (run.path / "plan.json").write_text(json.dumps(plan))
-    run.log(0).unlink()
-    assert SECRET not in called("logs", run.id).stdout
-
-
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("how", ["symbolic", "hard", "dangling"])
+@pytest.mark.parametrize("how", ["symbolic", "hard"])
 def test_no_link_is_followed(run: runs.Run, outside: Path, name: str, how: str) -> None:
     """A file with a second name may be read: whoever made that name could read it. It is not
     written."""
-    path, gone = instead(run, name), outside.with_name("gone")
-    if how == "hard":
-        path.hardlink_to(outside)
-    else:
-        path.symlink_to(outside if how == "symbolic" else gone)
+    path = instead(run, name)
+    path.hardlink_to(outside) if how == "hard" else path.symlink_to(outside)
     said = looked_at(run)
     assert how == "hard" or SECRET not in said
     for write in (lambda: EventWriter(run.events(0)).close(),
@@ -149,7 +136,6 @@ def test_no_link_is_followed(run: runs.Run, outside: Path, name: str, how: str) 
         except (OSError, UserError):
             pass
     assert outside.read_text() == SECRET + "\n"
-    assert not gone.exists()
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -162,7 +148,7 @@ def test_nothing_waits_for_a_fifo(run: runs.Run, name: str) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", [n for n in FILES if n.endswith((".json", ".toml", ".jsonl"))])
+@pytest.mark.parametrize("name", ["state.json", "plan.json", "ranks/00000.jsonl"])
 def test_a_huge_file_costs_neither_memory_nor_time(run: runs.Run, name: str) -> None:
     with instead(run, name).open("wb") as file:
         file.truncate(600 << 20)
@@ -208,7 +194,7 @@ def test_the_hook_of_a_script_writes_in_the_run_folder(run: runs.Run) -> None:
 
 @pytest.mark.parametrize("what", ["ranks/00000.jsonl", "ranks", "python-seen",
                                   "observe-errors.log"])
-@pytest.mark.parametrize("how", ["symbolic", "hard", "fifo"])
+@pytest.mark.parametrize("how", ["symbolic", "fifo"])
 def test_it_writes_through_no_link(run: runs.Run, outside: Path, what: str, how: str) -> None:
     if what == "ranks":
         outside = (run.path / "ranks").rename(outside.parent / "ranks") / "00000.jsonl"
@@ -216,8 +202,6 @@ def test_it_writes_through_no_link(run: runs.Run, outside: Path, what: str, how:
         outside.write_text(SECRET + "\n")
     elif how == "fifo":
         os.mkfifo(instead(run, what))
-    elif how == "hard":
-        instead(run, what).hardlink_to(outside)
     else:
         instead(run, what).symlink_to(outside)
     for rank, direct in (("0", True), ("0", False), ("x", True)):

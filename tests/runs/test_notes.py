@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 
 import pytest
@@ -37,7 +36,7 @@ def test_what_is_written_on_a_run_is_found_by_every_command():
     assert "[lr, base]" in first
     assert "toy" in second
     assert "tags: lr, base\nnote: diverges after 2k\n" in called("show", run.id).stdout
-    assert called("runs", "--tag", "lr").stdout.splitlines()[1].split()[0] == run.id
+    assert called("runs", "-f", "tag:lr").stdout.splitlines()[1].split()[0] == run.id
     assert called("runs", "-f", "-tag:ba state:comp").stdout.splitlines()[1].split()[0] == other.id
     assert called("runs", "-f", "tag:lr tag:x").stderr == "no run matches\n"
     assert "'sate' is no field; there are id, name" in called("runs", "-f", "sate:x").stderr
@@ -90,18 +89,3 @@ def test_a_damaged_file_counts_as_nothing_and_can_be_replaced(text):
     (run.path / "notes.json").write_text(text)
     assert notes.read(run.path) == Notes()
     assert notes.change(run.path, lambda now: now.with_tags(["lr"])).tags == ("lr",)
-
-
-def test_of_two_that_write_at_once_both_take_effect():
-    run = ended()
-
-    def add(name: str) -> None:
-        for i in range(8):
-            notes.change(run.path, lambda now, tag=f"{name}{i}": now.with_tags([tag]))
-
-    threads = [threading.Thread(target=add, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(notes.read(run.path).tags) == sorted(f"{n}{i}" for n in "ab" for i in range(8))

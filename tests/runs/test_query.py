@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gpu_engine.runs.query import Asked, parse
 
-RUN = Asked.of(id="3f2a", name="Best One", preset="digits-ddp",
-               task="gpu_engine.tasks.digits:Digits", mode="ddp", state="failed",
-               tags=("lr", "base-2"), note="diverges after 2k",
-               settings={"train.lr": "0.1", "task.params.Width": "Wide",
-                         "run.env.OMP_NUM_THREADS": "1", "task.params.n-2": "two words"})
+RUN = Asked({"id": ("3f2a",), "name": ("Best One",), "preset": ("digits-ddp",),
+             "task": ("gpu_engine.tasks.digits:Digits",), "mode": ("ddp",), "state": ("failed",),
+             "tag": ("lr", "base-2"), "note": ("diverges after 2k",)},
+            {"train.lr": "0.1", "task.params.Width": "Wide", "run.env.OMP_NUM_THREADS": "1",
+             "task.params.n-2": "two words"})
 
 
 @pytest.mark.parametrize(("text", "found"), [

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.state import Notice, State
+from gpu_engine.runs.state import State
 
 
 def test_a_state_is_written_in_place_when_no_new_file_has_room(tmp_path, monkeypatch):
@@ -31,16 +30,3 @@ def test_what_a_newer_program_wrote_is_read():
     assert found.attempts[0].number == 1
     del data["attempts"]  # and what an older one wrote
     assert State.from_dict(data).attempts == ()
-
-
-def test_what_is_told_of_a_run_comes_back_as_it_was_written():
-    state = State("completed", "a", "a", 1.0, warnings=(
-        Notice("nonfinite", "a loss", rank=1, step=5), Notice("set-epoch", "no", ("cure",))))
-    data = json.loads(json.dumps(state.to_dict()))
-    assert State.from_dict(data) == state
-    data["warnings"][0]["later"] = True  # what a newer program wrote
-    assert State.from_dict(data) == state
-    for wrong in ({"code": 1, "message": ""}, {"message": ""}, "text",
-                  {"code": "a", "message": "b", "step": "5"},
-                  {"code": "a", "message": "b", "cure": "c"}):
-        assert State.from_dict(data | {"warnings": [wrong]}) is None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.cli import output
 from gpu_engine.common.values import convert, in_toml
 from gpu_engine.launching import notifier
 from gpu_engine.settings import file
@@ -60,7 +59,7 @@ def test_what_is_in_force_and_from_where(home: Path, monkeypatch: pytest.MonkeyP
     ('[panel]\nascii = "yes"', 'panel.ascii = "yes": expected one of auto, always, never'),
     ("[panel]\nrefresh = 0.01", "panel.refresh = 0.01: expected a number"),
     ("panel.refresh = 99", "panel.refresh = 99: expected a number"),
-    ("[keys]\ndevices.tick = 3", "keys.devices.tick = 3: expected a key"),
+    ("[keys]\ndevices.tick = 3", "keys.devices.tick = 3: expected a text"),
     ("[panel", "not valid TOML"), ("[panel]\na = 1\nb = 2", "panel.b = 2")])
 def test_what_is_wrong_is_named_with_file_and_value(home: Path, text: str, said: str):
     home.mkdir()
@@ -89,30 +88,6 @@ def test_notify_false_tells_nobody(home: Path, monkeypatch: pytest.MonkeyPatch):
     assert notifier.doubt() is None
     file.path().write_text("[runs]\nnotify = 7\n")
     assert notifier.doubt() is not None, "a wrong file turns nothing off"
-
-
-@pytest.mark.parametrize(("env", "terminal", "setting", "wanted"), [
-    ({}, True, "auto", True), ({}, False, "auto", False), ({}, False, "always", True),
-    ({}, True, "never", False), ({"NO_COLOR": "1"}, True, "always", False),
-    ({"NO_COLOR": ""}, True, "auto", True), ({"FORCE_COLOR": "1"}, False, "auto", True),
-    ({"FORCE_COLOR": "0"}, False, "auto", False), ({"CLICOLOR": "0"}, True, "auto", False),
-    ({"CLICOLOR_FORCE": "1"}, False, "never", True),
-    ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, "auto", False)])
-def test_colours(home: Path, env, terminal, setting, wanted):
-    home.mkdir(parents=True, exist_ok=True)
-    file.path().write_text(f'[output]\ncolour = "{setting}"\n')
-    assert output.coloured(env, terminal=terminal) is wanted
-
-
-def test_the_doctor_is_coloured_only_where_it_may_be(home: Path, monkeypatch: pytest.MonkeyPatch):
-    from gpu_engine.doctor import checks
-    from gpu_engine.doctor.machine import ok
-
-    monkeypatch.setattr(checks, "every", lambda: [checks.Check("x", lambda: [ok("well")])])
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b[32mok" in called("doctor").stdout
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in called("doctor").stdout
 
 
 def test_the_documentation_has_every_setting_with_its_default():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -181,37 +179,6 @@ def test_limits_are_read_from_the_source_too(tmp_path):
         "task.params.data": "there is no such folder"}
 
 
-DESCRIBE = """
-import gc, json, sys
-gc.disable()
-from gpu_engine.worker import questions
-print(json.dumps([questions.describe(use) for use in sys.argv[1:]], default=str))
-"""
-
-
-def described(*uses):
-    """What importing these classes says of each, as `ask_torch.describe`, in a single process."""
-    done = subprocess.run([sys.executable, "-c", DESCRIBE, *uses], check=True, capture_output=True,
-                          text=True, timeout=600)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.skipif(not HAS_TORCH, reason="imports the tasks")
-def test_source_and_import_describe_the_same(home):
-    """The form is drawn from source; what importing the class says must not differ."""
-    from gpu_engine.launching import ask_torch
-
-    infos = catalog.builtin()
-    all_told = described(*(info.use for info in infos))
-    assert ask_torch.describe(infos[0].use) == all_told[0]
-    for info, answer in zip(infos, all_told, strict=True):
-        told = answer["fields"]
-        assert [(f["name"], f["type"]) for f in told] == [(f.name, f.type) for f in info.fields]
-        for imported, read in zip(told, info.fields, strict=True):
-            assert imported.get("default") == read.default, info.use
-            assert " ".join(imported["help"].split()) == read.help
-
-
 @pytest.mark.skipif(not HAS_TORCH, reason="imports the tasks")
 def test_source_and_import_know_the_same_limits():
 
@@ -235,11 +202,11 @@ def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("import json\n\nvalue = json.loads('nothing')\n")
     with pytest.raises(UserError) as caught:
-        ask_torch.describe(f"{path}:X")
+        ask_torch.refused(f"{path}:X", [{}], python=None, folder=tmp_path)
     assert f"{path}, line 3" in str(caught.value)
     assert "JSONDecodeError" in str(caught.value)
     with pytest.raises(UserError, match="can't be started"):
-        ask_torch.describe("a:B", python="/no/such/python")
+        ask_torch.refused("a:B", [{}], python="/no/such/python", folder=tmp_path)
 
 
 def test_several_threads_may_read_tasks_at_once(monkeypatch):

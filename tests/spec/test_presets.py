@@ -89,17 +89,6 @@ def test_a_file_is_given_by_its_path(home, tmp_path):
     assert presets.load(str(path)).spec.name == "here"
 
 
-def test_a_linked_preset_stays_linked(home, tmp_path):
-    real = tmp_path / "dotfiles.toml"
-    real.write_text("# mine\nname = \"a\"\n")
-    presets.own_folder().mkdir(parents=True)
-    link = presets.own_folder() / "a.toml"
-    link.symlink_to(real)
-    presets.save("a", from_dict({"name": "b"}))
-    assert link.is_symlink()
-    assert real.read_text() == "# mine\nname = \"b\"\n"
-
-
 def test_a_description_is_kept_in_the_file_and_is_no_part_of_the_spec(home):
     spec = from_dict({"name": "a", "batch": {"size": 8}})
     path = presets.save("mine", spec, "two cards, small batch")

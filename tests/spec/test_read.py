@@ -57,12 +57,6 @@ def test_every_problem_is_found_at_once_with_key_value_and_remedy():
     assert found["devices.ids"] == "expected a list of texts"
 
 
-def test_of_a_key_that_went_it_is_said_what_serves_instead():
-    assert "breakpoint()" in refused({"run": {"debug_rank": 1}})["run.debug_rank"]
-    with pytest.raises(SpecError, match=r"no such key any more; for pdb.*breakpoint\(\)"):
-        apply_sets({}, ["debug_rank=1"])
-
-
 def test_a_key_in_the_wrong_section_is_pointed_to_the_right_one():
     assert "parallel.master_port" in refused({"train": {"master_port": 1}})["train.master_port"]
 
@@ -288,15 +282,6 @@ def test_anything_read_gives_a_spec_or_a_spec_error(value):
         assert isinstance(read.from_dict(data), sp.RunSpec)
 
 
-def test_every_key_is_documented():
-    """Each field carries a docstring or stands in a section that explains itself."""
-    import inspect
-
-    for struct in sp.SECTIONS.values():
-        assert inspect.getdoc(struct)
-    assert "batch.size" in sp.known_keys()
-
-
 @pytest.mark.parametrize(("given", "says"), [
     ("amp=bf16", "did you mean amp.dtype=bf16?"), ("amp=true", "did you mean amp.tf32=true?"),
     ("precision.amp=bf16", "did you mean amp.dtype=bf16?"), ("batch=64", "batch.size=64?"),
@@ -342,14 +327,6 @@ def test_a_byte_order_mark_before_a_file_is_no_mistake(home):
     assert len(notify.read()) == 1
 
 
-@pytest.mark.parametrize("given", ["foo=1", "precision.level=1", "train.x=1", "a.b.c=1"])
-def test_an_unknown_key_does_not_bring_them_all(given):
-    with pytest.raises(SpecError) as got:
-        apply_sets({}, [given])
-    assert str(got.value).count(".") < 8
-    assert "gpu-engine presets --keys" in str(got.value)
-
-
 def test_a_key_may_be_named_without_its_section():
     names = [key.name for key in sp.keys().values()]
     assert len(names) == len(set(names)), "what two keys are called is not understood"
@@ -375,25 +352,6 @@ def test_a_whole_number_may_be_written_as_a_float(given, steps):
 def test_no_other_float_is_a_whole_number(given):
     with pytest.raises(SpecError, match="a whole number"):
         from_dict({"train": {"steps": given}})
-
-
-def test_a_command_is_split_as_a_shell_splits_it():
-    data = {}
-    apply_sets(data, ["task.command=python train.py --name 'two words' a,b"])
-    assert data["task"]["command"] == ["python", "train.py", "--name", "two words", "a,b"]
-    apply_sets(data, ['task.command=["python", "a b"]'])
-    assert data["task"]["command"] == ["python", "a b"]
-    apply_sets(data, ["task.command=python a | tee b"])
-    with pytest.raises(SpecError, match=r"sh -c 'python a \| tee b'"):
-        from_dict(data)
-
-
-def test_the_word_of_earlier_versions_is_read():
-    assert read.from_dict({"run": {"sync": "rsync"}}).run.sync == "send"
-    assert read.from_dict_leniently({"run": {"sync": "rsync"}}).run.sync == "send"
-    given: dict = {}
-    apply_sets(given, ["run.sync=rsync"])
-    assert read.from_dict(given).run.sync == "send"
 
 
 def test_the_value_that_decides_which_is_best():

@@ -51,14 +51,3 @@ def test_another_attempt_begins_with_nothing_told():
     seen[0].attempt = 2
     seen[0].fold(schema.Start(0, 0, 0, 1, 1, 2, attempt=2))
     assert notices_of(seen, losses=True) == ()
-
-
-def test_a_loss_that_went_away_is_told_with_its_figures():
-    low = [schema.Step(at, 0.1, 0, n=50, loss=4.0 if at <= 50 else 1.0, loss_min=0.5)
-           for at in range(50, 501, 50)]
-    high = [schema.Step(at, 0.1, 0, n=50, loss=3.5, loss_min=3.0) for at in range(550, 801, 50)]
-    assert notices_of(ranks(low), losses=True) == ()
-    (told,) = notices_of(ranks(low + high), losses=True)
-    assert (told.code, told.step) == ("diverged", 500)
-    assert told.message == ("the loss is about 3.5, far above its best of 1 around step 100, and "
-                            "has been for 300 steps")

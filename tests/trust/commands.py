@@ -13,7 +13,7 @@ EVERY = 1 if os.environ.get("GPU_PANEL_EXAMPLES") == "fuzz" else 5
 """Each folder gets every fifth command, beginning with another one, so that each command meets each
 file and each way in which one is wrong; `make fuzz` tries all with all."""
 _COMPLETED = ("gpu-engine show ", "gpu-engine stop ", "gpu-engine sweep ",
-              "gpu-engine queue cancel ")
+              "gpu-engine queue priority ")
 
 
 def _begin(case: str, every: int) -> int:
@@ -47,7 +47,7 @@ def look(watch: Watch, path: Path, case: str, *, few: bool = False, every: int =
              ("export", "--to", "csv", "--rank", "0", "-o", str(out / "r0.csv"), "--", run),
              ("note", "--", run), ("queue",), ("sweep",), ("sweep", "show", "last"),
              ("sweep", "show", "s1", "--by", "eval:loss"),
-             ("runs", "prune", "--keep", "0", "--dry-run"), ("sweep", "show", "s1", "--csv")]
+             ("runs", "prune", "--keep", "0")]
     if not (watch.world.locks or (path / "queue.json").exists() or (path / "slurm.json").exists()):
         calls.append(("logs", "-f", "--", run))
     for words in calls[_begin(case, every)::every]:
@@ -55,8 +55,6 @@ def look(watch: Watch, path: Path, case: str, *, few: bool = False, every: int =
         for word in ("NaN", "Infinity") if "--json" in words else ():
             if f": {word}" in text or f": -{word}" in text:
                 watch.problems.append(f"{words[0]} --json: {word} is no JSON")
-        if "--csv" in words:
-            judge_tables(watch, text)
     judge_tables(watch, *(path.read_text() for path in out.glob("*.csv")))
     for line in _COMPLETED[_begin(case, every)::every]:
         watch.call("complete", COMP_WORDS=line, COMP_CWORD=str(len(line.split())),
@@ -87,7 +85,6 @@ def act(watch: Watch, path: Path, case: str, *, every: int = EVERY) -> None:
              ("export", "--", run, str(out / "w.safetensors")),
              ("export", "--from", "best", "--", run, str(out / "w.pt")),
              ("queue", "move", "--", run, "first"), ("queue", "priority", "--", run, "5"),
-             ("queue", "cancel", "--", run),
              ("sweep", "stop", "--no-wait", "s1"),
              ("stop", "--no-wait", "--", run), ("stop", "--no-wait", "--now", "--", run),
              ("runs", "rm", "--yes", "--here", "--", run), ("runs", "rm", "--yes", "--", run),

@@ -71,8 +71,6 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
 
     if settings.panel.ascii != "auto":
         os.environ.setdefault("GPU_PANEL_ASCII", str(int(settings.panel.ascii == "always")))
-    if settings.output.colour == "never":
-        os.environ.setdefault("NO_COLOR", "1")
     # A thread that reads a long run gives way to the event loop after this time. A key passes the
     # loop about ten times until it is shown, and would wait for 5 ms each time.
     sys.setswitchinterval(0.001)

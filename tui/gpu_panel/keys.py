@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -12,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.keys import Keys as TextualKeys
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.settings.own_commands import OwnCommand
+from gpu_engine.settings.schema import OwnCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +372,7 @@ def with_commands(table: Sequence[Key], commands: Iterable[OwnCommand]) -> tuple
                 "goes to a pane, or moves in a list or field" if name in _TAKEN else None
             if whose is not None:
                 problems.append(f"{said}: {display(name)} {whose}; give the command another")
-        tooltip = (command.help or shlex.join(command.run)) + "; asks first" * command.confirm
+        tooltip = (command.help or command.run) + "; asks first" * command.confirm
         keys.append(Key(f"commands.{command.name}", "own", ",".join(names or ()),
                         f"own_command({command.name!r})", command.name, tooltip))
     if problems:

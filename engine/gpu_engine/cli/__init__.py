@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -32,26 +31,8 @@ _COMMANDS = {
     "settings": "choices:settings", "completion": "machine:completion", "agent": "agent:command"}
 """Each command's file here, and its function in it."""
 
-_PDB = "for pdb, start the ranks in your own terminal: python train.py with breakpoint(), " \
-    "torchrun with torch.distributed.breakpoint(rank=0)"
-_GONE = {"attach": _PDB, "--debug-rank": _PDB,
-         "compare-modes": "gpu-engine run PRESET --grid parallel.mode=single,dp,ddp trains in each "
-                          "mode; gpu-engine sweep last compares them",
-         "examples": "the steps that are left out are named by train.skip_steps",
-         "restore": "runs rm and runs prune say what goes, and ask, as nothing brings it back",
-         "empty": "removed runs are deleted at once",
-         "--removed": "removed runs are deleted at once, and nothing lists them",
-         "--for-good": "it is always for good; --yes removes without asking",
-         "--hosts": "gpu-engine hosts check asks whether each can be used",
-         "--rename": "gpu-engine presets lists the files of presets: mv renames one",
-         "--duplicate": "gpu-engine presets lists the files of presets: cp copies one",
-         "--delete": "gpu-engine presets lists the files of presets: rm deletes one",
-         "--describe": "a preset's file says what it is for at its top: description = \"…\"",
-         "torch": "uv pip install torch --torch-backend=auto, in your project's environment"}
-"""Commands and options that there were → what serves instead."""
 
-
-class _Lazy(output.Commands):
+class _Lazy(click.Group):
     """Imports only the command that is used, so that `gpu-engine stop` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -65,8 +46,6 @@ class _Lazy(output.Commands):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            if args[0] in _GONE:
-                raise
             ctx.fail(f"no such command {args[0]!r}; {meant(args[0], _COMMANDS)}")
 
 
@@ -79,7 +58,6 @@ def cli() -> None:
 def main() -> None:
     """The console entry point. A person's mistake is shown as text, with exit code 2 and without a
     traceback."""
-    gc.set_threshold(50_000, 20, 20)  # else it searches what is being imported fifty times
     with mistakes_shown():
         cli.main(prog_name="gpu-engine", standalone_mode=False)
 
@@ -88,6 +66,8 @@ def main() -> None:
 def mistakes_shown() -> Iterator[None]:
     """Show a mistake of the person as text, and a fault of ours with its traceback; then end with
     the exit code of it."""
+    # Else what is being imported, or read of a long run, is searched for garbage fifty times.
+    gc.set_threshold(50_000, 20, 20)
     try:
         yield
     except UserError as err:
@@ -96,9 +76,6 @@ def mistakes_shown() -> Iterator[None]:
     except click.exceptions.Exit as err:
         sys.exit(err.exit_code)
     except click.ClickException as err:
-        word = re.match(r"No such (?:command|option)[ :']*([\w-]+)", err.message)
-        if isinstance(err, click.UsageError) and word is not None and word[1] in _GONE:
-            err = click.UsageError(f"there is no {word[1]} any more; {_GONE[word[1]]}", err.ctx)
         output.mistake(err)
         sys.exit(err.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -76,22 +76,14 @@ def _list(as_json: bool) -> None:
 @click.command()
 @click.argument("task", required=False)
 @for_scripts
-@click.option("--source", is_flag=True, help="Only read the source; import and run nothing.")
-@click.option("--python", help="The interpreter in which to import it; default: the one that a "
-              "run would take.")
-def describe(task: str | None, as_json: bool, source: bool, python: str | None) -> None:
+def describe(task: str | None, as_json: bool) -> None:
     """Show the parameters of TASK (module:Class or path/to/file.py:Class), or list the built-in
-    tasks. Unless --source is given, TASK is imported, in a process of its own."""
+    tasks. Read from the source: nothing is imported or run."""
     from gpu_engine.spec import catalog
 
-    if task is None or source:
-        infos = [catalog.describe(task)] if task else catalog.builtin()
-        found = [{"use": info.use, "name": info.name, "doc": info.doc, "file": str(info.file),
-                  "fields": [_field(f) for f in info.fields]} for info in infos]
-    else:
-        from gpu_engine.launching import ask_torch
-
-        found = [ask_torch.describe(task, python=python)]
+    infos = [catalog.describe(task)] if task else catalog.builtin()
+    found = [{"use": info.use, "name": info.name, "doc": info.doc, "file": str(info.file),
+              "fields": [_field(f) for f in info.fields]} for info in infos]
     if as_json:
         echo(in_json(found[0] if task else found))
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import echo, in_json
+from gpu_engine.cli.output import echo, for_scripts, in_json
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.export import TARGETS
@@ -33,30 +33,27 @@ if TYPE_CHECKING:
 @click.option("--project", metavar="NAME", help="wandb: its project. [default: gpu-panel]")
 @click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
                                                "writes them. [default: that of a run here]")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@for_scripts
 def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
             rank: int | None, project: str | None, python: str | None, as_json: bool) -> None:
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
     TensorBoard or for Weights & Biases; the last two need their own library."""
-    if to is None:
-        given = {"--out": out, "--rank": rank is not None, "--project": project}
-        if wrong := [name for name, value in given.items() if value]:
-            raise click.UsageError(f"{wrong[0]} goes with --to, which says where the figures go: "
-                                   + ", ".join(TARGETS))
-        if len(words) != 2:
-            raise click.UsageError("name a run and the file for its weights, or --to csv (or "
-                                   f"{', '.join(TARGETS[1:])}) for its figures")
+    wrong = {"--out": out, "--rank": rank is not None} if to is None \
+        else {"--from": which, "--python": python}
+    if to != "wandb":
+        wrong["--project"] = project
+    for option in (name for name, value in wrong.items() if value):
+        raise click.UsageError(f"{option} does not go with "
+                               + (f"--to {to}" if to else "weights: --to exports figures"))
+    if to is not None:
+        _figures(words, to, out, rank, project, as_json)
+    elif len(words) == 2:
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
-        return
-    if which is not None:
-        raise click.UsageError("--from chooses weights; --to exports the figures of all steps")
-    if python is not None:
-        raise click.UsageError("--python writes weights; --to exports figures, without torch")
-    if project is not None and to != "wandb":
-        raise click.UsageError("--project goes with --to wandb")
-    _figures(words, to, out, rank, project, as_json)
+    else:
+        raise click.UsageError("name a run and the file for its weights, or --to csv (or "
+                               f"{', '.join(TARGETS[1:])}) for its figures")
 
 
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:

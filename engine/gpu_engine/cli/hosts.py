@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import Commands, agreed, echo, in_json
+from gpu_engine.cli.output import agreed, echo, in_json
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpu_engine.remote.reach.checkup import Checkup
 
 
-@click.group(cls=Commands, invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:

@@ -3,47 +3,30 @@
 A terminal obeys what it is sent, and names, causes, notes, docstrings and texts of presets come
 from files and other machines: one could set the window's title, write to the clipboard or hide what
 follows. So every control character but newline and tab is taken out, with the whole sequence that
-it begins. Our own colours are added behind that.
+it begins.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
 from gpu_engine.common.clean import clean_text
-from gpu_engine.common.errors import UserError
-
-
-class Commands(click.Group):
-    """A command with commands in it, whose help shows the whole first sentence about each, where
-    click would cut it."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands and what they do."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, command.get_short_help_str(limit=1000)) for name, command in found
-                if command is not None and not command.hidden]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
-
 
 for_scripts = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 
-def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True) -> None:
-    """Print texts, made harmless, and a newline if `nl`. Of a pair the second is the colour of the
-    first, for example ("ok", "green"), where colour is wanted. err: on standard error."""
-    text = "".join(_painted(*part, err) if isinstance(part, tuple) else clean_text(part)
-                   for part in parts)
-    click.echo(_carried(text, err), err=err, nl=nl, color=True)
+def echo(text: str = "", err: bool = False, nl: bool = True) -> None:
+    """Print a text, made harmless, and a newline if `nl`. What the stream's encoding lacks becomes
+    "?". err: on standard error."""
+    encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
+    text = clean_text(text).encode(encoding, "replace").decode(encoding)
+    click.echo(text, err=err, nl=nl)
 
 
 def table(rows: Iterable[Sequence[str] | str]) -> list[str]:
@@ -80,57 +63,3 @@ def mistake(err: click.ClickException) -> None:
 def fault(err: Exception) -> None:
     """Print the traceback of a fault of ours."""
     echo("".join(traceback.format_exception(err)), err=True, nl=False)
-
-
-def unchanged(line: bytes) -> None:
-    """Print a line as it is, into a pipe or a file. Raises UserError for a terminal."""
-    if sys.stdout.isatty():
-        raise UserError("a terminal obeys what a log may contain: write it into a file, or colours "
-                        "alone pass in: gpu-engine logs --raw | less -R")
-    sys.stdout.buffer.write(line + b"\n")
-
-
-_STAND_INS = str.maketrans({"×": "x", "→": "->", "…": "...", "–": "-", "·": "-", "•": "*", "─": "-",
-                            "Σ": "sum", "µ": "u", "±": "+-", "√": "sqrt", "⁻": "^-", "¹": "1",
-                            "✓": "ok", "✗": "x", "●": "*", "○": "o"})
-
-
-def _carried(text: str, err: bool) -> str:
-    """`text` with ASCII in the place of our signs, where the locale is C or the stream's encoding
-    lacks them. What else it lacks becomes "?"."""
-    if text.isascii():
-        return text
-    encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
-    told = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), None)
-    if told == "C.UTF-8" and not os.environ.get("LC_ALL"):  # Python made it of C, in LC_CTYPE
-        told = os.environ.get("LANG")
-    try:
-        text.encode(encoding)
-        return text.translate(_STAND_INS) if told in ("C", "POSIX") else text
-    except UnicodeEncodeError:
-        return text.translate(_STAND_INS).encode(encoding, "replace").decode(encoding)
-
-
-def _painted(text: str, colour: str, err: bool) -> str:
-    text = clean_text(text)
-    terminal = (sys.stderr if err else sys.stdout).isatty()
-    return click.style(text, fg=colour) if coloured(os.environ, terminal=terminal) else text
-
-
-def coloured(env: Mapping[str, str], *, terminal: bool) -> bool:
-    """Whether output is coloured: NO_COLOR (no-color.org) forbids it, FORCE_COLOR and
-    CLICOLOR_FORCE demand it, CLICOLOR=0 forbids it (bixense.com/clicolors). Without them the
-    setting output.colour decides ("always", "never"), else whether it goes to a terminal."""
-    if env.get("NO_COLOR"):
-        return False
-    if any(env.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
-        return True
-    if env.get("CLICOLOR") == "0":
-        return False
-    from gpu_engine.settings import file
-
-    try:
-        setting = file.read().output.colour
-    except UserError:  # what is printed may be just that
-        setting = "auto"
-    return terminal if setting == "auto" else setting == "always"

@@ -8,13 +8,12 @@ from pathlib import Path
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import Commands, echo, in_json, table
+from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
 
 
-@click.group(cls=Commands, invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the queue as JSON.")
 @click.option("--set-up-shared", "shared", is_flag=False, flag_value="", metavar="[FOLDER]",
               help="As root: make the folder through which the runs of all users of this machine "
@@ -53,28 +52,13 @@ def _set_up(given: str) -> None:
 
 @command.command()
 @click.argument("run", shell_complete=tab.waiting_runs)
-@click.argument("to", metavar="first|last|up|down")
+@click.argument("to", type=click.Choice(["first", "last", "up", "down"]))
 def move(run: str, to: str) -> None:
     """Move RUN to the first or last place, or up or down by one."""
     from gpu_engine.queue import change
     from gpu_engine.runs import folder
 
-    if to not in ("first", "last", "up", "down"):
-        raise click.UsageError(f"{to!r}: give first, last, up or down; gpu-engine queue before "
-                               "puts it before another run")
     change.move(folder.find(run), to)
-    _print(False)
-
-
-@command.command()
-@click.argument("run", shell_complete=tab.waiting_runs)
-@click.argument("other", shell_complete=tab.waiting_runs)
-def before(run: str, other: str) -> None:
-    """Put RUN before OTHER, which waits too."""
-    from gpu_engine.queue import change
-    from gpu_engine.runs import folder
-
-    change.move(folder.find(run), folder.find(other).id)
     _print(False)
 
 
@@ -88,25 +72,6 @@ def priority(run: str, number: int) -> None:
 
     change.prioritise(folder.find(run), number)
     _print(False)
-
-
-@command.command()
-@click.argument("runs", nargs=-1, shell_complete=tab.waiting_runs)
-@click.option("--all", "every", is_flag=True, help="All waiting runs.")
-def cancel(runs: tuple[str, ...], every: bool) -> None:
-    """Take RUNS out of the line; they end as stopped. gpu-engine stop does the same."""
-    from gpu_engine.queue import change
-    from gpu_engine.runs import folder, waiting
-
-    if bool(runs) == every:
-        raise click.UsageError("name the runs, or give --all")
-    chosen = [w.run for w in change.line()] if every else [folder.find(name) for name in runs]
-    for run in chosen:
-        state = run.state()
-        if state.state != "queued" or waiting.read(run.path) is None:
-            raise UserError(f"run {run.id} does not wait: it is {state.state}")
-        run.stop()
-        echo(f"{run.id} stopped")
 
 
 def _print(as_json: bool) -> None:

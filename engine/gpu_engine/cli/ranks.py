@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import echo, for_scripts, in_json, unchanged
+from gpu_engine.cli.output import echo, for_scripts, in_json
 from gpu_engine.common.clean import clean, clean_bytes
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import MOST, file_inside
@@ -29,16 +29,14 @@ if TYPE_CHECKING:
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the run has ended.")
-@click.option("--raw", is_flag=True, help="Print the output unchanged, control "
-              "characters too, into a file or a pipe.")
 @click.option("--supervisor", is_flag=True,
               help="Print the supervisor's own log instead; of a Slurm job, its script's.")
-def logs(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
+def logs(run: str, rank: int | None, count: int | None, follow: bool,
          supervisor: bool) -> None:
     """Print the logs of RUN's ranks (an id, the beginning of one, or "last").
 
     Colours and all else that a terminal obeys are left out; of a progress bar the last state is
-    kept. gpu-engine logs --raw | less -R shows the colours.
+    kept. The files are ranks/*.log in the run folder, for less -R.
     """
     from gpu_engine.launching.lookup import ask_slurm, find
     from gpu_engine.launching.reattach import StillOn
@@ -49,7 +47,7 @@ def logs(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
     goes_on = StillOn(found)
     files = _files(found, rank) if not supervisor else \
         {"supervisor": found.path / "supervisor.log"}
-    output = Output(lambda: files, raw=raw, count=count)
+    output = Output(lambda: files, count)
     while True:
         if follow:
             ask_slurm(found)
@@ -92,9 +90,9 @@ class Output:
     """Prints logs as they grow. `files`: which, by the prefix of their lines; `count`: only the
     last lines of what is in each at the beginning."""
 
-    def __init__(self, files: Callable[[], dict[str, Path]], *, raw: bool = False,
-                 count: int | None = None) -> None:
-        self._files, self._raw, self._count = files, raw, count
+    def __init__(self, files: Callable[[], dict[str, Path]], count: int | None = None
+                 ) -> None:
+        self._files, self._count = files, count
         self._logs: dict[Path, _Log] = {}
 
     def show(self, last: bool) -> None:
@@ -104,10 +102,7 @@ class Output:
             count = self._count if path not in self._logs else None
             lines = self._logs.setdefault(path, _Log(path)).new(last)
             for line in lines if count is None else deque(lines, count):
-                if self._raw:
-                    unchanged(line)
-                else:
-                    echo((f"{name}| " if len(files) > 1 else "") + clean_bytes(line, None))
+                echo((f"{name}| " if len(files) > 1 else "") + clean_bytes(line, None))
 
 
 class _Log:

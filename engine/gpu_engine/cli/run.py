@@ -3,7 +3,6 @@ would run: plan. Another attempt: resume."""
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -47,14 +46,12 @@ if TYPE_CHECKING:
 @click.option("--free-for", type=float, metavar="SECONDS",
               help="With --queue: only on devices that have been free for so long.")
 @grid_options
-@click.option("--dry-run", is_flag=True,
-              help="With --grid or --repeat: check all runs and list them; submit nothing.")
 @click.option("--no-notify", is_flag=True,
               help="Send no notifications about this run, whatever notify.toml says.")
 @spec_options
 def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
         after: str | None, begin: str | None, priority: int | None, free_for: float | None,
-        grid: tuple[str, ...], repeat: int, dry_run: bool, no_notify: bool) -> None:
+        grid: tuple[str, ...], repeat: int, no_notify: bool) -> None:
     """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
 
     The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
@@ -66,9 +63,6 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
         raise click.UsageError("--no-notify is for a run that starts at once")
     if grid or repeat > 1:
         members = members_of(choice, grid, repeat)
-        if dry_run:
-            show(members, choice, as_json=as_json)
-            return
         from gpu_engine.sweep import submit
 
         sweep = submit.submit(members, _when(after, begin, priority, free_for), choice.spec.name,
@@ -78,9 +72,6 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
              if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
                              f"gpu-engine sweep {sweep.id} compares them")
         return
-    if dry_run:
-        raise click.UsageError("--dry-run goes with --grid or --repeat; gpu-engine plan shows what "
-                               "a single run would do")
     if queued:
         _wait(choice, as_json, _when(after, begin, priority, free_for))
         return
@@ -194,19 +185,10 @@ def resume(run: str, sets: tuple[str, ...], like: int | None, start: str, detach
     from gpu_engine.cli import watch
     from gpu_engine.launching import launcher
     from gpu_engine.launching.lookup import find
-    from gpu_engine.runs import attempts, job
+    from gpu_engine.runs import job
 
-    found, changes = find(run), spelled_out(sets)
-    doubtful = attempts.failed_settings(found, found.state()) if like is None else None
-    prepared = launcher.resume(found, changes, like=like, start=start)
-    if doubtful is not None:
-        number, other = doubtful
-        given = {s.partition("=")[0].strip() for s in changes}
-        left = [o for o in other if o.partition("=")[0] not in given]
-        if left:
-            echo(clean(f"note: {' '.join(map(shlex.quote, left))} is kept, though the last "
-                             f"attempt failed with it; --like {number} uses the settings of "
-                             f"attempt {number}"), err=True)
+    found = find(run)
+    prepared = launcher.resume(found, spelled_out(sets), like=like, start=start)
     slurm = job.read(found.path)
     if slurm is not None and not as_json:
         echo(f"run {found.id} submitted: {clean(slurm.sentence())}")

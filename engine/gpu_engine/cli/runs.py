@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import Commands, agreed, echo, in_json, table
+from gpu_engine.cli.output import agreed, echo, in_json, table
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
@@ -55,7 +55,7 @@ def _order(_: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
-@click.group(cls=Commands, invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("-n", "count", type=click.IntRange(1),
               help="How many runs to list (20, or runs.listed of settings.toml).")
@@ -72,11 +72,9 @@ def _order(_: click.Context, param: click.Parameter, value: str) -> str:
                    "evaluation), steps (the most), took (the longest), name, state, or a key or "
                    "value that --columns takes.")
 @click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            names: tuple[str, ...], order: str, reverse: bool, tags: tuple[str, ...]
-            ) -> None:
+            names: tuple[str, ...], order: str, reverse: bool) -> None:
     """List the runs, newest first."""
     from gpu_engine.report import listing
 
@@ -95,14 +93,14 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     asked = query.parse(wanted)
     if asked.doubt:
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
-    rows, more = listing.found_runs(asked, tags, count, listing.Order(order, reverse, now))
+    rows, more = listing.found_runs(asked, count, listing.Order(order, reverse, now))
     if as_json:
         echo(in_json([_to_dict(one, figures, now, names) for one, figures in rows]))
         return
     heads, lines = listing.cells(rows, now, names)
     for line in table([heads, *lines] if lines else []):
         echo(line)
-    if not rows and (asked or tags):
+    if not rows and asked:
         echo("no run matches", err=True)
     elif not rows:
         echo("no runs yet; gpu-engine run default starts one", err=True)
@@ -190,9 +188,8 @@ def _removed(run: str, outcome: Outcome) -> bool:
 @command.command()
 @click.option("--keep", type=click.IntRange(0), required=True,
               help="How many of the newest to keep.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--yes", is_flag=True, help=_YES)
-def prune(keep: int, dry_run: bool, yes: bool) -> None:
+def prune(keep: int, yes: bool) -> None:
     """Remove all but the newest of the runs that have ended, as rm does. Says what goes, and
     asks."""
     from gpu_engine.launching.reattach import reattach_all
@@ -204,19 +201,12 @@ def prune(keep: int, dry_run: bool, yes: bool) -> None:
     watch.refresh()
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
-    if not dry_run:
-        _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
+    _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
     with Removal() as removal:
         for one in going:
             size = one.size()
-            if dry_run:
-                echo(f"{one.id} would be removed, {units.size(size)}")
-            else:
-                try:
-                    if not _removed(one.id, removal.remove(one)):
-                        continue
-                except (OSError, UserError) as err:
-                    echo(f"{one.id}: {err}", err=True)
-                    continue
-            total += size
+            try:
+                total += size if _removed(one.id, removal.remove(one)) else 0
+            except (OSError, UserError) as err:
+                echo(f"{one.id}: {err}", err=True)
     echo(f"{units.size(total)} in all", err=True)

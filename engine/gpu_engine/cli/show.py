@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -98,7 +97,7 @@ def show(run: str, as_json: bool) -> None:
              f"{', at its last heartbeat' if view.rank in state.unheard else ''}  "
              f"step {units.count(view.step)}{total}{_training(view)}  "
              f"loss {units.loss(view.loss)}  "
-             f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
+             f"{units.pace(view.samples_per_s, view.steps_per_s)}  "
              f"host {units.gib(view.rss)} GiB"
              + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if (parts := steps.of_last(view)) is not None:
@@ -128,12 +127,6 @@ def _training(view: RankView) -> str:
     return f" (training {view.training}: step {units.count(view.step - (view.training_from or 0))})"
 
 
-def _each(view: RankView) -> str:
-    """The time per step, ", 21.3 ms a step"; "" if it is not known."""
-    pace = view.steps_per_s
-    return f", {1000 / pace:.3g} ms a step" if pace else ""
-
-
 def _processes(state: State) -> list[str]:
     """How each attempt and each process ended, in words."""
     out = []
@@ -148,64 +141,35 @@ def _processes(state: State) -> list[str]:
     return out
 
 
-def _percent(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """"5%" or "5" as 0.05."""
-    if value is None:
-        return None
-    try:
-        found = float(value.removesuffix("%")) / 100
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < 1000:
-        raise click.BadParameter(f"{value!r}: expected a percentage, such as 5%")
-    return found
-
-
 @click.command()
 @click.argument("runs", nargs=-1, required=True, shell_complete=tab.runs)
 @for_scripts
 @click.option("--markdown", is_flag=True, help="As a table for a report or an issue.")
-@click.option("--max-step-regression", "limit", metavar="PERCENT", callback=_percent,
-              help="End with 1 if the second run's median step takes longer than the first's by "
-                   "more than this, such as 5%.")
-def compare(runs: tuple[str, ...], as_json: bool, markdown: bool, limit: float | None) -> None:
+def compare(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     """Show how RUNS (ids, beginnings of ids, or "last") ended, and in which settings, commits and
     versions they differ."""
-    from gpu_engine.diagnose import regression
     from gpu_engine.launching.lookup import find_each
     from gpu_engine.runs import compare as comparison
 
     if len(runs) < 2:
         raise click.UsageError("name two runs or more; gpu-engine runs lists them")
-    if limit is not None and len(runs) != 2:
-        raise click.UsageError("--max-step-regression compares two runs: the one before, and the "
-                               "one after")
     found = find_each(runs)
     read = [comparison.read(run)[0] for run in found]
     parts = comparison.parts(read)
     settings = parts[1][1]
-    change = None if limit is None else regression.compare(*found)
     if as_json:
-        out: dict[str, object] = {
-            "runs": [asdict(run) for run in read],
-            "differences": {row.name: list(row.values) for row in settings}}
-        if change is not None:
-            out["step_time"] = {**asdict(change), "change": change.change, "limit": limit}
-        echo(in_json(out))
+        echo(in_json({"runs": [asdict(run) for run in read],
+                      "differences": {row.name: list(row.values) for row in settings}}))
+        return
+    if markdown:
+        lines = comparison.markdown(read)
     else:
-        if markdown:
-            lines = comparison.markdown(read)
-        else:
-            rows: list[Sequence[str] | str] = [["", *comparison.heads(read)]]
-            for title, differing in parts:
-                rows += ["", title] if title and differing else []
-                rows += [[row.name, *map(comparison.cell, row.values)] for row in differing]
-            lines = table(rows)
-        for line in lines:
-            echo(line)
-        if not settings and not markdown:
-            echo("no setting differs")
-        if change is not None and limit is not None:
-            echo(change.text(limit))
-    if change is not None and limit is not None and change.change > limit:
-        sys.exit(1)
+        rows: list[Sequence[str] | str] = [["", *comparison.heads(read)]]
+        for title, differing in parts:
+            rows += ["", title] if title and differing else []
+            rows += [[row.name, *map(comparison.cell, row.values)] for row in differing]
+        lines = table(rows)
+    for line in lines:
+        echo(line)
+    if not settings and not markdown:
+        echo("no setting differs")

@@ -145,10 +145,9 @@ def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> Non
                       for m, p in zip(members, plans, strict=True)]))
         return
     keys = list(members[0].values)
-    repeats = any(m.repeat is not None for m in members)
-    rows = [["", *keys, *(["seed"] if repeats else []), "name"]]
-    rows += [[str(m.index), *(clean(m.values[k], 32) for k in keys),
-              *([str(m.spec.train.seed)] if repeats else []), clean(m.spec.name)] for m in members]
+    rows = [["", *keys, "seed", "name"]]
+    rows += [[str(m.index), *(clean(m.values[k], 32) for k in keys), str(m.spec.train.seed),
+              clean(m.spec.name)] for m in members]
     for line in table(rows):
         echo(line)
     echo(f"{len(members)} runs; the first, {plans[0].mode}:")

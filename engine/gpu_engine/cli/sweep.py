@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -15,19 +12,16 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import Commands, echo, in_json, table
+from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
-from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
     from gpu_engine.sweep.again import Done
     from gpu_engine.sweep.group import Group
     from gpu_engine.sweep.table import By, One, Point
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
-
-class _Sweep(Commands):
+class _Sweep(click.Group):
     """A first word that is no command is a sweep's id: `sweep ID` is `sweep show ID`."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
@@ -75,20 +69,15 @@ def command(ctx: click.Context, as_json: bool) -> None:
               help="What decides which is best: loss (the default, or what train.best says), "
                    "eval:NAME, or the name of a value that was logged; max:NAME for the greatest.")
 @click.option("--json", "as_json", is_flag=True, help="Points and members, for scripts.")
-@click.option("--csv", "as_csv", is_flag=True, help="One line for each member.")
-def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
+def show(sweep: str, by: str | None, as_json: bool) -> None:
     """The table of a sweep: a line for each combination of values, the best first."""
     from gpu_engine.sweep import group
     from gpu_engine.sweep.table import parse_by, points
 
-    if as_json and as_csv:
-        raise click.UsageError("give --json or --csv, not both")
     found = group.find(sweep)
     members = group.read(found)
     chosen = parse_by(by, members) if by is not None else group.default_by(found, members)
-    if as_csv:
-        echo(_csv(found, members, chosen), nl=False)
-    elif as_json:
+    if as_json:
         echo(_json(found, members, chosen))
     else:
         for line in _lines(found, members, points(members, chosen), chosen):
@@ -168,23 +157,3 @@ def _member(one: One, by: By) -> dict[str, object]:
             "values": one.values, "repeat": one.repeat, "best": one.best(by), "last": one.last(by),
             "steps": one.steps, "seconds": one.seconds,
             "samples_per_s": one.samples_per_s, "exact": one.exact, "cause": one.why}
-
-
-def _csv(found: Group, members: Sequence[One], by: By) -> str:
-    from gpu_engine.export.targets import defused
-
-    def text(value: str | None) -> str | None:
-        """A text as a cell; a number that was typed for the grid stays one."""
-        return value if value is None or _NUMBER.fullmatch(value) else defused(clean(value))
-
-    out = io.StringIO()
-    rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(["run", "index", "name", "state", *map(text, found.keys), "repeat",
-                   f"best {by.text}",
-                   f"last {by.text}", "steps", "seconds", "samples_per_s", "cause"])
-    for one in members:
-        rows.writerow([text(one.id), one.index, text(one.name), one.state,
-                       *(text(one.values.get(key)) for key in found.keys), one.repeat,
-                       one.best(by), one.last(by), one.steps, one.seconds, one.samples_per_s,
-                       text(one.why)])
-    return out.getvalue()

@@ -26,7 +26,7 @@ and number; how many are not finite, and the x of the first of these."""
 
 def rising(xs: Sequence[int]) -> bool:
     """Whether each of `xs` is greater than the one before."""
-    return all(map(lt, xs, islice(xs, 1, None)))
+    return isinstance(xs, range) or all(map(lt, xs, islice(xs, 1, None)))
 
 
 def parts(xs: Sequence[int], values: Sequence[float], stride: int,
@@ -100,13 +100,10 @@ class Series:
 
     def add_rising(self, xs: Sequence[int], values: Sequence[float],
                    los: Sequence[float] | None = None,
-                   his: Sequence[float] | None = None) -> list[Part]:
+                   his: Sequence[float] | None = None) -> None:
         """Add many values at once, at `xs` that never fall. `los` and `his`: each value is the mean
-        of several, of which these are the least and the greatest. Returns what was added, for
-        `add_parts` of another."""
-        found = parts(xs, values, self.fit(xs[0], xs[-1]), los, his)
-        self.add_parts(found)
-        return found
+        of several, of which these are the least and the greatest."""
+        self.add_parts(parts(xs, values, self.fit(xs[0], xs[-1]), los, his))
 
     def fit(self, first: int, last: int) -> int:
         """Make room for values from `first` to `last`. Returns how many x a bucket then has."""

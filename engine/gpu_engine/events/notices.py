@@ -14,11 +14,11 @@ from .schema import Warning  # relative: see `writer`
 
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
 SAME_ORDER, SAME_FILE = "set-epoch", "same-file"
-NONFINITE, DIVERGED = "nonfinite", "diverged"
+NONFINITE = "nonfinite"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
 RANK_LOST, NO_BATCH = "rank-lost", "no-batch"
-ORDER = (RANK_LOST, NO_BATCH, NONFINITE, DIVERGED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
+ORDER = (RANK_LOST, NO_BATCH, NONFINITE, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
          UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER, SAME_FILE)
 """All of them, what spoils a training most first."""
 
@@ -32,12 +32,6 @@ IN_SHELL = "set -eo pipefail  # first in a script of bash: it then ends as what 
 def nonfinite(step: int, rank: int) -> str:
     """A loss is not a finite number."""
     return f"the loss of rank {rank} was not finite at step {step:,}, for the first time"
-
-
-def diverged(loss: float, best: float, best_step: int, since: int, step: int) -> str:
-    """The loss is far above its best: see `events.divergence`."""
-    return (f"the loss is about {loss:.3g}, far above its best of {best:.3g} around step "
-            f"{best_step:,}, and has been for {step - since:,} steps")
 
 
 def failed(rank: int, error: str, step: int | None) -> str:

@@ -7,9 +7,9 @@ the list of runs and the run screen all work from the views here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
@@ -84,13 +84,18 @@ class RunView:
     def fold(self, rank: int, event: Event) -> RankView:
         """Update the view by the next event of `rank`, in the order of its file. Returns the
         rank's view."""
+        return self.fold_alike(rank, (event,))
+
+    def fold_alike(self, rank: int, events: Sequence[Event]) -> RankView:
+        """The same for the next events of `rank`, all of one kind."""
         view = self.ranks.get(rank)
         if view is None:
             self.add((rank,))
             view = self.ranks[rank]
-        if view.beat is None or event.t > view.beat:
-            view.beat = event.t
-        FOLD[type(event)](self, view, event)
+        latest = max(event.t for event in events)
+        if view.beat is None or latest > view.beat:
+            view.beat = latest
+        FOLD[type(events[0])](self, view, events)
         return view
 
     def begin_attempt(self, number: int) -> None:
@@ -136,14 +141,19 @@ E = TypeVar("E", bound=Event)
 Fold = Callable[[RunView, RankView, E], None]
 """What an event of one kind changes of the run's view and of the view of its rank."""
 
-FOLD: dict[type[Event], Fold[Event]] = {}
-"""The function that each kind of event is folded with. A kind without one raises KeyError."""
+FOLD: dict[type[Event], Callable[[RunView, RankView, Sequence[Any]], None]] = {}
+"""The function that events of each kind, which follow each other, are folded with. A kind without
+one raises KeyError."""
 
 
 def folds(kind: type[E]) -> Callable[[Fold[E]], Fold[E]]:
     """Decorator: enter the function into `FOLD` for events of this `kind`."""
     def enter(function: Fold[E]) -> Fold[E]:
-        FOLD[kind] = cast("Fold[Event]", function)
+        def each(run: RunView, rank: RankView, events: Sequence[E]) -> None:
+            for event in events:
+                function(run, rank, event)
+
+        FOLD[kind] = each
         return function
 
     return enter
@@ -183,29 +193,33 @@ def _schedule(run: RunView, rank: RankView, event: schema.Schedule) -> None:
         rank.step, rank.loss = rank.first_step, None
 
 
-@folds(schema.Step)
-def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
-    rank.stepped, rank.at_step = True, event.step
-    rank.skipped = event.skipped
-    if event.grad_norm is not None:
-        rank.metrics["grad_norm"] = event.grad_norm
-    for index, other in (event.others or {}).items():
-        value = last_loss(other)
-        if value is not None:
-            rank.metrics[f"loss[{index}]"] = value
-    if event.n == 0:  # only other optimizers have stepped
+def _steps(run: RunView, rank: RankView, events: Sequence[schema.Step]) -> None:
+    """Many at once, as there are millions of them: of most facts only the last counts."""
+    rank.stepped, rank.at_step, rank.skipped = True, events[-1].step, events[-1].skipped
+    rank.metrics.update((f"loss[{index}]", loss) for event in events if event.others
+                        for index, other in event.others.items()
+                        if (loss := last_loss(other)) is not None)
+    norm = next((e.grad_norm for e in reversed(events) if e.grad_norm is not None), None)
+    if norm is not None:
+        rank.metrics["grad_norm"] = norm
+    events = [event for event in events if event.n]  # 0: only other optimizers have stepped
+    if not events:
         return
-    rank.step, rank.epoch, rank.stands = event.step, event.epoch, None
-    loss = last_loss(event)
-    rank.loss = rank.loss if loss is None else loss
-    rank.lr, rank.samples_per_s, rank.data_wait = event.lr, event.samples_per_s, event.data_wait
-    rank.step_times.append((event.t, event.step))
+    last = events[-1]
+    rank.step, rank.epoch, rank.stands = last.step, last.epoch, None
+    rank.loss = next((loss for e in reversed(events) if (loss := last_loss(e)) is not None),
+                     rank.loss)
+    rank.lr, rank.samples_per_s, rank.data_wait = last.lr, last.samples_per_s, last.data_wait
+    rank.step_times.extend((event.t, event.step) for event in events)
     if rank.attempt > 1:
-        run.begins.setdefault(rank.attempt, max(event.step - event.n + 1, 0))
-    bad = _first_bad(event)
-    if bad is not None and rank.attempt >= run.attempt \
-            and (run.bad_step is None or bad < run.bad_step[0]):
-        run.bad_step = (bad, rank.rank)
+        run.begins.setdefault(rank.attempt, max(events[0].step - events[0].n + 1, 0))
+    if rank.attempt >= run.attempt:
+        bad = next((step for step in map(_first_bad, events) if step is not None), None)
+        if bad is not None and (run.bad_step is None or bad < run.bad_step[0]):
+            run.bad_step = (bad, rank.rank)
+
+
+FOLD[schema.Step] = _steps
 
 
 @folds(schema.StepTime)

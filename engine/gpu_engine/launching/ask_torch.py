@@ -20,12 +20,6 @@ _TIMEOUT = 300.0
 """Seconds for an answer."""
 
 
-def describe(task: str, *, python: str | None = None) -> dict[str, Any]:
-    """Import a task and describe it, as cli/describe.py does from its source alone: use, name, doc,
-    file, fields. Raises UserError."""
-    return _ask("describe", task, python=python)
-
-
 def refused(task: str, params: Sequence[Mapping[str, object]], *, python: str | None,
             folder: Path) -> list[str | None]:
     """Import a task in `folder` and have it check each of `params`: what is wrong, or None. Raises

@@ -45,7 +45,7 @@ _BAR = 8
 def overview(snapshots: Sequence[Snapshot], link: str) -> list[Section]:
     """Devices and the newest runs. `snapshots`: the last ones, newest last. `link`: where a run's
     id leads, with {id} in it."""
-    rows, more = listing.found_runs(parse(""), (), LISTED, listing.Order("created", False, 0.0))
+    rows, more = listing.found_runs(parse(""), LISTED, listing.Order("created", False, 0.0))
     heads, lines = listing.cells(rows, time.time())
     parts: list[Table | Text] = [Table(heads, tuple(lines),
                                        tuple(link.format(id=quoted(line[0])) for line in lines))

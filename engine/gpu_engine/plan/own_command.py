@@ -277,54 +277,15 @@ def _guarded(script: Sequence[str]) -> list[str]:
 
 # --- what stands before the program: `env X=1`, `uv run`, `nohup`, `python -u` -------------------
 
-
-@dataclass(frozen=True)
-class _Wrapper:
-    """A program whose arguments end in another command."""
-
-    verbs: frozenset[str] = frozenset()
-    """One of these comes before the options; none: there is no such word."""
-    values: frozenset[str] = frozenset()
-    """Options that take the next word."""
-    words: int = 0
-    """Words between its options and the command."""
-
-
-def _of(values: str = "", *, verbs: str = "", words: int = 0) -> _Wrapper:
-    return _Wrapper(frozenset(verbs.split()), frozenset(values.split()), words)
-
-
-_UV = _of("--with --with-editable --with-requirements --extra --no-extra --group --no-group "
-          "--only-group --package --python -p --env-file --directory --project --index "
-          "--default-index --index-url -i --extra-index-url --find-links -f --cache-dir "
-          "--config-file --color --config-setting -C --refresh-package --upgrade-package -P "
-          "--reinstall-package --no-build-package --no-binary-package --resolution --prerelease "
-          "--exclude-newer --link-mode --index-strategy --keyring-provider --python-platform "
-          "--allow-insecure-host --from -w", verbs="run")
-_CONDA = _of("-n --name -p --prefix --cwd -r --root-prefix -e --env -a --attach", verbs="run")
-
-_WRAPPERS = {
-    "env": _of("-u --unset -C --chdir"), "uv": _UV, "uvx": _Wrapper(values=_UV.values),
-    "conda": _CONDA, "mamba": _CONDA, "micromamba": _CONDA,
-    "poetry": _of("-C --directory -P --project", verbs="run"),
-    "pdm": _of("-p --project", verbs="run"),
-    "pipenv": _of(verbs="run"), "rye": _of(verbs="run"),
-    "hatch": _of("-e --env -p --project", verbs="run"),
-    "pixi": _of("-e --environment --manifest-path", verbs="run"),
-    "nohup": _of(), "setsid": _of(), "time": _of("-f --format -o --output"),
-    "nice": _of("-n --adjustment"), "ionice": _of("-c --class -n --classdata"),
-    "stdbuf": _of("-i --input -o --output -e --error"), "chrt": _of("-T -P -D", words=1),
-    "timeout": _of("-s --signal -k --kill-after", words=1), "taskset": _of(words=1),
-    "numactl": _of("-i -N -C -m -p -l --interleave --cpunodebind --physcpubind --membind "
-                   "--preferred"),
-    "xvfb-run": _of("-n --server-num -s --server-args -e --error-file -f --auth-file"),
-    "apptainer": _of("-B --bind --env --env-file -H --home --pwd --overlay -W --workdir",
-                     verbs="exec", words=1),
-    "singularity": _of("-B --bind --env --env-file -H --home --pwd --overlay -W --workdir",
-                       verbs="exec", words=1),
-    "nsys": _of("-o --output -t --trace -s --sample -c --capture-range -f --force-overwrite -w "
-                "--show-output -d --duration -y --delay", verbs="profile"),
-}
+_WRAPPER = re.compile("env|uvx|nohup|setsid|time|nice|ionice|stdbuf|chrt|timeout|taskset|numactl|"
+                      "xvfb-run")
+"""Programs whose arguments end in another command;"""
+_WITH_VERB = re.compile("uv|conda|mamba|micromamba|poetry|pdm|pipenv|rye|hatch|pixi|apptainer|"
+                        "singularity|nsys")
+"""and those of which only that of these verbs does."""
+_VERB = re.compile("run|exec|profile")
+_VALUE = re.compile("--with|-w|--from|--extra|--group|--package|-n|--name|-e|--env")
+"""Options of these with a word that may be called as a launcher is, as a package or environment."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
@@ -344,49 +305,28 @@ def program(command: Sequence[str]) -> list[str]:
 
 
 def unwrapped(command: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The variables that `env` sets before a command (`X=1`), and the command behind all wrappers.
-    """
-    rest, variables = list(command), list[str]()
-    for _ in range(len(command)):
-        if not rest:
+    """The variables that are set before a command (`env X=1`), and the command behind all wrappers,
+    which begins with the first word that is a Python, a launcher, a shell or a script."""
+    words = list(command)
+    first = name_of(words[0]) if words else ""
+    if not (_WRAPPER.fullmatch(first) or _WITH_VERB.fullmatch(first)):
+        return [], words
+    runs, names = True, set[str]()
+    for at, word in enumerate(words):
+        name = name_of(word)
+        names.add(name)
+        runs = bool(runs or _VERB.fullmatch(name)) and not _WITH_VERB.fullmatch(name)
+        if not runs or _VALUE.fullmatch(words[max(at - 1, 0)]):
+            continue
+        module = word in ("-m", "--module") and "uv" in names
+        if module or is_python(word) or name in SELF_LAUNCHERS or word.endswith((".py", ".sh")):
+            before, rest = words[:at], words[at:]
+            if module or word.endswith(".py"):
+                rest = ["python", *(["-m", *rest[1:]] if module else rest)]
             break
-        name = name_of(rest[0])
-        if name == "env" and rest[1:2] and rest[1] in ("-S", "--split-string"):
-            try:
-                rest = ["env", *shlex.split(" ".join(rest[2:3])), *rest[3:]]
-            except ValueError:  # an open quote: env will say so
-                break
-        behind = _behind(_WRAPPERS[name], rest[1:]) if name in _WRAPPERS else None
-        if behind is None:
-            break
-        if name == "env":
-            while behind and _ASSIGNMENT.fullmatch(behind[0]):
-                variables.append(behind.pop(0))
-        if name == "uv" and behind and behind[0].endswith(".py"):
-            behind.insert(0, "python")
-        rest = behind
-    return variables, rest
-
-
-def _behind(wrapper: _Wrapper, words: list[str]) -> list[str] | None:
-    """The command among a wrapper's arguments; None: it runs none."""
-    if wrapper.verbs:
-        words = _without_options(wrapper, words)
-        if not words or words[0] not in wrapper.verbs:
-            return None
-        words = words[1:]
-    return _without_options(wrapper, words)[wrapper.words:]
-
-
-def _without_options(wrapper: _Wrapper, words: list[str]) -> list[str]:
-    at = 0
-    while at < len(words) and words[at].startswith("-") and words[at] != "-":
-        if words[at] == "--":
-            return words[at + 1:]
-        if wrapper is _UV and words[at] in ("-m", "--module"):
-            return ["python", "-m", *words[at + 1:]]
-        at += 2 if words[at] in wrapper.values else 1
-    return words[at:]
+    else:
+        before, rest = words, []
+    return [word for word in before if _ASSIGNMENT.fullmatch(word)], rest
 
 
 def module_or_script(command: Sequence[str]) -> tuple[str | None, list[str]]:

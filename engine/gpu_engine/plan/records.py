@@ -249,25 +249,14 @@ class LaunchPlan:
         command = self.spec.task.command
         if command is None:
             return [self.batch.sentence(self.unit), self.lr.sentence()]
-        told = own_command.used(command)
-        out = []
+        told, out = own_command.used(command), []
         whole = self.batch.accumulate == 1 or "batch.accumulate" in told
         if whole and not told.isdisjoint(("batch.per_gpu", "batch.global")):
             out.append(self.batch.sentence(self.unit))
         if "lr" in told:
             out.append(self.lr.sentence())
-        train, batch = self.spec.train, self.batch
-        values = {"batch.per_gpu": f"{batch.per_gpu:,} per {self.unit}",
-                  "batch.global": f"{batch.global_size:,} global",
-                  "batch.size": f"batch size {batch.size:,}",
-                  "batch.accumulate": f"accumulate {batch.accumulate}",
-                  "amp": f"amp {self.spec.amp.dtype}", "epochs": f"epochs {train.epochs or 1}",
-                  "steps": f"steps {train.steps or 0}", "seed": f"seed {train.seed}",
-                  "workers": f"workers {train.workers}"}
-        hidden = ("batch.per_gpu", "batch.global") if out and whole else ()
-        rest = [words for name, words in values.items() if name in told and name not in hidden]
-        if rest:
-            out.append("told: " + ", ".join(rest))
+        if told and not out:
+            out.append(f"your command is told {', '.join(sorted(told))}")
         return out or ["your command sets its own batch size and lr"]
 
     def for_people(self) -> LaunchPlan:

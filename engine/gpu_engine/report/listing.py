@@ -63,16 +63,16 @@ class Order:
         return {"created": -one.state.created, "name": one.name, "state": one.state.state}[self.by]
 
 
-def found_runs(asked: Query, tags: tuple[str, ...], count: int, order: Order
+def found_runs(asked: Query, count: int, order: Order
                ) -> tuple[list[Row], int]:
     """The first `count` runs that match, with their figures, and how many more do."""
     every, figures = folder.all_runs(), FiguresOf()
     newest = order.by == "created" and not order.reverse
-    if newest and not asked and not tags:
+    if newest and not asked:
         found, more = [summary.read(run) for run in every[:count]], max(len(every) - count, 0)
     else:
         found = [one for one in map(summary.read, every)
-                 if set(tags).issubset(one.notes.tags) and asked.matches(one.asked)]
+                 if asked.matches(one.asked)]
         found, more = found[:count] if newest else found, max(len(found) - count, 0)
     rows = [(one, figures.read(one.run, one.state)) for one in found]
     figures.save()

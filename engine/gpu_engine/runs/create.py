@@ -31,31 +31,39 @@ machine that shares the disk, and whose pids can't be checked here."""
 
 
 def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1, *,
-               settled: bool = True) -> tuple[Run, int]:
+               settled: bool = True, path: Path | None = None) -> tuple[Run, int]:
     """Create a run folder in the state queued, for `attempt` as the first. Returns the run and the
     descriptor that holds its lock; the supervisor inherits it, so that the lock is never free in
     between.
 
     settled: whether it has reached the disk on return. False for a run that begins at once: its
     ranks don't wait for the disk, and `settle` does so beside them.
+    path: the run folder; None: a new one among the others.
 
-    Raises UserError if the folder can't be written.
+    Raises UserError if the folder can't be written, or something is there.
     """
-    folder_of_ranks = working_folder()
-    folder = private_folder(runs_folder() if plan.part_of is None else parts_folder())
-    _sweep(folder)
+    cwd = working_folder()
+    folder = path.parent if path else runs_folder() if plan.part_of is None else parts_folder()
+    if path is None or folder == runs_folder():
+        private_folder(folder)
+    if path is None:
+        _sweep(folder)
     for size in (2, 2, 2, 3, 4, 8):
-        run = Run(folder / os.urandom(size).hex())
-        if any((one / run.id).exists() for one in (runs_folder(), parts_folder())):
+        run = Run(path or folder / os.urandom(size).hex())
+        if path is None and any((one / run.id).exists()
+                                for one in (runs_folder(), parts_folder())):
             continue
         try:
-            fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=folder_of_ranks),
-                       attempt, settled)
+            folder.mkdir(parents=True, exist_ok=True)
+            fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=cwd), attempt,
+                       settled)
             trust.note_started(run.path)
         except OSError as err:
-            if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            taken = err.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+            if taken and path is None:
                 continue
-            raise UserError(f"{folder}: can't create a run folder there: {err.strerror}") from None
+            why = "something that is not a run is there already" if taken else err.strerror
+            raise UserError(f"{path or folder}: can't create a run folder there: {why}") from None
         return run, fd
     raise UserError(f"{folder} is full")
 
@@ -72,20 +80,6 @@ def settle(run: Run) -> None:
     with contextlib.suppress(OSError):
         for name in ("spec.toml", "plan.json", "state.json", "."):
             files.settle(run.path / name)
-
-
-def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
-    """`create_run`, but with `path` as the run folder. Raises UserError if something is there."""
-    run, ours = Run(path), path.parent == runs_folder()
-    try:
-        private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
-        fd = _make(path, name, spec_toml, replace(plan, id=run.id, cwd=working_folder()))
-        trust.note_started(path)
-        return run, fd
-    except OSError as err:
-        why = "something that is not a run is there already" if err.errno in (
-            errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) else err.strerror
-        raise UserError(f"{path}: can't create a run folder there: {why}") from None
 
 
 def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = None, *,
@@ -128,8 +122,8 @@ def _closed(before: State) -> tuple[AttemptRecord, ...]:
     return (*earlier, replace(last, outcome=before.state, reason=before.reason))
 
 
-def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1,
-          settled: bool = True) -> int:
+def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan, attempt: int,
+          settled: bool) -> int:
     """Create the folder under a temporary name and rename it when it is complete, so that a reader
     never sees a run without a state. Returns the descriptor that holds its lock.
 

@@ -263,21 +263,17 @@ class Run:
         such run must not keep the others from being shown. A sentence for each of the first few."""
         why = trust.why_not_ours(self.path)
         out = [f"only shown: {why}"] if why else []
-        for name in ("state.json", "plan.json", "spec.toml", "supervisor.log", "notes.json"):
-            if os.path.lexists(self.path / name) and (why := why_not_inside(self.path, name)):
-                out.append(f"{name} can't be read: {why}")
+        names = ["state.json", "plan.json", "spec.toml", "supervisor.log", "notes.json"]
         try:
-            names = sorted(os.listdir(self.path / "ranks"))  # noqa: PTH208
+            names += [f"ranks/{name}" for name in sorted(os.listdir(self.path / "ranks"))  # noqa: PTH208
+                      if name.endswith((".jsonl", ".log"))]
         except FileNotFoundError:
-            names = []
+            pass
         except OSError as err:
-            names = []
             out.append(f"ranks can't be read: {reason(err)}")
-        for file in names:
-            if len(out) >= 4:
-                break
-            name = f"ranks/{file}"
-            if name.endswith((".jsonl", ".log")) and (why := why_not_inside(self.path, name)):
+        for name in names:
+            if len(out) < 4 and os.path.lexists(self.path / name) \
+                    and (why := why_not_inside(self.path, name)):
                 out.append(f"{name} can't be read: {why}")
         return out[:4]
 

@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_engine.common import procs
@@ -16,7 +15,6 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import Checkpoint, End, Phase, Step
-from gpu_engine.plan.own_command import is_python
 
 HOSTS = "hosts"
 """The folder, in the folder of a run on other machines, that has a file for each of them."""
@@ -65,50 +63,26 @@ def processes(run: Path) -> list[int]:
 
 def end(run: Path, first: signal.Signals = signal.SIGTERM, grace: float = GRACE, *,
         now: bool = False) -> None:
-    """End the processes that `processes` finds, new ones included, as a stop with a supervisor
-    does: with the signal `first`, after `grace` seconds with SIGTERM if that was another, and
-    `GRACE` seconds later with SIGKILL. `now`: SIGKILL at once.
+    """End the processes that `processes` finds, new ones included: with the signal `first`, as a
+    stop begins, and after `grace` seconds with SIGKILL. `now`: SIGKILL at once.
 
     Each process is held by a pidfd while it is checked, so that the signal can't reach another one
     with the same pid. Raises UserError, which names the processes that could not be ended.
     """
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
-    began = time.monotonic()
-    terminate = 0.0 if first == signal.SIGTERM else grace
-    kill = 0.0 if now else grace if first == signal.SIGTERM else grace + GRACE
-    signalled: dict[int, signal.Signals] = {}
+    kill = time.monotonic() + (0.0 if now else grace)
+    asked: set[int] = set()
     while left := processes(run):
-        waited = time.monotonic() - began
-        if waited > kill + 2 * GRACE:
+        late = time.monotonic() - kill
+        if late > 2 * GRACE:
             raise UserError(f"run {run.name}: these of its processes can't be ended: "
                             f"{', '.join(map(str, left))}")
-        number = signal.SIGKILL if waited >= kill else \
-            signal.SIGTERM if waited >= terminate else first
-        for pid in left:
-            if number == signal.SIGINT and _hears_of_it(pid, left):
-                continue
-            if number == signal.SIGKILL or signalled.get(pid) != number:
-                signalled[pid] = number
-                deaf = number == signal.SIGINT and procs.ignores(pid, number)
-                _signal(pid, wanted, signal.SIGTERM if deaf else number)
+        for pid in left if late >= 0 else set(left) - asked:
+            asked.add(pid)
+            with contextlib.suppress(OSError):
+                procs.send(pid, procs.start_ticks(pid), signal.SIGKILL if late >= 0 else first,
+                           lambda found: _belongs(found, wanted))
         time.sleep(0.05)
-
-
-def _hears_of_it(pid: int, left: Sequence[int]) -> bool:
-    """Whether a process of the run hears of Ctrl-C by others of it: a rank by torchrun, which has
-    put it into a group of its own; what reads from a pipe, as `tee` does, by the pipe's end."""
-    with contextlib.suppress(OSError):
-        if not is_python(procs.program(pid)):
-            return len(left) > 1 and os.readlink(f"/proc/{pid}/fd/0").startswith("pipe:")  # noqa: PTH115
-        stat = procs.stat(pid)
-        return stat is not None and stat.parent in left and is_python(
-            procs.program(stat.parent)) and os.getpgid(pid) != os.getpgid(stat.parent)
-    return False
-
-
-def _signal(pid: int, wanted: bytes, number: signal.Signals) -> None:
-    with contextlib.suppress(OSError):
-        procs.send(pid, procs.start_ticks(pid), number, lambda found: _belongs(found, wanted))
 
 
 def _belongs(pid: int, wanted: bytes) -> bool:

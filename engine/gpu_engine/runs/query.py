@@ -4,7 +4,7 @@ the panel's first frame has it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 FIELDS = ("id", "name", "preset", "task", "mode", "tag", "state", "note")
@@ -16,20 +16,13 @@ _WORD = re.compile(r"""(?P<out>-?)(?:(?P<field>[a-z]+):|(?P<key>[a-z]+\.[^\s="]+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a run can be found by. `texts`: for each of `FIELDS` its values in small letters."""
+    """What a run can be found by."""
 
-    texts: dict[str, tuple[str, ...]]
+    texts: Mapping[str, Sequence[str]]
+    """The values of each of `FIELDS`: `preset` is the name that the run was started with, `name`
+    the one that it was given afterwards, or the same."""
     settings: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, *, id: str, name: str, preset: str, task: str, mode: str, state: str,
-           tags: tuple[str, ...], note: str, settings: Mapping[str, str] | None = None) -> Asked:
-        """`preset`: the name that the run was started with; `name`: the one that it was given
-        afterwards, or the same. `settings`: the keys of its spec, and their values."""
-        texts = {"id": (id,), "name": (name,), "preset": (preset,), "task": (task,),
-                 "mode": (mode,), "state": (state,), "tag": tags, "note": (note,)}
-        return cls({field: tuple(map(str.lower, each)) for field, each in texts.items()},
-                   settings or {})
+    """The keys of its spec, and their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +39,11 @@ class _Term:
         if self.key is not None:
             found = _same(asked.settings.get(self.key, "").lower(), self.text)
         elif self.field in _BEGINS:
-            found = any(value.startswith(self.text) for value in asked.texts[self.field])
+            found = any(value.lower().startswith(self.text) for value in asked.texts[self.field])
         else:
             fields = FIELDS if self.field is None else (self.field,)
-            found = any(self.text in value for field in fields for value in asked.texts[field])
+            found = any(self.text in value.lower() for field in fields
+                        for value in asked.texts[field])
         return found != self.out
 
 

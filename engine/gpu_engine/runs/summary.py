@@ -54,9 +54,10 @@ class Digest:
     @property
     def asked(self) -> Asked:
         """What it can be found by."""
-        return Asked.of(id=self.run.id, name=self.name, preset=self.state.name, task=self.task,
-                        mode=self.mode, state=self.state.state, tags=self.notes.tags,
-                        note=self.notes.note, settings=self.settings)
+        return Asked({
+            "id": (self.run.id,), "name": (self.name,), "preset": (self.state.name,),
+            "task": (self.task,), "mode": (self.mode,), "state": (self.state.state,),
+            "tag": self.notes.tags, "note": (self.notes.note,)}, self.settings)
 
 
 def read(run: Run, before: Digest | None = None) -> Digest:

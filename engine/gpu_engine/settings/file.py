@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import open_file, reason, write_atomic
-from gpu_engine.common.values import convert, in_toml
-from gpu_engine.settings import own_commands
-from gpu_engine.settings.schema import SECTIONS, Setting, Settings, every
+from gpu_engine.common.values import Kind, convert, in_toml, kind_of
+from gpu_engine.settings.schema import SECTIONS, OwnCommand, Setting, Settings, every
 
 _LONGEST = 1 << 20
-_KEYS, _COMMANDS = "keys", "commands"
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
+_TEXT = kind_of(str)
+_OF_COMMANDS = {name: kind_of(hint) for name, hint in get_type_hints(OwnCommand).items()
+                if name != "name"}
 
 
 class SettingsError(UserError):
@@ -54,41 +57,54 @@ def parse(text: str, where: Path) -> Settings:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as err:
         raise SettingsError(f"{where}: not valid TOML: {clean(str(err))}") from None
-    commands, problems = own_commands.read(data.pop(_COMMANDS, {}))
-    keys = data.pop(_KEYS, {})
-    if not isinstance(keys, dict):
-        problems.append((_KEYS, keys, f"expected a table, [{_KEYS}]"))
-        keys = {}
-    keys = dict(_flat(keys))
-    problems += [(f"{_KEYS}.{action}", typed, 'expected a key, or several with commas, as "ctrl+t"')
-                 for action, typed in keys.items()
-                 if not isinstance(typed, str) or not typed.strip()]
-    given: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for section, table in data.items():
-        if section not in SECTIONS:
-            problems.append((section, table, "no such table; "
-                             + meant(section, [*SECTIONS, _KEYS, _COMMANDS])))
-            continue
+    problems: list[tuple[str, Any, str]] = []
+
+    def checked(name: str, table: object, kinds: Mapping[str, Kind] | None) -> dict[str, Any]:
+        """The right values of a table; the others are problems. `kinds`: of its keys; None: it may
+        have any, with texts."""
+        found: dict[str, Any] = {}
         if not isinstance(table, dict):
-            problems.append((section, table, f"expected a table, [{section}]"))
-            continue
+            problems.append((name, table, f"expected a table, [{name}]"))
+            return found
         for key, value in table.items():
-            name = f"{section}.{key}"
-            setting = every().get(name)
             try:
-                if setting is None:
-                    own = [n.partition(".")[2] for n in every() if n.startswith(f"{section}.")]
-                    problems.append((name, value, "no such setting; " + meant(key, own)))
-                else:
-                    given[section][key] = convert(value, setting.kind)
+                if kinds is not None and key not in kinds:
+                    raise ValueError("no such setting; " + meant(key, kinds))
+                found[key] = convert(value, kinds[key] if kinds else _TEXT)
+                if isinstance(found[key], str) and not found[key].strip():
+                    raise ValueError("expected a text that is not empty")
             except ValueError as err:
-                problems.append((name, value, str(err)))
+                problems.append((f"{name}.{key}", value, str(err)))
+        return found
+
+    keys = data.pop("keys", {})
+    keys = checked("keys", dict(_flat(keys)) if isinstance(keys, dict) else keys, None)
+    tables, commands = data.pop("commands", {}), list[OwnCommand]()
+    for name, table in tables.items() if isinstance(tables, dict) else [("", tables)]:
+        values = checked(f"commands.{name}", table, _OF_COMMANDS)
+        if not _NAME.fullmatch(name):
+            problems.append((f"commands.{name}", table, "expected a name of small letters, digits "
+                             "and -"))
+        elif not {"key", "run"} <= values.keys():
+            problems.append((f"commands.{name}", table, 'expected a key, as "f9" or "ctrl+t", and '
+                             "in run a line for sh"))
+        else:
+            commands.append(OwnCommand(name, **values))
+    given: dict[str, dict[str, Any]] = {}
+    for section, table in data.items():
+        if section in SECTIONS:
+            given[section] = checked(section, table, {
+                name.partition(".")[2]: setting.kind for name, setting in every().items()
+                if name.startswith(f"{section}.")})
+        else:
+            problems.append((section, table, "no such table; "
+                             + meant(section, [*SECTIONS, "keys", "commands"])))
     if problems:
         raise SettingsError("\n".join(
             f"{where}: {clean(name, 80)} = {clean(in_toml(value), 80)}: {why}"
             for name, value, why in problems))
-    parts = {section: cls(**given[section]) for section, cls in SECTIONS.items()}
-    return Settings(**parts, keys={a: k.strip() for a, k in keys.items()}, commands=tuple(commands),
+    parts = {section: cls(**given.get(section, {})) for section, cls in SECTIONS.items()}
+    return Settings(**parts, keys=keys, commands=tuple(commands),
                     given=frozenset(f"{section}.{key}" for section, table in given.items()
                                     for key in table))
 

@@ -6,6 +6,7 @@ follow from the field.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -13,7 +14,6 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
 from gpu_engine.common.values import Bounds, Kind, kind_of
-from gpu_engine.settings.own_commands import OwnCommand
 
 
 def _setting(default: Any, help: str, env: str = "") -> Any:
@@ -51,16 +51,39 @@ class RunsSettings:
         True, "Whether notify.toml is obeyed; false is --no-notify for every run")
 
 
-@dataclass(frozen=True, slots=True)
-class OutputSettings:
-    """[output]"""
+VARIABLES: Mapping[str, str] = MappingProxyType({
+    "GPU_PANEL_RUN_DIR": "the folder of the run under the cursor",
+    "GPU_PANEL_RUN_ID": "the id of that run",
+    "GPU_PANEL_PID": "the process under the cursor: a rank, a process on a GPU, or the run's "
+                     "supervisor",
+    "GPU_PANEL_HOST": "the machine on which that is"})
+"""What a person's own command gets in its environment, as far as there is such a thing."""
 
-    colour: Literal["auto", "always", "never"] = _setting(
-        "auto", "Colours of gpu-engine; auto: on a terminal", "NO_COLOR, FORCE_COLOR, CLICOLOR")
+
+@dataclass(frozen=True, slots=True)
+class OwnCommand:
+    """A table [commands.NAME]: the person's own command on a key."""
+
+    name: str
+    key: str
+    """As in [keys]: "f9", or several with commas."""
+    run: str
+    """A line for sh. What is under the cursor it gets as variables, never as a part of the line."""
+    help: str = ""
+    """A sentence for the help; "" for none."""
+    confirm: bool = False
+    """Whether it is dangerous, so that it is asked for each time."""
+    where: Literal["pane", "terminal", "background"] = "pane"
+    """Its output in a pane; or it gets the terminal until it ends; or neither."""
+
+    @property
+    def needs(self) -> list[str]:
+        """The variables that stand in its line."""
+        return [name for name in VARIABLES if re.search(rf"\b{name}\b", self.run)]
 
 
 SECTIONS: Mapping[str, type] = MappingProxyType({
-    "panel": PanelSettings, "runs": RunsSettings, "output": OutputSettings})
+    "panel": PanelSettings, "runs": RunsSettings})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +105,6 @@ class Settings:
 
     panel: PanelSettings = PanelSettings()
     runs: RunsSettings = RunsSettings()
-    output: OutputSettings = OutputSettings()
     keys: Mapping[str, str] = field(default_factory=dict)
     """Action of the panel → the keys for it, from the table [keys]."""
     commands: tuple[OwnCommand, ...] = ()

@@ -2,7 +2,7 @@
 
 So the panel can draw a task's form, or say that there is no such task, without importing torch and
 without running somebody's file. What only importing can tell (a default that is computed, a base
-class from a package) is left out here; `gpu-engine describe` finds it by importing the task.
+class from a package) is left out.
 
 Of annotations this understands the builtin types, Path, Literal, Optional, Union and `|`, list,
 tuple, dict and their older spellings in `typing`, Annotated with Bounds and Existing, an Enum from

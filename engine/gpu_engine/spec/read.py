@@ -128,13 +128,8 @@ _OTHER_NAMES = {"learning_rate": "train.lr", "batch_size": "batch.size",
                 "num_workers": "train.workers"}
 """Names that keys have elsewhere."""
 _OTHER_WORDS = {"amp.dtype": {"fp32": "off", "float32": "off", "none": "off", "no": "off",
-                              "bfloat16": "bf16", "float16": "fp16"},
-                "run.sync": {"rsync": "send"}}  # the word of earlier versions
+                              "bfloat16": "bf16", "float16": "fp16"}}
 """Words for a key's values that mean the same elsewhere."""
-_GONE = {"run.debug_rank": "for pdb, start the ranks in your own terminal: python train.py with "
-                           "breakpoint(), torchrun with torch.distributed.breakpoint(rank=0)",
-         "run.sniff": "gpu-engine check measures each device"}
-"""Keys that there were → what serves instead."""
 
 
 def in_our_words(key: Key, value: Any) -> Any:
@@ -283,9 +278,6 @@ def unknown_key(key: str, known: list[str], *, value: Any = None, typed: bool = 
     import difflib
 
     section, _, last = key.rpartition(".")
-    gone = key if section else next((k for k in _GONE if k.endswith(f".{last}")), key)
-    if gone in _GONE:
-        return Problem(key, value, f"there is no such key any more; {_GONE[gone]}")
     inside = [k for k in keys().values() if k.section == last]
     if inside and section not in SECTIONS:  # a section's name in the place of a key's
         meant = next((k for k in inside if typed and _takes(k, value)), inside[0])

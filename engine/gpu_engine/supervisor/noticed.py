@@ -34,11 +34,6 @@ def notices_of(events: Mapping[int, RankState], *, losses: bool, completed: bool
         step, rank = min(bad)
         told[notices.NONFINITE] = Notice(
             notices.NONFINITE, notices.nonfinite(step, rank), rank=rank, step=step)
-    worse = next((seen.trend.found for _, seen in sorted(events.items()) if seen.begun), None)
-    if worse is not None and not bad:
-        told[notices.DIVERGED] = Notice(notices.DIVERGED, notices.diverged(
-            worse.loss, worse.best, worse.best_step, worse.since, worse.step),
-            step=worse.since)
     for _, view in views:
         for code, (rank, warning) in view.told.items():
             told.setdefault(code, Notice(code, warning.message, warning.cure, rank))

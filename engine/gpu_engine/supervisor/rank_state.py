@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from gpu_engine.diagnose.hangs import Standstill
 from gpu_engine.events import schema
-from gpu_engine.events.divergence import Trend
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
@@ -38,8 +37,6 @@ class RankState:
     """When its step, phase or detail last changed, monotonic seconds."""
     heard: float = 0.0
     """When its last event was read, monotonic seconds."""
-    trend: Trend = field(default_factory=Trend)
-    """Of its loss."""
     run_view: RunView = field(default_factory=RunView)
     """What its events of this attempt say, as a run of this rank alone."""
 
@@ -76,7 +73,6 @@ class RankState:
             return
         before = self._place()
         self.run_view.fold(self.rank, event)
-        self.trend.fold(event)
         if self.ours:
             self.heard = time.monotonic()
             if self._place() != before:

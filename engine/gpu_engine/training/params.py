@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import difflib
 import importlib
 import importlib.util
-import inspect
-import itertools
 import sys
 import sysconfig
-import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,7 @@ from typing import Any
 from gpu_engine.common import values as value_types
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded
-from gpu_engine.common.records import known_hints_of, text_of
+from gpu_engine.common.records import known_hints_of
 from gpu_engine.training.task import Task
 
 
@@ -93,27 +89,6 @@ def _checked(task: Task) -> list[tuple[str, str]]:
         raise TaskError(f"task.params: {type(task).__name__} refuses them: {err}") from err
 
 
-def describe(cls: type[Task]) -> list[dict[str, Any]]:
-    """A task's parameters for a form, in order. Each has name, type (the annotation's text), help,
-    default if there is one, and choices if the type lists them."""
-    help_texts = _docs(cls)
-    hints = known_hints_of(cls)
-    out = []
-    for field in _fields(cls):
-        hint = hints.get(field.name, Any)
-        entry: dict[str, Any] = {"name": field.name, "type": text_of(field.type)}
-        if field.default is not dataclasses.MISSING:
-            entry["default"] = value_types.json_value(field.default)
-        elif field.default_factory is not dataclasses.MISSING:
-            entry["default"] = value_types.json_value(field.default_factory())
-        kind = value_types.kind_of(hint).without_none
-        if kind.name == "choice":
-            entry["choices"] = [value_types.json_value(value) for _, value in kind.choices]
-        entry["help"] = help_texts.get(field.name, "")
-        out.append(entry)
-    return out
-
-
 def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
     if not dataclasses.is_dataclass(cls):
         return ()
@@ -123,25 +98,6 @@ def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
 def _has_default(field: dataclasses.Field) -> bool:
     return not (field.default is dataclasses.MISSING
                 and field.default_factory is dataclasses.MISSING)
-
-
-def _docs(cls: type[Task]) -> dict[str, str]:
-    """The text under each field, in this class and its base classes."""
-    texts: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not (isinstance(base, type) and issubclass(base, Task)) or base is Task:
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, text in itertools.pairwise(body):
-            if (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-                    and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-                    and isinstance(text.value.value, str)):
-                texts[field.target.id] = inspect.cleandoc(text.value.value)
-    return texts
 
 
 def _from_module(where: str, ref: str) -> types.ModuleType:

@@ -1,6 +1,5 @@
 """Answers questions that need torch or a person's own code, each as one line of JSON:
 
-    worker/__main__.py --ask describe module:Class | path/to/file.py:Class
     worker/__main__.py --ask check module:Class | path/to/file.py:Class    (parameters on stdin)
     worker/__main__.py --ask export CHECKPOINTS OUT.safetensors [step-00000500]
 
@@ -16,17 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
-
-
-def describe(use: str) -> dict[str, Any]:
-    """A task's name, docstring and parameters, from the imported class. Raises UserError."""
-    import inspect
-
-    from gpu_engine.training import params
-
-    cls = params.load(use)
-    return {"use": use, "name": cls.__name__, "doc": inspect.getdoc(cls) or "",
-            "file": inspect.getsourcefile(cls), "fields": params.describe(cls)}
 
 
 def check(use: str) -> list[str | None]:
@@ -57,7 +45,7 @@ def main(argv: list[str]) -> int:
     """Answer the question `argv[0]`, with the rest as its arguments. Returns the exit code."""
     gc.disable()  # the process is short-lived: collecting garbage would only slow it down
     try:
-        answer = {"describe": describe, "check": check, "export": export}[argv[0]](*argv[1:])
+        answer = {"check": check, "export": export}[argv[0]](*argv[1:])
     except UserError as err:
         sys.stderr.write(f"{err}\n")
         return 2

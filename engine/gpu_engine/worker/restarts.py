@@ -23,7 +23,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers
-from gpu_engine.runs.create import create_run, create_run_at, reopen_run
+from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.runs.job import Job
 from gpu_engine.runs.state import AttemptRecord
 
@@ -129,10 +129,8 @@ def open_run(path: Path | None, there: bool, name: str, spec_toml: str, plan: La
     Raises UserError if the folder can't be made or another process holds it.
     """
     number, before = 1, ()
-    if path is None:
-        run, lock = create_run(name, spec_toml, plan)
-    elif not there:
-        run, lock = create_run_at(path, name, spec_toml, plan)
+    if path is None or not there:
+        run, lock = create_run(name, spec_toml, plan, path=path)
     else:
         run, end = runs.Run(path), time.monotonic() + _LOCK
         while run.supervised() and time.monotonic() < end:

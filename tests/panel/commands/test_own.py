@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from textual.widgets import RichLog, Static
 
 from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.settings.own_commands import OwnCommand
-from gpu_engine.settings.schema import Settings
+from gpu_engine.settings.schema import OwnCommand, Settings
 from gpu_panel import keys, readonly
 from gpu_panel.app import PanelApp
 from gpu_panel.commands import own
@@ -25,11 +23,9 @@ from ...conftest import slots
 from ..panel_kit import screen_text, until
 from ..run_kit import T0, trained
 
-SAY = [sys.executable, "-c", "import sys; print('said', *sys.argv[1:])"]
 
-
-def command(*words: str, **more) -> OwnCommand:
-    return OwnCommand("say", "f9", (*SAY, *words), **more)
+def command(line: str, **more) -> OwnCommand:
+    return OwnCommand("say", "f9", line, **more)
 
 
 @pytest.fixture
@@ -58,17 +54,17 @@ def made(home: Path, monkeypatch: pytest.MonkeyPatch):
     ("f3", "goes to a pane"), ("hyper+x", "that is no key"), ("enter", "is the key of")])
 def test_a_key_of_ours_is_refused_by_its_name(key: str, said: str):
     with pytest.raises(keys.KeysError) as err:
-        keys.with_commands(keys.KEYS, [OwnCommand("a", key, ("x",))])
+        keys.with_commands(keys.KEYS, [OwnCommand("a", key, "x")])
     assert said in str(err.value)
 
 
 def test_two_commands_have_two_keys():
     with pytest.raises(keys.KeysError, match=r"f9 is the key of commands\.a \(a\)"):
-        keys.with_commands(keys.KEYS, [OwnCommand(name, "f9", ("x",)) for name in "ab"])
+        keys.with_commands(keys.KEYS, [OwnCommand(name, "f9", "x") for name in "ab"])
 
 
 async def test_its_output_is_shown_with_what_is_under_the_cursor(made):
-    app = made(command("{run.id}", "{run.dir}", "{host}"))
+    app = made(command("echo said $GPU_PANEL_RUN_ID $GPU_PANEL_RUN_DIR $GPU_PANEL_HOST"))
     async with app.run_test(size=(160, 48)) as pilot:
         screen = app.screen_stack[0]
         await until(pilot, lambda: screen.runs.line_at_cursor)
@@ -84,8 +80,7 @@ async def test_its_output_is_shown_with_what_is_under_the_cursor(made):
 
 
 async def test_what_it_prints_is_text_and_closing_ends_it(made):
-    app = made(OwnCommand("say", "f9", (
-        sys.executable, "-uc", "import time; print('\\x1b]52;c;aGk=\\x07[b]x'); time.sleep(1000)")))
+    app = made(command("printf '\\033]52;c;aGk=\\007[b]x\\n'; exec sleep 1000"))
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("f9")
         await until(pilot, lambda: isinstance(app.screen, OutputScreen)
@@ -99,7 +94,7 @@ async def test_what_it_prints_is_text_and_closing_ends_it(made):
 
 async def test_what_it_prints_continues_on_the_next_row(made):
     words = " ".join(f"word{i}" for i in range(60))
-    app = made(OwnCommand("say", "f9", ("sh", "-c", f"echo '{words}'; echo {'x' * 99}end")))
+    app = made(command(f"echo '{words}'; echo {'x' * 99}end"))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f9")
         await until(pilot, lambda: "word59" in screen_text(app) and "end" in screen_text(app))
@@ -108,7 +103,7 @@ async def test_what_it_prints_continues_on_the_next_row(made):
 
 
 async def test_closing_ends_what_it_has_started_too(made):
-    app = made(OwnCommand("say", "f9", ("sh", "-c", "sleep 1000 & echo $!; wait")))
+    app = made(command("sleep 1000 & echo $!; wait"))
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("f9")
         await until(pilot, lambda: isinstance(app.screen, OutputScreen)
@@ -121,7 +116,7 @@ async def test_closing_ends_what_it_has_started_too(made):
 
 
 async def test_a_dangerous_one_is_asked_for(made):
-    app = made(command("{run.id}", confirm=True, help="Says it"))
+    app = made(command("echo $GPU_PANEL_RUN_ID", confirm=True, help="Says it"))
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: app.screen_stack[0].runs.line_at_cursor)
         await pilot.press("f9")
@@ -135,23 +130,22 @@ async def test_a_dangerous_one_is_asked_for(made):
         await until(pilot, lambda: isinstance(app.screen, OutputScreen))
 
 
-async def test_what_is_put_in_is_one_argument_in_the_background_too(made, tmp_path: Path):
+async def test_what_it_is_told_is_no_part_of_its_line(made, tmp_path: Path):
     hostile = "a b; $(id) 'x"
-    program = "import os, sys; open('t', 'w').write(repr(sys.argv[1:])); os.rename('t', 'said')"
-    found = OwnCommand("say", "f9", (sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r})"
-                                     f"; {program}", "{host}"), where="background")
+    found = command(f'cd {tmp_path}; printf %s "$GPU_PANEL_HOST" > t; mv t said',
+                    where="background")
     app = made(found)
     async with app.run_test(size=(160, 48)) as pilot:
         app.screen.placeholders = lambda: own.of_process(None, hostile)
         await own.run(app, found)
         await until(pilot, (tmp_path / "said").exists)
-    assert (tmp_path / "said").read_text() == repr([hostile])
+    assert (tmp_path / "said").read_text() == hostile
 
 
 @pytest.mark.parametrize("only_show", [True, False])
 async def test_it_is_refused_where_there_is_nothing_for_it(made, monkeypatch, only_show: bool):
     monkeypatch.setattr(readonly, "on", only_show)
-    app = made(command("{pid}", where="background"))
+    app = made(command("kill $GPU_PANEL_PID", where="background"))
     async with app.run_test(size=(160, 48), notifications=True) as pilot:
         await until(pilot, lambda: app.screen_stack[0].runs.line_at_cursor)
         await pilot.press("f9")
@@ -159,15 +153,15 @@ async def test_it_is_refused_where_there_is_nothing_for_it(made, monkeypatch, on
             await until(pilot, lambda: "--readonly" in screen_text(app))
         else:
             await until(pilot, lambda: isinstance(app.screen, Message))
-            assert "say needs {pid}" in screen_text(app)
+            assert "say needs $GPU_PANEL_PID" in screen_text(app)
 
 
 async def test_a_pid_of_another_machine_needs_its_host(made):
-    app = made(command("{pid}"))
+    app = made(command("kill $GPU_PANEL_PID"))
     async with app.run_test(size=(160, 48)):
         app.screen.placeholders = lambda: own.of_process(7, "far")
         with pytest.raises(UserError, match=r"this process is on far"):
-            await own.run(app, command("{pid}"))
+            await own.run(app, command("kill $GPU_PANEL_PID"))
 
 
 def test_a_folders_word_for_a_pid_is_not_enough(tmp_path: Path):
@@ -175,5 +169,5 @@ def test_a_folders_word_for_a_pid_is_not_enough(tmp_path: Path):
     run = trained(tmp_path)
     run.state("running", pid=os.getppid())
     assert run.run.state().pid == os.getppid()
-    assert own.of_run(run.run)["pid"] is None
-    assert own.of_run(run.run, 0)["pid"] is None
+    assert own.of_run(run.run)["GPU_PANEL_PID"] is None
+    assert own.of_run(run.run, 0)["GPU_PANEL_PID"] is None

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpu_engine.common.series import Series, rising
+from gpu_engine.common.series import Series, parts, rising
 
 
 @dataclass(slots=True)
@@ -63,10 +63,16 @@ class RankSeries:
         position = self._positions[rank]
         cut = min((at for new, at in self._cuts if position.generation < new), default=None)
         position.last = steps[-1]
-        for series, upto in ((self.ranks[rank], len(steps)),
-                             (self.all, None if cut is None else bisect_left(steps, cut))):
-            if rest := steps[1:upto]:
-                series.add_rising(rest, *(column[1:upto] for column in columns))
+        shared = len(steps) if cut is None else max(bisect_left(steps, cut), 1)
+        for begin, end, each in ((1, shared, (self.ranks[rank], self.all)),
+                                 (shared, len(steps), (self.ranks[rank],))):
+            if begin < end:
+                # Gathered once for all of them, in buckets as narrow as the narrowest.
+                stride = min(series.fit(steps[begin], steps[end - 1]) for series in each)
+                gathered = parts(steps[begin:end], values[begin:end], stride,
+                                 *(column[begin:end] for column in columns[1:]))
+                for series in each:
+                    series.add_parts(gathered)
 
     def put(self, rank: int, step: int, value: float, lo: float | None = None,
             hi: float | None = None) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
@@ -34,15 +33,17 @@ class OutputScreen(ModalScreen[None]):
         *LETTERS,
         Binding("escape,q", "close", "close"), Binding("y", "copy", "copy")]
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], *, title: str,
+                 environment: Mapping[str, str]) -> None:
+        """`title`: the command as a person would type it."""
         super().__init__()
-        self._argv = argv
+        self._argv, self._title, self._environment = argv, title, environment
         self.process: Process | None = None
         self._printed: deque[str] = deque(maxlen=_LINES)
 
     def compose(self) -> ComposeResult:
         box = RichLog(max_lines=_LINES, wrap=True, min_width=10, classes="sheet")
-        box.border_title = harmless(f"$ {clean(shlex.join(self._argv))}")
+        box.border_title = harmless(f"$ {clean(self._title)}")
         yield box
 
     def on_mount(self) -> None:
@@ -65,7 +66,8 @@ class OutputScreen(ModalScreen[None]):
     async def _run(self) -> None:
         try:
             self.process = await asyncio.create_subprocess_exec(
-                *self._argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
+                *self._argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True,
+                env=dict(self._environment))
         except OSError as err:
             self._subtitle(f"can't be started: {err.strerror} · esc close")
             return

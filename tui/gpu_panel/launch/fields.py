@@ -27,6 +27,7 @@ from textual.widgets.input import Selection
 from gpu_engine.common import values
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
+from gpu_engine.common.floors import torch_words
 from gpu_engine.common.values import Kind
 from gpu_engine.plan import own_command
 from gpu_engine.plan.records import Interpreter
@@ -40,7 +41,6 @@ from gpu_panel.common.flow import FlowRow, Labelled
 from gpu_panel.common.in_view import FocusInView
 from gpu_panel.common.painting import put_lines
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.interpreters import InterpreterLine
 
 OWN_CLASS, OWN_COMMAND = "own class", "own command"
 PARAMS = "task.params."
@@ -209,7 +209,7 @@ class Fieldset(FocusInView):
         self._params: list[tuple[FlowRow, list[Field]]] = []
         self._widgets: dict[str, Choice | Input] = {}
         """Key → its widget."""
-        self._line = InterpreterLine()
+        self._line = Static("", id="interpreter", markup=False)
         self._below = FlowRow("", [Labelled(self._line)], id="row-interpreter")
         self._taken: Interpreter | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -315,7 +315,12 @@ class Fieldset(FocusInView):
         """Show what the ranks of a task would run in; None: that is not known."""
         self._taken = taken
         box = self._input("run.python")
-        self._line.show(taken, box.value)
+        told: list[str] = []
+        if taken is not None:
+            told += [torch_words(taken.torch, taken.cuda, taken.hip)] if taken.torch else []
+            told += [f"Python {taken.python}"] if taken.python else []
+            told += [clean(taken.why)] if taken.why != "run.python" else []
+        self._line.update(" · ".join(told))
         box.placeholder = clean(taken.path) if taken is not None else ""
 
     def adapt(self) -> None:
@@ -401,11 +406,6 @@ class Fieldset(FocusInView):
         self.fill()
         self.post_message(self.Edited(task=True))
 
-    @on(InterpreterLine.Chosen)
-    def _chose_interpreter(self, event: InterpreterLine.Chosen) -> None:
-        event.stop()
-        self._input("run.python").value = event.python  # which reports it as typed
-
     def _report(self, widget: Widget, text: str) -> None:
         field = self._field(widget)
         if field is None:
@@ -427,8 +427,6 @@ class Fieldset(FocusInView):
         if focused is self.task_choice:
             return "What is trained: a task that ships with gpu-panel, a class of your own, or " \
                 "your own script"
-        if focused is self._line:
-            return self._line.ABOUT
         field = self._field(focused)
         if field is None:
             return ""

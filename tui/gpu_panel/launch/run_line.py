@@ -90,9 +90,9 @@ class RunLine:
     @property
     def asked(self) -> Asked:
         """What it can be found by."""
-        return Asked.of(id=self.id, name=self.name, preset=self.preset, task=self.task,
-                        mode=self.mode, state=self.state, tags=self.tags, note=self.note,
-                        settings=self.settings)
+        return Asked({"id": (self.id,), "name": (self.name,), "preset": (self.preset,),
+                      "task": (self.task,), "mode": (self.mode,), "state": (self.state,),
+                      "tag": self.tags, "note": (self.note,)}, self.settings)
 
 
 def ranks_by_pid(runs: Iterable[RunLine]) -> dict[int, tuple[RunLine, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, pairwise
 
 from gpu_engine.events import schema
 from gpu_panel.charts.series import RankSeries
@@ -11,6 +12,16 @@ StepEvent = schema.Step | schema.Other
 
 
 def add(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
+    """Add the losses of these events of a rank, in the order of its file."""
+    if events and all(event.losses for event in events):
+        first = events[0].step - len(events[0].losses) + 1
+        values = list(chain.from_iterable(event.losses for event in events))
+        if first >= 0 and all(
+                event.step - len(event.losses) == before.step
+                for before, event in pairwise(events)):
+            # Nearly always: each step's loss, and no step is missing.
+            series.extend(rank, range(first, events[-1].step + 1), values)
+            return
     steps: list[int] = []
     values, los, his = list[float](), list[float](), list[float]()
     for event in events:
@@ -26,9 +37,5 @@ def add(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
             values.append(event.loss)
             los.append(event.loss if event.loss_min is None else event.loss_min)
             his.append(event.loss if event.loss_max is None else event.loss_max)
-    if not steps:
-        return
-    if all(event.losses for event in events):
-        series.extend(rank, steps, values)
-    else:
+    if steps:
         series.extend(rank, steps, values, los, his)

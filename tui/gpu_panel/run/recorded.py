@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series, rising
@@ -39,6 +40,7 @@ class RankValues:
 
 _OF_STEPS = {LR: "lr", SAMPLES: "samples_per_s", WAIT: "data_wait", NORM: "grad_norm"}
 """Keys of what step events carry → their fields. `STEPS` follows from their times."""
+_columns = attrgetter("step", "t", "n", *_OF_STEPS.values())
 
 
 class Recorded:
@@ -57,17 +59,16 @@ class Recorded:
                 values.began.add(rank)
 
     def stepped(self, rank: int, told: Sequence[schema.Step]) -> None:
-        steps, times = [e.step for e in told], [e.t for e in told]
+        steps, times, counts, *values = zip(*map(_columns, told), strict=True)
         before, self._stepped[rank] = self._stepped.get(rank), times[-1]
-        columns = {key: [getattr(e, field) for e in told] for key, field in _OF_STEPS.items()}
-        columns[STEPS] = [
-            e.n / (e.t - was) if was is not None and e.t - was >= _LEAST_TIME else None
-            for e, was in zip(told, [before, *times[:-1]], strict=True)]
-        for key, column in columns.items():
-            known = [(x, value) for x, value in zip(steps, column, strict=True)
-                     if value is not None]
-            if known:
-                self._put(key, rank, *zip(*known, strict=True))
+        rates = [n / (t - was) if was is not None and t - was >= _LEAST_TIME else None
+                 for n, t, was in zip(counts, times, (before, *times), strict=False)]
+        for key, column in zip((*_OF_STEPS, STEPS), (*values, rates), strict=True):
+            at = steps
+            if None in column:
+                at = [x for x, value in zip(steps, column, strict=True) if value is not None]
+            if at:
+                self._put(key, rank, at, [value for value in column if value is not None])
 
     def named(self, kind: str, view: RankView, event: schema.Metric | schema.Eval) -> None:
         """Take in values with names: `kind` is LOGGED or EVALUATED. Values without a step belong

@@ -13,7 +13,9 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from operator import itemgetter
+from typing import cast
 
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import device_times, verdicts
@@ -231,16 +233,19 @@ class RunStore(Followed):
         """Take in events: for each rank a list in the order in which they were written."""
         for rank, events in fresh:
             steps, memory = list[schema.Step](), list[schema.Memory]()
-            for event in events:
-                view = self.view.fold(rank, event)
-                if isinstance(event, schema.Step):
-                    steps.append(event)
-                elif isinstance(event, schema.Memory):
-                    memory.append(event)
-                elif not isinstance(event, schema.Phase | schema.StepTime):
+            for kind, each in groupby(events, type):
+                alike = list(each)
+                if kind is schema.Step:
+                    steps += cast("list[schema.Step]", alike)
+                elif kind is schema.Memory:
+                    memory += cast("list[schema.Memory]", alike)
+                elif kind not in (schema.Phase, schema.StepTime):
                     self._many(rank, steps, memory)
                     steps, memory = [], []
-                    self._other(view, event)
+                    for event in alike:
+                        self._other(self.view.fold(rank, event), event)
+                    continue
+                self.view.fold_alike(rank, alike)
             self._many(rank, steps, memory)
         self._forget_attempt()
 
