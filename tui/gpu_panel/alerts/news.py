@@ -58,8 +58,7 @@ class RunsNews:
         """Follow these runs: `training` train now, `others` may do so later."""
         for runs, awake in ((training, True), (others, False)):
             for run in runs:
-                known = self._followed.get(run.id)
-                if known is None or (awake and known.watch is None):
+                if run.id not in self._followed:
                     self._followed[run.id] = _Followed(run, awake=awake)
 
     def poll(self) -> list[News]:
