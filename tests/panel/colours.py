@@ -38,7 +38,7 @@ def _strips(screen: Any) -> Iterator[Any]:
         yield from strips
         return
     box = Region.from_union([part.region for part in screen.query(
-        ".sheet, .dialog, ChoiceMenu > OptionList, CommandInput, CommandList")])
+        ".sheet, .dialog, CommandInput, CommandList")])
     for strip in strips[box.y:box.bottom]:
         yield strip.crop(box.x, box.right)
 

@@ -126,14 +126,8 @@ def _told(app: Any) -> str:
     return f"{screen_text(app)}\n{facts}\n{workers}\n{threads}"
 
 
-def keys_done(app: PanelApp) -> bool:
-    """Whether every typed key has taken effect: see `gpu_panel.common.key_order`."""
-    return app._keys._under_way is None and not app._keys._waiting
-
-
 async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
     """Wait until the engine has reviewed what was typed last, and the screen shows it."""
-    await _met(pilot, lambda: keys_done(screen.app))
     await quiet(pilot)
     await _met(pilot, lambda: screen._debounce is None)
     await _met(pilot, lambda: not [w for w in screen.app.workers
@@ -163,9 +157,6 @@ async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: 
     widget.focus()
     await pilot.pause()
     await pilot.press("home", "ctrl+k", *(_key(c) for c in text))
-    # A key passes through several widgets' queues before the draft has it.
-    # … and a field that refuses some of the text never holds it.
-    await until(pilot, lambda: getattr(widget, "value", text) == text or keys_done(pilot.app))
     await settled(pilot, screen)
 
 

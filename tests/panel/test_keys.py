@@ -26,22 +26,14 @@ from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
 
 from ..conftest import slots
-from .panel_kit import panel, screen_text, until
-from .run_kit import T0, Mini, reached, trained
-from .run_kit import settled as run_settled
+from .panel_kit import panel, until
+from .run_kit import T0, reached, trained
 
 pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_every_key_has_its_own_id():
     assert len({k.id for k in keys.KEYS}) == len(keys.KEYS)
-
-
-def test_keys_are_named_as_they_are_typed():
-    assert keys.display("ctrl+o,p") == "ctrl+o or p"
-    assert keys.display("ctrl+c,super+c") == "ctrl+c"
-    assert keys.display("right_square_bracket") == "]"
-    assert keys.display("shift+left") == "shift+←"
 
 
 def ours() -> list[type[DOMNode]]:
@@ -98,27 +90,12 @@ async def test_each_key_is_in_the_help_of_its_screen(tmp_path):
             for screen in (launch, run, CompareScreen, SweepScreen))
         assert {k.id for k in keys.KEYS} <= of_launch.union(of_run, *others)
         assert of_launch & of_run == {k.id for k in keys.of("app")}
-        assert {"log.find", "chart.band", "run.stop", "pane.ranks"} <= of_run
+        assert {"log.find", "chart.whole", "run.stop", "pane.ranks"} <= of_run
         await pilot.press("question_mark")
         await pilot.pause()
         told = str(pilot.app.screen.query_one(".sheet Static", Static).content)
         flat = " ".join(told.split())
         assert all(k.tooltip in flat for part in run.key_sections() for k in part.keys)
-
-
-async def test_panes_with_the_same_keys_share_a_section(tmp_path):
-    async with Mini(trained(tmp_path).run).run_test() as pilot:
-        titles = [part.title for part in pilot.app.run_screen.key_sections()]
-        assert titles[0] == "Loss, memory"
-        assert {"Ranks", "Log"} <= set(titles[1:-2])
-        assert titles[-2:] == ["Everywhere on this screen", "Everywhere"]
-
-
-async def test_the_palette_knows_the_keys():
-    async with panel(slots(1)) as (pilot, screen):
-        said = [c.help for c in pilot.app.get_system_commands(screen)]
-        assert all(k.tooltip in said for k in screen.KEYS if k.palette)
-        assert {"Save the form as a preset", "Go to the devices"} <= set(said)
 
 
 async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):
@@ -145,19 +122,6 @@ async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):
         await pilot.pause()
         assert "resume (u)" in offered()
         assert "stop (s)" not in offered()
-
-
-async def test_help_of_a_run_names_keys_as_they_are_typed(tmp_path):
-    app = Mini(trained(tmp_path).run)
-    async with app.run_test(size=(160, 90)) as pilot:
-        await run_settled(pilot)
-        app.push_screen(HelpScreen(app.run_screen, app.focused))
-        await until(pilot, lambda: "Show the next log: ranks" in screen_text(app))
-        said = screen_text(app)
-        assert "_bracket" not in said
-        assert "super+" not in said
-        assert "  ]  " in said
-        assert "question_mark" not in said
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])

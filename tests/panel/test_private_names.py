@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gpu_panel
 
-ALLOWED = {"_handle_exception", "_skip", "_writer_thread", "_xterm_parser"}
+ALLOWED = {"_handle_exception", "_skip", "_writer_thread"}
 """What common/textual_private.py may use, which says why."""
 
 

@@ -27,34 +27,29 @@ from .run_kit import T0, trained
 
 SHOWS = """
     Choice: move open
-    ChoiceMenu: select
     CompareScreen: copy
-    CompareTable: aside
     FiguresPane: open
-    CurvePicker: move
-    CurveView: band cross log_scale mark range smooth whole zoom
+    CurveView: cross log_scale smooth whole zoom
     CurvesPane: axis value
     DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
     DetailPane: order
     FilterInput: keep leave
-    FindInput: leave
     FormPane: focus_next focus_previous leave page presets
     HelpScreen: close
     LaunchScreen: details jump leave other_device
     LaunchTaken: wait
-    LogPane: copy filter find find_next next_rank source wrap
-    LogView: aside first follow last move page wrap
+    LogPane: copy filter find find_next leave next_rank source
     OutputScreen: close copy
     PaneScreen: back on_pane pane
     PanelApp: help quit redraw tell
     PlanPane: copy processes
     RanksPane: choose sort
-    Rows: cursor_down cursor_up page_down page_up scroll_down scroll_end scroll_home scroll_up
+    Rows: cursor_down page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize
     RunsPane: again best clear columns compare filter fold mark mark_all open order turn
     SubmitDialog: cancel submit
-    SweepPane: clear compare copy fold mark mark_all open turn value
+    SweepPane: compare copy open turn value
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

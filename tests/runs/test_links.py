@@ -21,7 +21,7 @@ from gpu_engine.notify import journal
 from gpu_engine.runs import checkpoints, notes, stacks
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import logs
-from gpu_panel.run.log.lines import Log
+from gpu_panel.run.log_file import LogFile
 
 from .. import odd_runs
 from ..command_line import called
@@ -106,9 +106,10 @@ def test_a_linked_log_is_not_printed(run: runs.Run, outside: Path) -> None:
     assert SECRET not in called("logs", run.id).stdout
     assert stacks.printed(run.log(0), 0) is None
     assert logs.tail(run.log(0)) == ""
-    assert Log("log", run.log(0)).read() == (
-        [], None, "00000.log can't be read: it is a link, and none is followed in a run folder",
-        False)
+    shown = LogFile("log", run.log(0))
+    assert shown.read() == []
+    assert shown.trouble == \
+        "00000.log can't be read: it is a link, and none is followed in a run folder"
     logs.note(run.log(0), "a note")
     assert not logs.bound(run.log(0), 3)
     assert outside.read_text() == SECRET + "\n"

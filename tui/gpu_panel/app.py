@@ -6,11 +6,12 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import actions, on, work
-from textual.app import SystemCommand
+from textual.app import ScreenError, SystemCommand
 from textual.binding import BindingType
 from textual.driver import Driver
 from textual.events import Event, Key, Paste
@@ -23,7 +24,6 @@ from gpu_panel import keys, readonly
 from gpu_panel.alerts.teller import Teller
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard, record, sentence, show
-from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.device_source import DeviceSource
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 
 Parsed = tuple[str, str, tuple[object, ...]]
 """An action: whose (app, screen or focused; "" is the node with the key), its name, parameters."""
+
+
+KEY_TAKES = 1.0
+"""Seconds for which a key waits at most for the one before: what that was given to may have closed,
+or still be busy."""
 
 
 class PanelApp(ThemedApp):
@@ -78,7 +83,7 @@ class PanelApp(ThemedApp):
         self.set_class(not self.settings.panel.footer, "-no-footer")
         own = self.settings.panel.theme if "panel.theme" in given else None
         self.begin_with_theme(own, light=light)
-        self._keys = KeyOrder(self, super().on_event)
+        self._typed = asyncio.Queue[Key | Paste]()
 
     def get_driver_class(self) -> type[Driver]:
         given = super().get_driver_class()
@@ -104,6 +109,7 @@ class PanelApp(ThemedApp):
         self.theme_changed_signal.subscribe(self, lambda _: self._keep_theme())
 
         self.teller.begin()
+        self.run_worker(self._pass_keys_on(), group="keys")
 
         # After ctrl+z the terminal is empty, and Textual draws only what changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
@@ -128,12 +134,25 @@ class PanelApp(ThemedApp):
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key | Paste) and not event.is_forwarded:
-            await self._keys.take(event)
+            self._typed.put_nowait(event)
         else:
             await super().on_event(event)
 
-    async def on_handled(self, message: Handled) -> None:
-        await self._keys.followed(message)
+    async def _pass_keys_on(self) -> None:
+        """Have each key wait until the one before has taken effect. Textual gives a key to the
+        widget that has the focus when it arrives, and runs priority keys at once: of keys that come
+        in a burst, as over a slow line, a number typed after tab would land in the field before,
+        and ctrl+l would overtake it."""
+        while True:
+            await super().on_event(await self._typed.get())
+            with suppress(TimeoutError, ScreenError):
+                async with asyncio.timeout(KEY_TAKES):
+                    # The key itself, what the field tells the form, what the form tells the screen.
+                    for _ in range(3):
+                        for node in (self.focused or self.screen).ancestors_with_self:
+                            handled = asyncio.Event()
+                            if node.call_later(handled.set):
+                                await handled.wait()
 
     # --- actions -------------------------------------------------------------------------------
 

@@ -164,14 +164,8 @@ KEYS: tuple[Key, ...] = (
         "Leave the field, so that letters are keys again", palette=False),
     Key("sweep.open", "sweep", "enter", "open", "open",
         "Show or hide the runs of this line, or watch the run under the cursor", footer=True),
-    Key("sweep.unfold", "sweep", "right,l", "fold(True)", "runs", "Show the runs of this line"),
-    Key("sweep.fold", "sweep", "left,h", "fold(False)", "fold", "Hide the runs of this line"),
-    Key("sweep.mark", "sweep", "m,space", "mark", "mark",
-        "Mark this run, or all runs of the line, to compare them", footer=True),
-    Key("sweep.mark-all", "sweep", "M", "mark_all", "mark all",
-        "Mark all runs of the sweep, or none if all of them are marked"),
     Key("sweep.compare", "sweep", "c", "compare", "compare",
-        "Compare the curves of the marked runs, or of this line's runs", footer=True),
+        "Compare the curves of this line's runs, or of the best ones if it has one", footer=True),
     Key("sweep.value", "sweep", "b", "value", "value",
         "Choose the value to rank by; type a part of its name"),
     Key("sweep.turn", "sweep", "O", "turn", "least/greatest",
@@ -182,7 +176,6 @@ KEYS: tuple[Key, ...] = (
     Key("sweep.retry", "sweep", "u", "retry", "retry failed",
         "Queue the failed runs for another attempt", footer=True),
     Key("sweep.copy", "sweep", "y", "copy", "copy table", "Copy the table as Markdown"),
-    Key("sweep.clear", "sweep", "escape", "clear", "clear", "Clear the marks"),
     Key("sweep.back", "sweep-screen", "escape", "back", "back", "Back to the list of runs",
         footer=True, palette=False),
     Key("compare.back", "compare", "escape", "back", "back", "Back to the list of runs",
@@ -190,7 +183,7 @@ KEYS: tuple[Key, ...] = (
     Key("compare.copy", "compare", "y", "copy", "copy table",
         "Copy figures and differences as a Markdown table", footer=True),
     Key("curves.axis", "curves", "x", "axis", "axis",
-        "Draw the curves over steps, over time or over examples", footer=True, everywhere=True),
+        "Draw the curves over steps or over time", footer=True, everywhere=True),
     Key("curves.value", "curves", "c", "value", "curve",
         "Choose another value, such as an evaluation; type a part of its name", footer=True,
         everywhere=True),
@@ -200,9 +193,11 @@ KEYS: tuple[Key, ...] = (
         footer=True, everywhere=True),
     Key("compare-runs.open", "compare-runs", "enter", "open", "open",
         "Watch the run under the cursor", footer=True),
-    Key("compare-table.left", "compare-table", "left", "aside(-1)", "left",
+    Key("compare-table.down", "compare-table", "j", "cursor_down", "down", "Go down"),
+    Key("compare-table.up", "compare-table", "k", "cursor_up", "up", "Go up"),
+    Key("compare-table.left", "compare-table", "left", "page_left", "left",
         "Show the columns further to the left"),
-    Key("compare-table.right", "compare-table", "right", "aside(1)", "right",
+    Key("compare-table.right", "compare-table", "right", "page_right", "right",
         "Show the columns further to the right"),
     Key("run.back", "run", "escape", "back", "back", "Back to the launch screen; the run goes on",
         footer=True, palette=False),
@@ -237,14 +232,6 @@ KEYS: tuple[Key, ...] = (
     Key("chart.zoom-out", "chart", "minus", "zoom(2)", "zoom out", "Show twice as many steps"),
     Key("chart.whole", "chart", "0", "whole", "whole run",
         "Show the whole run and hide the crosshair"),
-    Key("chart.next-mark", "chart", "full_stop", "mark(1)", "next mark",
-        "Move the crosshair to the next evaluation, checkpoint, attempt or note"),
-    Key("chart.previous-mark", "chart", "comma", "mark(-1)", "previous mark",
-        "Move the crosshair to the evaluation, checkpoint, attempt or note before"),
-    Key("chart.band", "chart", "b", "band", "band",
-        "Draw a line for every rank, or their range and mean"),
-    Key("chart.range", "chart", "a", "range", "range",
-        "Cut off values far outside, such as a spike, or show all of them"),
     Key("loss.log-scale", "loss", "l", "log_scale", "log scale",
         "Draw the first chart on a logarithmic or a linear scale", everywhere=True),
     Key("loss.smooth", "loss", "m", "smooth", "smooth", "Smooth the first chart: off, 0.6 or 0.9",
@@ -264,10 +251,9 @@ KEYS: tuple[Key, ...] = (
         "Go to the previous match", everywhere=True),
     Key("log.filter", "log", "F", "filter", "only matches",
         "Show only the log lines with a match, or all of them again", everywhere=True),
-    Key("log.wrap", "log", "w", "wrap", "wrap",
-        "Continue long log lines on the next row, or cut them", everywhere=True),
     Key("log.copy", "log", "y", "copy", "copy",
-        "Copy the log line under the cursor, or the whole traceback", everywhere=True),
+        "Copy what is marked, the whole traceback, the line that was found, or the last one",
+        everywhere=True),
     Key("log.pager", "log", "v", "pager", "pager",
         "Read the whole log in $PAGER; in less, / searches and s saves it", everywhere=True),
     Key("log.stacks", "log", "d", "stacks", "stacks",
@@ -276,19 +262,13 @@ KEYS: tuple[Key, ...] = (
         "Show the next log: ranks, traceback, supervisor", everywhere=True),
     Key("log.previous", "log", "left_square_bracket", "source(-1)", "previous log",
         "Show the previous log", everywhere=True),
-    Key("log.up", "log", "up,k", "move(-1)", "up", "One line up"),
-    Key("log.down", "log", "down,j", "move(1)", "down", "One line down"),
-    Key("log.page-up", "log", "pageup", "page(-1)", "page up", "One page up"),
-    Key("log.page-down", "log", "pagedown", "page(1)", "page down", "One page down"),
-    Key("log.first", "log", "home,g", "first", "first line", "Go to the first line"),
-    Key("log.last", "log", "end,G", "last", "follow the end",
+    Key("log.up", "log", "k", "scroll_up", "up", "Scroll up"),
+    Key("log.down", "log", "j", "scroll_down", "down", "Scroll down"),
+    Key("log.first", "log", "g", "scroll_home", "first line", "Go to the first line"),
+    Key("log.last", "log", "G", "scroll_end", "follow the end",
         "Go to the last line and follow what is added"),
-    Key("log.follow", "log", "f", "follow", "follow", "Follow the end, or stay here"),
-    Key("log.left", "log", "left", "aside(-16)", "left",
-        "Scroll towards the beginning of long lines"),
-    Key("log.right", "log", "right", "aside(16)", "right", "Scroll towards the end of long lines"),
     Key("find.leave", "find", "escape", "leave", "leave",
-        "Back to the log; clears the search and shows all lines"),
+        "Search for nothing, and show all lines"),
     Key("help", "app", "question_mark,f1", "help", "keys", "Show every key and what the pane does",
         footer=True),
     Key("palette", "app", "ctrl+p", "command_palette", "palette", "Find any action by its name",
@@ -340,26 +320,31 @@ class KeysError(UserError):
     title = "These keys can't be used"
 
 
+def use(wanted: Mapping[str, str], commands: Iterable[OwnCommand] = ()) -> None:
+    """Use these keys for all screens, and those of the person's own commands. Call it before any
+    other module of the panel is imported, as their classes take their bindings from the table.
+    Raises KeysError."""
+    global KEYS
+    KEYS = with_commands(remapped(KEYS, wanted), commands)
+
+
 def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]:
     """`table` with other keys for some actions: id → keys with commas between. Raises KeysError,
     which names what is unknown, and each key that two actions would have where both can be meant.
     """
-    problems = [_unknown(id, typed, table) for id, typed in wanted.items()
-                if id not in {k.id for k in table}]
-    found: list[Key] = []
-    for key in table:
-        typed = wanted.get(key.id)
-        if typed is None:
-            found.append(key)
-            continue
-        names = [_named(one.strip()) for one in typed.split(",")]
-        problems += [f"keys.{key.id} = \"{typed}\": {one.strip() or 'nothing'!r} is no key; write "
-                     "it as \"t\", \"ctrl+t\", \"f5\" or \"shift+left\""
-                     for one, name in zip(typed.split(","), names, strict=True) if name is None]
-        found.append(replace(key, keys=",".join(filter(None, names)) or key.keys))
-    before = {k.id: set(k.keys.split(",")) for k in table}
-    for key in (k for k in found if k.id in wanted):
-        for other in found:
+    keys, problems = {key.id: key for key in table}, list[str]()
+    for id, typed in wanted.items():
+        if id not in keys:
+            near = get_close_matches(id, list(keys), n=1)
+            hint = f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them"
+            problems.append(f"keys.{id} = \"{typed}\": there is no such action; {hint}")
+        elif (names := _named(typed)) is None:
+            problems.append(f"keys.{id} = \"{typed}\": {_NO_KEY}")
+        else:
+            keys[id] = replace(keys[id], keys=",".join(names))
+    before = {key.id: set(key.keys.split(",")) for key in table}
+    for key in (keys[id] for id in wanted if id in keys):
+        for other in keys.values():
             both = set(key.keys.split(",")) & set(other.keys.split(","))
             both -= before[key.id] & before[other.id]  # as it ships: the focus decides
             if other is not key and both and _clash(key, other) \
@@ -369,44 +354,33 @@ def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]
                     f"{other.id} ({other.label}) too; give one of them another")
     if problems:
         raise KeysError("\n".join(problems))
-    return tuple(found)
-
-
-def use(wanted: Mapping[str, str], commands: Iterable[OwnCommand] = ()) -> None:
-    """Use these keys for all screens, and those of the person's own commands. Call it before any
-    other module of the panel is imported, as their classes take their bindings from the table.
-    Raises KeysError."""
-    global KEYS
-    if wanted:
-        KEYS = remapped(KEYS, wanted)
-    KEYS = with_commands(KEYS, commands)
+    return tuple(keys.values())
 
 
 def with_commands(table: Sequence[Key], commands: Iterable[OwnCommand]) -> tuple[Key, ...]:
     """`table` and a key for each of the person's own commands, which work everywhere. Raises
     KeysError where a key is another action's."""
-    found, problems = list(table), list[str]()
+    keys, problems = list(table), list[str]()
     for command in commands:
+        names = _named(command.key)
         said = f"commands.{command.name}.key = \"{command.key}\""
-        named = [_named(one.strip()) for one in command.key.split(",")]
-        problems += [f"{said}: that is no key; write it as \"f9\" or \"ctrl+t\""] * (None in named)
-        names = [name for name in named if name is not None]
-        for name in names:
-            other = next((k for k in found if name in k.keys.split(",")), None)
-            if other is not None:
-                problems.append(f"{said}: {display(name)} is the key of {other.id} "
-                                f"({other.label}); give the command another")
-            elif name in _TAKEN:
-                problems.append(f"{said}: {display(name)} goes to a pane, or moves in a list or "
-                                "field; give the command another")
+        if names is None:
+            problems.append(f"{said}: {_NO_KEY}")
+        for name in names or ():
+            other = next((k for k in keys if name in k.keys.split(",")), None)
+            whose = f"is the key of {other.id} ({other.label})" if other is not None else \
+                "goes to a pane, or moves in a list or field" if name in _TAKEN else None
+            if whose is not None:
+                problems.append(f"{said}: {display(name)} {whose}; give the command another")
         tooltip = (command.help or command.run) + "; asks first" * command.confirm
-        found.append(Key(f"commands.{command.name}", "own", ",".join(names),
-                         f"own_command({command.name!r})", command.name, tooltip))
+        keys.append(Key(f"commands.{command.name}", "own", ",".join(names or ()),
+                        f"own_command({command.name!r})", command.name, tooltip))
     if problems:
         raise KeysError("\n".join(problems))
-    return tuple(found)
+    return tuple(keys)
 
 
+_NO_KEY = "that is no key; write it as \"t\", \"ctrl+t\", \"f5\" or \"shift+left\""
 _TAKEN = frozenset({*"123456789jk", *(f"f{n}" for n in range(2, 8)), "tab", "shift+tab", "space",
                     "enter", "escape", "backspace", "delete", "ctrl+c"})
 """Keys that no action of the table has everywhere, and that no command can have."""
@@ -421,29 +395,24 @@ def _clash(one: Key, other: Key) -> bool:
     return together and any(k.everywhere or k.scope in _OF_SCREENS for k in (one, other))
 
 
-def _named(typed: str) -> str | None:
-    """Textual's name of a key: "[" → "left_square_bracket", "ctrl+t" as it is; None for none."""
-    *held, key = typed.split("+") if typed != "+" else ["+"]
-    if typed.endswith("++"):
-        held, key = typed[:-2].split("+"), "+"
-    if any(h not in ("ctrl", "shift", "alt", "super") for h in held):
-        return None
-    names = {shown: name for name, shown in _NAMES.items()}
-    key = names.get(key, key)
-    if len(key) == 1 and not key.isascii():
-        return None
-    sign = len(key) == 1 and not key.isalnum()
-    if sign:
-        key = next(iter(Binding.make_bindings([Binding(key, "")]))).key
-    known = sign or len(key) == 1 or key in {k.value for k in TextualKeys} or key in _NAMES \
-        or (key.isidentifier() and "_" in key)
-    return "+".join([*held, key]) if known else None
-
-
-def _unknown(id: str, typed: str, table: Sequence[Key]) -> str:
-    near = get_close_matches(id, [k.id for k in table], n=1)
-    return f"keys.{id} = \"{typed}\": there is no such action; " + (
-        f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them")
+def _named(typed: str) -> list[str] | None:
+    """Textual's names of keys with commas between: "[" → "left_square_bracket", "ctrl+t" as it is;
+    None if one of them is no key."""
+    shown = {shown: name for name, shown in _NAMES.items()}
+    known = {key.value for key in TextualKeys} | set(_NAMES)
+    names: list[str] = []
+    for each in typed.split(","):
+        *held, key = each.strip().replace("++", "+plus").split("+") if each.strip() != "+" \
+            else ["plus"]
+        key = shown.get(key, key)
+        if sign := len(key) == 1 and key.isascii() and not key.isalnum():
+            key = next(iter(Binding.make_bindings([Binding(key, "")]))).key
+        if not sign and not (len(key) == 1 and key.isascii()) and key not in known:
+            return None
+        if not set(held) <= {"ctrl", "shift", "alt", "super"}:
+            return None
+        names.append("+".join([*held, key]))
+    return names
 
 
 def of(*scopes: str) -> tuple[Key, ...]:

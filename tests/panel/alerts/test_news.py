@@ -36,7 +36,6 @@ def test_runs_that_train_now_or_begin_later_are_told_of_once(news):
     later.end("completed")
     assert sorted(told(first)) == sorted([(seen.run.id, "failed"), (later.run.id, "finished")])
     assert told(first) == []
-    assert first._awake == {}
 
 
 def test_a_run_that_waits_is_looked_at_when_its_turn_has_come(news, monkeypatch):
@@ -72,4 +71,4 @@ def test_a_resume_is_noticed_and_who_stops_a_run_is_not_told_that(news):
     assert told(news) == [(made.run.id, "failed")]
     made.remove()
     assert told(news) == []
-    assert news._asleep == {}
+    assert news._followed == {}

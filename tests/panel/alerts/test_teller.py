@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_engine.notify import watch
-from gpu_panel import themed
 from gpu_panel.alerts import teller
 
 from ...conftest import gpus, slots
@@ -58,25 +57,6 @@ async def test_a_run_that_ends_is_told_on_any_screen_and_its_own_shows_no_toast(
         await until(pilot, lambda: "toy failed" in screen_text(app))
         await app.teller.poll()
         assert len(told) == 2
-
-
-async def test_it_can_be_turned_off_which_is_kept(monkeypatch):
-    made = Made()
-    async with panel(slots(1)) as (pilot, _):
-        app = pilot.app
-        told = sent(app, monkeypatch)
-        assert app.teller.on
-        await until(pilot, lambda: app.teller._lines)
-        await app.teller.poll()
-        await pilot.press("f8")
-        await until(pilot, lambda: not app.teller.on)
-        made.end("failed", reason="x")
-        await app.teller.poll()
-        assert told == []
-        assert themed.read()["tell"] is False
-        await pilot.press("f8")
-        await until(pilot, lambda: app.teller.on)
-        assert themed.read()["tell"] is True
 
 
 async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):

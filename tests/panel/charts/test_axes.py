@@ -20,21 +20,6 @@ def test_columns_keep_least_and_greatest(values: list[float], width: int) -> Non
     assert found.bounds() == (min(values), max(values))
 
 
-def test_columns_of_a_part_only() -> None:
-    found = axes.reduce(series([float(x) for x in range(1000)]), 200, 300, 10)
-    low, high = found.bounds()
-    assert 195 <= low <= 200
-    assert 300 <= high <= 306
-
-
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(2, 12))
-def test_ticks_are_few_and_within(low: float, span: float, most: int) -> None:
-    found = ticks.ticks(low, low + span, most)
-    assert len(found) <= most
-    room = span * 1e-6 + abs(low) * 1e-9
-    assert all(low - room <= v <= low + span + room for v in found)
-
-
 @pytest.mark.parametrize(("low", "high", "most", "labels"), [
     (1.7, 5.5, 5, ["2", "3", "4", "5"]),
     (0, 37.5, 5, ["0", "10", "20", "30"]),
@@ -50,12 +35,6 @@ def test_labels_are_round(low: float, high: float, most: int, labels: list[str])
     assert ticks.tick_labels(ticks.ticks(low, high, most)) == labels
 
 
-def test_labels_of_a_logarithmic_axis() -> None:
-    assert axes.Scale(-2, 1, 40, log=True).ticks(5) == pytest.approx([0.01, 0.1, 1, 10])
-    assert ticks.tick_labels([0.01, 0.1, 1.0, 10.0]) == ["0.01", "0.1", "1", "10"]
-    assert ticks.tick_labels([1e-5, 1e-3, 0.1]) == ["1e-05", "0.001", "0.1"]
-
-
 @given(st.floats(-1e9, 1e9) | st.floats(-1e-3, 1e-3), st.floats(1e-9, 1e9), st.integers(1, 12),
        st.booleans())
 def test_a_label_says_its_tick(low: float, span: float, most: int, log: bool) -> None:
@@ -67,10 +46,6 @@ def test_a_label_says_its_tick(low: float, span: float, most: int, log: bool) ->
     said = [float(label.replace(",", "")) for label in labels]
     # Labels leave out the rounding error of n * step.
     assert said == pytest.approx(found, rel=1e-9, abs=1e-14)
-
-
-def test_times_are_round() -> None:
-    assert ticks.time_ticks(0, 724, 8) == [0, 120, 240, 360, 480, 600, 720]
 
 
 def test_a_flat_line_is_flat() -> None:
@@ -97,19 +72,4 @@ def test_smoothing_is_free_of_bias_and_keeps_gaps() -> None:
     assert axes.smoothed(columns, 0.9).mean == pytest.approx([4.0, None, 4.0, 4.0])
 
 
-FALLING = [1 + 3 * 2 ** (-x / 30) for x in range(100)]
 
-
-@pytest.mark.parametrize(("curves", "kept"), [
-    ([[*FALLING[:50], 90.0, *FALLING[51:]]], (1.0, 4.0)),  # a spike
-    ([FALLING, [*FALLING[:50], -500.0, *FALLING[51:]]], (1.0, 4.0)),
-    ([FALLING], (min(FALLING), 4.0)),  # nothing is far outside
-    ([FALLING, [90.0] * 100], (min(FALLING), 90.0)),  # no curve is cut off as a whole
-    ([[1.0, 90.0]], (1.0, 90.0)), ([[math.nan]], None)])
-def test_a_robust_scale_leaves_out_what_would_flatten_the_rest(curves, kept) -> None:
-    found = axes.scale_of([axes.reduce(series(one), 0, 99, 100) for one in curves], 40, robust=True)
-    if kept is None:
-        assert found is None
-        return
-    assert found is not None
-    assert (found.y0, found.y1) == pytest.approx(kept, abs=0.4)

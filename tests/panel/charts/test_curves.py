@@ -6,6 +6,7 @@ import math
 
 import pytest
 from textual.app import ComposeResult
+from textual.events import MouseScrollUp
 
 from gpu_engine.common.series import Series
 from gpu_panel.charts.axes import Axes
@@ -36,25 +37,24 @@ async def chart(pilot, *values: list[float], chosen: int | None = None) -> Curve
     return view
 
 
-@pytest.mark.parametrize("values", [
-    [], [[]], [[1.0]], [[2.0, 2.0, 2.0]], [[math.nan]], [[math.nan, math.inf, -math.inf]],
-    [[1.0, math.nan, 3.0]], [[0.0, 0.0]], [[-1.0, -5.0]], [[1e300, -1e300]], [[5e-324, 1.0]],
-    [[1.7976931348623157e308, -1.7976931348623157e308]],
-    [[float(i + r) for i in range(50)] for r in range(64)],
-])
-@pytest.mark.parametrize("size", [(80, 24), (160, 48), (6, 3), (2, 1), (1, 1)])
-async def test_whatever_comes_is_drawn(values: list[list[float]], size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [(80, 24), (6, 3), (1, 1)])
+async def test_whatever_comes_is_drawn(size: tuple[int, int]) -> None:
+    huge = 1.7976931348623157e308
     async with Chart().run_test(size=size) as pilot:
-        view = await chart(pilot, *values)
-        for _ in range(2):
-            for _ in range(3):
-                assert len(view.frame(*size)) == size[1]
-                view.action_smooth()
-            view.action_log_scale()
-        view.action_cross(-1)
-        view.action_zoom(0.5)
-        view.action_band()
-        assert all(strip.cell_length == size[0] for strip in view.frame(*size))
+        for values in ([], [[]], [[1.0]], [[2.0, 2.0, 2.0]], [[math.nan]],
+                       [[math.nan, math.inf, -math.inf]], [[1.0, math.nan, 3.0]], [[0.0, 0.0]],
+                       [[-1.0, -5.0]], [[huge, -huge]], [[5e-324, 1.0]],
+                       [[float(i + r) for i in range(50)] for r in range(64)]):
+            view = await chart(pilot, *values)
+            for _ in range(2):
+                for _ in range(3):
+                    assert len(view.frame(*size)) == size[1]
+                    view.action_smooth()
+                view.action_log_scale()
+            view.action_cross(-1)
+            view.action_zoom(0.5)
+            assert all(strip.cell_length == size[0] for strip in view.frame(*size))
+            view.action_whole()
 
 
 async def test_a_chart_as_text() -> None:
@@ -118,43 +118,30 @@ async def test_zoom_in_and_out() -> None:
         assert view.border_subtitle == "zoomed"
         assert "0 " not in text(view).splitlines()[-1][:8]
         await pilot.press("minus", "minus")
-        assert view.border_subtitle == ""
+        assert not view.border_subtitle
         assert text(view) == whole
+
+
+async def test_the_mouse_reads_and_zooms() -> None:
+    async with Chart().run_test(size=(60, 12)) as pilot:
+        view = await chart(pilot, [float(x) for x in range(1000)])
+        await pilot.click(view, offset=(59, 5))
+        assert view.cross == 999
+        view.post_message(MouseScrollUp(view, 59, 5, 0, -1, 0, False, False, False))
+        await pilot.pause()
+        assert view.window is not None
+        assert view.window[1] == 999
 
 
 async def test_many_ranks_are_a_band() -> None:
     async with Chart().run_test(size=(60, 12)) as pilot:
         view = await chart(pilot, *([float(r)] * 30 for r in range(20)), chosen=3)
-        assert view.border_subtitle == "band"
+        assert "mean of 20" in text(view)
         styles = {s.style for strip in view.frame(60, 12) for s in strip if s.style}
         assert view.get_component_rich_style("curve--mean") in styles
         view.action_cross(-1)
         assert view.reading()[2] == "least 0, most 19.000"
         assert view.reading(6)[-1] == "… 18 more"
-
-
-async def test_nothing_is_drawn_anew_without_news() -> None:
-    async with Chart().run_test(size=(60, 12)) as pilot:
-        view = pilot.app.query_one(CurveView)
-        lines = [Curve(0, "rank 0", series([1.0, 2.0]))]
-        view.show(lines)
-        await pilot.pause()
-        frame = view._frame
-        view.show(lines)
-        assert view._frame is frame
-        lines[0].series.add(2, 3.0)
-        view.show(lines)
-        assert view._frame is None
-
-
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark", "nord"])
-async def test_ranks_have_strokes_of_their_own(theme: str) -> None:
-    async with Chart().run_test(size=(60, 12)) as pilot:
-        pilot.app.theme = theme
-        view = await chart(pilot, *([float(r)] * 30 for r in range(8)))
-        drawn = {s.style.color for strip in view.frame(60, 12) for s in strip
-                 if s.style and any("\u2800" < c < "\u2900" for c in s.text)}
-        assert len(drawn) == 8
 
 
 async def test_without_colour_the_dashes_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,24 +151,3 @@ async def test_without_colour_the_dashes_differ(monkeypatch: pytest.MonkeyPatch)
         rows = [r for r in text(view).splitlines() if any("\u2800" < c < "\u2900" for c in r)]
         assert len({r[3:].count(" ") for r in rows}) == 2
 
-
-async def test_what_is_cut_off_is_marked_and_a_shows_it() -> None:
-    spike = [1.0 + x / 100 for x in range(100)]
-    spike[50] = 1000.0
-    async with Chart().run_test(size=(60, 12)) as pilot:
-        view = await chart(pilot, spike, [1.5] * 100)
-        assert "▲" not in text(view)
-        assert "1,000" in text(view) or "1000" in text(view)
-        await pilot.press("a")
-        await pilot.pause()
-        drawn = text(view)
-        assert drawn.count("▲") == 1
-        assert "1000" not in drawn
-        assert str(view.border_subtitle) == "outliers cut (a)"
-        view.action_log_scale()  # where nothing is flattened
-        assert "▲" not in text(view)
-        view.action_log_scale()
-        await pilot.press("a")
-        await pilot.pause()
-        assert "▲" not in text(view)
-        assert not str(view.border_subtitle)

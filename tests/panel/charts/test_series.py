@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -43,16 +42,6 @@ def test_both_ends_of_everything_are_kept(added: list[tuple[int, float]], capaci
                 assert low - 1e-6 <= mean <= high + 1e-6
 
 
-@given(st.lists(finite, min_size=1, max_size=60), st.integers(0, 80))
-def test_a_cut_forgets_the_tail_alone(values: list[float], at: int) -> None:
-    series = Series()
-    for x, value in enumerate(values):
-        series.add(x, value)
-    series.cut(at)
-    assert sum(series.count) == min(at, len(values))
-    assert series.last == (min(at, len(values)) - 1 if at and values else None)
-
-
 @given(points, st.integers(0, 5000), st.sampled_from([4, 64]))
 def test_a_cut_leaves_nothing_after_it(added: list[tuple[int, float]], at: int, capacity: int,
                                        ) -> None:
@@ -74,16 +63,6 @@ def test_values_that_are_not_finite_never_touch_the_bounds() -> None:
     assert series.bad_at == 1
     assert math.isnan(series.at(1)[1])
     assert series.at(99) is None
-
-
-def test_a_million_steps_take_the_room_of_two_thousand() -> None:
-    series = Series()
-    began = time.process_time()
-    for x in range(1_000_000):
-        series.add(x, 1.0 if x != 777_777 else 9.0)
-    assert len(series) <= 2048
-    assert max(series.hi) == 9.0  # the one spike is still there
-    assert time.process_time() - began < 8.0
 
 
 def test_a_jump_beyond_all_bounds() -> None:
@@ -124,12 +103,3 @@ def test_files_may_be_read_in_any_order(order: list[tuple[int, int]]) -> None:
     assert ranks.all.at(5) == (1.0, 1.0, 1.0)
     assert ranks.all.at(12) is None
 
-
-def test_a_script_that_begins_again_within_one_attempt() -> None:
-    ranks = RankSeries()
-    for rank in (0, 1):
-        ranks.extend(rank, range(5), [1.0] * 5)
-    for rank in (0, 1):
-        ranks.extend(rank, range(3), [3.0] * 3)
-    assert ranks.all.at(0) == (3.0, 3.0, 3.0)
-    assert ranks.all.last == 2

@@ -8,7 +8,6 @@ import pytest
 
 from gpu_engine.common import paths
 from gpu_panel.common.help import HelpScreen
-from gpu_panel.common.rows import Rows
 from gpu_panel.launch.presets import PresetsScreen
 
 from ...conftest import slots
@@ -22,16 +21,6 @@ def ended(state: str = "failed") -> Written:
     run.state(state, ended=T0 + 60)
     run.release()
     return run
-
-
-def test_no_list_has_another_meaning_for_j_and_k():
-    def lists(cls: type = Rows):
-        return [cls, *(found for one in cls.__subclasses__() for found in lists(one))]
-
-    for cls in lists():
-        for letter, action in (("j", "scroll_down"), ("k", "scroll_up")):
-            found = cls._merge_bindings().key_to_bindings[letter]
-            assert found[0].action == action, cls
 
 
 async def test_letters_move_in_lists_and_sheets(home: Path):
@@ -56,7 +45,7 @@ async def test_letters_move_in_lists_and_sheets(home: Path):
 
 
 @pytest.mark.parametrize(("key", "said"), [
-    ("s", "Run 3f2a can't be stopped: it is failed"), ("c", "Mark two runs or more with m")])
+    ("s", "Run 3f2a can't be stopped: it is failed")])
 async def test_a_key_of_the_list_that_is_off_says_why(home: Path, key: str, said: str):
     ended()
     async with panel(slots(1), notifications=True) as (pilot, screen):

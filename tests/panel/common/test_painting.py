@@ -1,4 +1,4 @@
-"""Only cells that have changed are drawn again, and so sent to the terminal."""
+"""Only rows that have changed are drawn again, and so sent to the terminal."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ async def test_of_rows_and_a_chart(monkeypatch):
                                 drawn.update({widget: [*regions]}))
         table.texts = ("first 1", "日本 second 5", "third 3")
         table.repaint()
-        assert drawn == {table: [Region(12, 1, 1, 1)]}
+        assert drawn == {table: [Region(0, 1, 58, 1)]}
         view.show([Curve(0, "rank 0", series([*values[:20], 6.0, *values[21:]]))])
         await pilot.pause()
-        size = sum(region.area for region in drawn[view])
-        assert 0 < size < view.size.area / 4, "the part around one value"
+        assert 0 < len(drawn[view]) < view.size.height, "the rows around one value"

@@ -1,8 +1,6 @@
-"""A run's curve over steps, time and examples, compared with figures worked out by hand."""
+"""A run's curve over steps and time, compared with figures worked out by hand."""
 
 from __future__ import annotations
-
-import pytest
 
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
@@ -20,10 +18,6 @@ def start(attempt, t):
     return at(schema.Start(0, 0, 0, 1, None, 2, attempt=attempt), t)
 
 
-def schedule(first, batch):
-    return schema.Schedule(None, None, None, None, None, batch, first_step=first)
-
-
 def steps(last, losses, t, **more):
     return at(schema.Step(last, 0.1, 0, n=len(losses), losses=tuple(losses),
                           loss=sum(losses) / len(losses), **more), t)
@@ -35,35 +29,31 @@ def points(series: Series) -> dict[int, float]:
     return {x: found[1] for x in every if (found := series.at(x)) is not None}
 
 
-def test_the_mean_of_the_ranks_over_steps_time_and_examples():
+def test_the_mean_of_the_ranks_over_steps_and_time():
     curve = RunCurve()
-    # Three attempts with ten idle seconds between them; the last has a larger batch.
+    # Three attempts with ten idle seconds between them.
     curve.learn(State("completed", "3f2a", "x", 100.0, started=100.0, ended=126.0, attempt=3,
                       attempts=(AttemptRecord(1, 100.0, 102.0, "stopped"),
                                 AttemptRecord(2, 112.0, 114.0, "stopped"),
                                 AttemptRecord(3, 124.0, 126.0, "completed"))))
     for rank in (0, 1):  # one file after the other, as they may be read
         curve.add(rank, start(1, 100.0))
-        curve.add(rank, schedule(0, 8))
         curve.add(rank, steps(1, [4.0 + rank], 101.0))
         # Rank 1 was stopped a step earlier than rank 0.
         curve.add(rank, steps(2, [4.0], 101.5) if rank else steps(3, [3.0, 2.0], 101.5))
         curve.add(rank, start(2, 112.0))
-        curve.add(rank, schedule(2, 8))  # it went on from the checkpoint of step 2
         curve.add(rank, steps(3, [9.0 + rank], 112.5))
         curve.add(rank, steps(4, [1.0 + rank], 113.0))
         curve.add(rank, start(3, 124.0))
-        curve.add(rank, schedule(4, 16))
         curve.add(rank, steps(5, [0.5 + rank], 125.0))
     assert points(curve.over("step")) == {1: 4.5, 2: 3.5, 3: 9.5, 4: 1.5, 5: 1.0}
-    assert points(curve.over("examples")) == {8: 4.5, 16: 3.5, 24: 9.5, 32: 1.5, 48: 1.0}
     # The two losses of one event are spread over the half second before it.
     assert points(curve.over("time")) == {1000: 4.5, 1250: 3.0, 1500: 3.0, 2500: 9.5, 3000: 1.5,
                                           5000: 1.0}
 
 
 def test_another_value_is_followed_by_its_name():
-    events = [start(1, 100.0), schedule(0, 8), steps(1, [4.0], 101.0, samples_per_s=50.0),
+    events = [start(1, 100.0), steps(1, [4.0], 101.0, samples_per_s=50.0),
               at(schema.Eval(1, {"accuracy": 0.5, "loss": 3.0}), 101.0),
               at(schema.Metric(2, {"accuracy": 0.25, "odd": None}), 102.0)]
     found = {}
@@ -80,14 +70,6 @@ def test_another_value_is_followed_by_its_name():
                      "samples per second of a rank": {1: 50.0}}
 
 
-def test_without_a_batch_size_there_is_no_curve_over_examples():
-    curve = RunCurve()
-    for event in (start(1, 100.0), schedule(0, None), steps(1, [4.0], 101.0)):
-        curve.add(0, event)
-    assert curve.over("examples").last is None
-    assert curve.over("step").last == 1
-
-
 def test_memory_is_bounded():
     curve = RunCurve()
     curve.add(0, start(1, 0.0))
@@ -96,15 +78,4 @@ def test_memory_is_bounded():
         curve.add(0, schema.Metric(step, {f"name {step}": 1.0}))
     assert max(len(curve.over(axis)) for axis in ("step", "time")) <= 2048
     assert len(curve.names) == 200
-    assert 1800 <= len(curve.left_out) <= 1805  # of 2,000 and those that steps have
-
-
-@pytest.mark.parametrize("back", [0.0, 50.0])
-def test_a_clock_that_is_wrong_does_no_harm(back):
-    curve = RunCurve()
-    curve.learn(State("running", "3f2a", "x", 100.0, started=100.0))
-    curve.add(0, steps(1, [1.0, 2.0], 101.0))
-    curve.add(0, steps(3, [3.0, 4.0], 101.0 - back))
-    assert points(curve.over("step")) == {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}
-    assert curve.over("time").start is not None
 

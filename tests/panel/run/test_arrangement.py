@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_panel.run.log.view import LogView
+from gpu_panel.run.log import LogView
 from gpu_panel.run.screen import RunScreen
 
-from ..run_kit import SMALL, WIDE, Mini, Written, reached, settled, shown, terminal, trained, until
+from ..run_kit import SMALL, Mini, Written, reached, settled, shown, terminal, trained, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -63,46 +63,15 @@ async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path: Path)
         assert app.run_screen.pane("loss").outer_size.height == high + 2
 
 
-@pytest.mark.parametrize("size", [WIDE, SMALL], ids=str)
-async def test_a_script_without_figures_gets_its_log_large(tmp_path: Path, size) -> None:
+
+async def test_a_command_without_figures_shows_its_log_first(tmp_path: Path) -> None:
     run = Written(tmp_path, ranks=1, mode="single",
                   plan={"spec": {"task": {"command": ["python", "x.py"]}}})
     run.log(0, b"the script speaks\n")
     app = Mini(run.run, at=5)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
-        await until(pilot, lambda: "loss" not in on_screen(app))
+        await until(pilot, lambda: "the script speaks" in terminal(app))
+        await pilot.press("1")
         await shown(pilot)
-        assert on_screen(app) == (ALL - {"loss", "memory"} if size == WIDE else {"log"})
-        assert app.run_screen.query_one(LogView).size.height > size[1] // 2
-        assert "the script speaks" in terminal(app)
-        await pilot.press("2")  # somebody wants to see it all the same
-        await shown(pilot)
-        assert "memory" in on_screen(app)
-        assert "no figure yet" in terminal(app)
-        await pilot.press("4")
-        run.start(0)
-        run.steps(0, 0, 9)  # now there is something to see
-        await settled(pilot, reached(0, 9))
-        await shown(pilot)
-        if size == WIDE:
-            assert on_screen(app) == ALL
-        else:
-            await pilot.press("1")
-            await shown(pilot)
-            assert "loss ─ " in terminal(app)
-
-
-async def test_the_charts_have_the_rows_that_the_log_does_not_need(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    run.run.log(0).write_text("one line\n")
-    app = Mini(run.run, at=50.5)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await settled(pilot)
-        log, loss = app.run_screen.pane("log"), app.run_screen.pane("loss")
-        await until(pilot, lambda: log.outer_size.height == 6)
-        assert loss.outer_size.height > 28
-        run.log(0, b"another line\n" * 100)
-        await settled(pilot)
-        await until(pilot, lambda: log.outer_size.height > 12)
-        assert loss.outer_size.height > log.outer_size.height  # figures are what this is for
+        assert "no step yet" in terminal(app)

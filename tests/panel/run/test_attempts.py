@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_engine.common.series import Series
 from gpu_engine.runs import notes
-from gpu_engine.runs.folder import AttemptRecord, State
+from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.runs.notes import Notes
-from gpu_panel.charts.axes import Axes, reduce
 from gpu_panel.charts.curves import CurveView
-from gpu_panel.charts.drawing import Curve, CurveDrawing
-from gpu_panel.charts.marks import BEGINS, Mark
-from gpu_panel.run.moments import RunClock
 from gpu_panel.run.sheets import AboutRun
 
 from ..run_kit import (
@@ -78,24 +73,6 @@ async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> No
         assert "↻ attempt 2; attempt 1 failed" in text
         assert app.run_screen.store.view.begins == {2: 80}
         assert text.count("┊") > 5  # a mark in the loss chart where it began
-
-
-async def test_a_failure_of_a_later_attempt_is_news(tmp_path: Path) -> None:
-    run = failed_once(tmp_path)
-    app = Mini(run.run, at=52)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.view.first_error() is not None)
-        assert "log ─ traceback of rank 1" in terminal(app)
-        run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
-        await settled(pilot, lambda s: s.state.attempt == 2)
-        assert "traceback of" not in terminal(app)
-        run.start(0, at=60, attempt=2)
-        run.write(0, ("error", 61, {"type": "OSError", "message": "gone",
-                                    "traceback": "Traceback\nOSError: gone"}))
-        await settled(pilot, lambda s: s.view.first_error() is not None)
-        text = flat(terminal(app))
-        assert "✗ rank 0 failed first" in text
-        assert "log ─ traceback of rank 0" in text
 
 
 async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
@@ -168,33 +145,8 @@ async def test_the_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -
         await settled(pilot)
         assert "■ stopped 01:00" in flat(terminal(app))  # as in the list
         chart = app.run_screen.query_one("#memory", CurveView)
-        one = chart._lines[-1].series
+        one = chart.lines[-1].series
         assert (one.start, one.last) == (2, 60)  # both attempts, one after the other
         seam = next(mark for mark in chart.marks if mark.kind == "┊")
         assert seam.x == 51
 
-
-def test_no_line_goes_from_one_attempt_to_the_next(tmp_path: Path) -> None:
-    series = Series()
-    series.add_rising(range(100), [1.0] * 50 + [2.0] * 50)
-    drawing = CurveDrawing(Axes(x_gap=30.0))
-    drawing._range, drawing._lines = (0, 99), [Curve(0, "rank 0", series)]
-    drawing.marks = (Mark(50, BEGINS),)
-    columns = reduce(series, 0, 99, 200)
-    assert any(x in drawing._gaps(columns) for x in (100, 101))
-    assert not drawing._gaps(columns) & {x for x in range(200) if not 99 <= x <= 103}
-
-
-def test_a_live_run_that_is_resumed_goes_on_where_it_was() -> None:
-    clock = RunClock()
-    assert clock.seconds(T0) is None
-    first = AttemptRecord(1, T0, T0 + 50, "failed")
-    clock.learn(State("running", "3f2a", "toy", T0 - 1, T0, attempts=(AttemptRecord(1, T0),)))
-    assert clock.seconds(T0 + 49) == 49
-    clock.begun(2, T0 + 100)  # its event is read before the state
-    assert clock.seconds(T0 + 110) == 60
-    clock.learn(State("running", "3f2a", "toy", T0 - 1, T0 + 100, attempt=2,
-                      attempts=(first, AttemptRecord(2, T0 + 99.5))))
-    assert clock.seconds(T0 + 110) == 60  # what is drawn does not move
-    assert clock.seconds(T0 + 20) == 20
-    assert [clock.moment(s) - T0 for s in (20, 60)] == [20, 110]

@@ -7,7 +7,6 @@ import unicodedata
 from pathlib import Path
 
 from gpu_engine.runs.folder import Cause
-from gpu_panel.charts.curves import CurveView
 
 from ..run_kit import (
     SMALL,
@@ -40,23 +39,6 @@ async def test_losses_that_are_not_finite(tmp_path: Path) -> None:
         assert "NaN" in text
 
 
-async def test_sixty_four_ranks(tmp_path: Path) -> None:
-    run = Written(tmp_path, ranks=64)
-    for rank in range(64):
-        run.start(rank)
-        run.steps(rank, 0, 49)
-    app = Mini(run.run, at=25)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: len(s.ranks) == 64 and s.ranks[63].step == 49)
-        text = flat(terminal(app))
-        assert "ranks ─ 64" in text
-        assert "DDP×64" in text
-        assert app.run_screen.query_one("#loss", CurveView).border_subtitle == "band"
-        await pilot.press("3", "end")
-        await pilot.pause()
-        assert "63 GPU 63" in flat(terminal(app))
-
-
 async def test_damaged_and_torn_and_foreign_lines(tmp_path: Path) -> None:
     run = trained(tmp_path)
     run.raw(0, b"not json\n\x00\xff\xfe\n[1,2]\n{\"t\":1}\n")
@@ -75,18 +57,6 @@ async def test_damaged_and_torn_and_foreign_lines(tmp_path: Path) -> None:
         run.raw(0, b'ses":[1.5]}\n')
         await settled(pilot, reached(0, 121))
         assert store.loss.ranks[0].at(121) == (1.5, 1.5, 1.5)
-
-
-async def test_an_events_file_that_begins_again(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        run.run.events(0).write_bytes(b"")
-        run.start(0)
-        run.steps(0, 0, 4)
-        await settled(pilot, reached(0, 4))
-        assert app.run_screen.store.loss.ranks[0].last == 4
 
 
 async def test_a_second_attempt_replaces_the_tail(tmp_path: Path) -> None:
@@ -132,19 +102,6 @@ async def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         assert "? lost: state.json is missing" in flat(terminal(app))
-
-
-async def test_data_parallel_has_a_figure_a_device(tmp_path: Path) -> None:
-    run = Written(tmp_path, mode="dp")
-    run.start(0)
-    run.steps(0, 0, 19, devices=2)
-    app = Mini(run.run, at=10)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, reached(0, 19))
-        text = flat(terminal(app))
-        assert "DP×2" in text
-        assert "GPU 0 forward 19" in text
-        assert "GPU 1 29.0 33.0 35.0" in text
 
 
 async def test_on_cpu_host_memory_is_drawn(tmp_path: Path) -> None:

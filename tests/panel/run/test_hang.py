@@ -70,22 +70,6 @@ async def test_the_chosen_rank_is_asked_where_it_is(tmp_path: Path, monkeypatch)
         assert any("can't print its stacks" in m for m in told), told
 
 
-async def test_a_silent_rank_is_named_soon(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    for rank in (0, 1):
-        run.write(rank, ("phase", 50, {"phase": "backward", "since": T0 + 50, "step": 99}))
-    run.write(0, ("phase", 61, {"phase": "backward", "since": T0 + 50, "step": 99}))
-    app = Mini(run.run, at=62)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        text = flat(terminal(app))
-        assert "! rank 1 has stalled in backward for 00:12 after step 99, " \
-            "without a sign of life for 00:12; rank 0 in backward" in text
-        run.write(1, ("phase", 62, {"phase": "forward", "since": T0 + 62, "step": 100}))
-        await settled(pilot, lambda s: s.ranks[1].beat == T0 + 62)
-        assert "has stalled" not in terminal(app)
-
-
 async def test_ranks_that_a_full_disk_silences_are_not_said_to_be_stuck(
         tmp_path: Path, monkeypatch) -> None:
     run = trained(tmp_path)
@@ -118,9 +102,6 @@ async def test_where_ranks_stand_still_all_are_asked(tmp_path: Path, monkeypatch
         await answered(pilot)
         assert sorted(asked) == [0, 1]
         assert "log ─ rank 1" in terminal(app)  # the one that is behind
-        await pilot.press("r", "d")  # the person's own choice after that
-        await answered(pilot)
-        assert "log ─ rank 0" in terminal(app)
 
 
 async def test_a_rank_that_a_signal_stopped_says_how_it_goes_on(tmp_path: Path) -> None:

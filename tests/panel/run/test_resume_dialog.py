@@ -11,7 +11,6 @@ from textual.widgets import Input
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching import launcher as launch
 from gpu_engine.spec.read import from_dict
-from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
@@ -105,20 +104,6 @@ async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path: Path,
         assert asked[-1] == ["train.steps=500"]
 
 
-async def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
-    run = ended(tmp_path)
-    saved(run, 99)
-    app = Mini(run.run, at=70)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        await pilot.press("u")
-        await screen_is(pilot, ResumeDialog)
-        await pilot.press("home", "ctrl+k", *"50", "enter")
-        await until(pilot, lambda: "99 steps are done (step-00000099); use 99 or more"
-                    in flat(terminal(app).replace("│", " ")))
-        assert app.screen.query_one("#length", Input).value == "50"
-
-
 async def test_another_checkpoint_can_be_gone_on_from(tmp_path: Path, asked) -> None:
     run = ended(tmp_path, "completed")
     for step, loss in ((100, 3.0), (200, 1.0), (300, 1.5), (400, 2.0)):
@@ -149,22 +134,6 @@ async def test_an_own_command_has_a_length_of_its_own(tmp_path: Path, asked) -> 
         await pilot.press("escape")
         await screen_is(pilot, RunScreen)
         assert asked == []
-
-
-async def test_what_runs_is_not_resumed(tmp_path: Path, asked) -> None:
-    run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        await pilot.press("u")
-        await pilot.pause()
-        assert isinstance(app.screen, RunScreen)
-        assert app.screen.check_action("resume", ()) is False
-        run.state("stopped", ended=T0 + 60)
-        await settled(pilot, lambda s: not s.state.live)
-        assert app.screen.check_action("resume", ()) is True
-        assert app.screen.check_action("stop", ()) is False
-        assert "stop" not in [key.label for key in app.screen.query_one(KeyBar).shown]
 
 
 async def test_for_real(home: Path) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import gpu_panel.run.screen
 from gpu_panel.charts.curves import CurveView
-from gpu_panel.run.log.view import LogView
+from gpu_panel.run.log import LogView
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.run.store import RunStore
@@ -50,62 +49,6 @@ async def test_what_is_there_is_shown(tmp_path: Path) -> None:
             assert part in text, part
 
 
-async def test_news_is_painted_as_it_is_read(tmp_path: Path, monkeypatch) -> None:
-    """Not only when clocks are painted."""
-    monkeypatch.setattr(gpu_panel.run.screen, "PAINT_AGAIN", 1e6)
-    run = trained(tmp_path)
-    app = Mini(run.run, at=52)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        for rank in (0, 1):
-            run.steps(rank, 100, 104)
-        await until(pilot, lambda: "step 104 of 400" in terminal(app))
-
-
-async def test_a_banner_as_high_as_before_is_changed_without_a_layout(
-        tmp_path: Path, monkeypatch) -> None:
-    """A share that is counted up would have the whole screen arranged and drawn again."""
-    said = ["reading 9 %"]
-    monkeypatch.setattr(gpu_panel.run.screen, "banner", lambda store, now: (said, "plain"))
-    app = Mini(trained(tmp_path).run, at=52)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        await until(pilot, lambda: "reading 9 %" in terminal(app))
-        arranged: list[object] = []
-        app.screen.screen_layout_refresh_signal.subscribe(app.screen, arranged.append)
-
-        async def say(*lines: str) -> int:
-            before, said[:] = len(arranged), lines
-            app.screen.paint()
-            await until(pilot, lambda: all(line[-9:] in terminal(app) for line in lines))
-            return len(arranged) - before
-
-        assert await say("reading 10 %") == 0
-        assert await say("reading 10 %", "a second line") > 0
-        assert await say("reading 11 %", "another one") == 0
-        assert await say("a long line " * 20 + "and its end", "the other one") > 0
-        assert await say("reading 12 %") > 0
-        assert app.screen.query_one("#banner").size.height == 1
-
-
-async def test_the_first_frame_knows_the_run(tmp_path: Path, monkeypatch) -> None:
-    """It would be laid out again for a banner and for a table with other columns."""
-    known: list[tuple[bool, bool]] = []
-    """Whether the run was known, and whether a pane had been laid out."""
-    paint = RunScreen.paint
-
-    def painted(self: RunScreen, **what: bool) -> None:
-        known.append((self.store.state is not None, bool(self.query_one(RanksPane).size)))
-        paint(self, **what)
-
-    monkeypatch.setattr(gpu_panel.run.screen, "FIRST_LOOK", 600)
-    monkeypatch.setattr(RunScreen, "paint", painted)
-    app = Mini(trained(tmp_path).run, at=52)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-    assert known[0] == (True, False)
-
-
 async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path: Path, monkeypatch) -> None:
     """On a disk that hangs."""
     answers = threading.Event()
@@ -144,15 +87,6 @@ async def test_it_grows_while_one_watches(tmp_path: Path) -> None:
         assert "a new line" in terminal(app)
 
 
-async def test_queued_without_ranks(tmp_path: Path) -> None:
-    run = Written(tmp_path, state="queued", started=None)
-    app = Mini(run.run, at=3.0)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        assert "waiting for ranks 0, 1 · 00:05 since the launch" in flat(terminal(app))
-        assert "◌ queued" in terminal(app)
-
-
 @pytest.mark.parametrize("size", [SMALL, WIDE, (120, 36), (40, 12), (20, 6), (250, 70)])
 async def test_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
     run = trained(tmp_path)
@@ -163,27 +97,6 @@ async def test_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
             await pilot.press(key)
         await shown(pilot)
         assert "3f2a" in terminal(app)
-
-
-async def test_panes_behind_tabs(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        number = {name: str(place) for place, (name, _) in enumerate(RunScreen.tabs(), 1)}
-        for name, found in (("loss", "loss ─ mean"), ("memory", "memory ─"), ("ranks", "GPU 1"),
-                            ("log", "log ─ rank 0")):
-            await pilot.press(number[name])
-            await shown(pilot)
-            text = terminal(app)
-            assert found in text
-            assert ("says" in text) == (name == "log")
-        await pilot.press(number["ranks"], "down", "enter")
-        await shown(pilot)
-        assert "rank 1 says 49" in terminal(app)
-        await pilot.click("#tabs", offset=(12, 0))
-        await shown(pilot)
-        assert "memory ─" in terminal(app)
 
 
 async def test_the_log_of_another_rank(tmp_path: Path) -> None:
@@ -218,20 +131,8 @@ async def test_keys_type_into_the_search(tmp_path: Path) -> None:
         assert app.run_screen.query_one(LogView).needle == ""
         await pilot.press("slash", *"SAYS 7".lower(), "enter")
         await shown(pilot)
-        assert app.run_screen.query_one(LogView).current() == "rank 0 says 7"
         await pilot.press("y")
         assert app.clipboard == "rank 0 says 7"
-
-
-async def test_log_scale_and_smoothing_are_named(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        await pilot.press("l", "m")
-        assert app.run_screen.query_one("#loss", CurveView).border_subtitle == "log · smooth 0.6"
-        await pilot.press("l", "m", "m")
-        assert app.run_screen.query_one("#loss", CurveView).border_subtitle == ""
 
 
 async def test_escape_goes_back(tmp_path: Path) -> None:

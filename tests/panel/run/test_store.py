@@ -83,6 +83,7 @@ def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
     from gpu_panel.run import subjects
     from gpu_panel.run.doing import Peers, doing
     from gpu_panel.run.headline import figures, headline
+    from gpu_panel.run.pane import Moment
     from gpu_panel.run.ranks import RanksPane
 
     store = RunStore(Run(Path("/nowhere/3f2a")))
@@ -97,7 +98,7 @@ def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
         subject.title(store)
         subject.lines(store)
     table = RanksPane()
-    table.show(store.ranks, store.plan, now=T0 + 5, live=True)
+    table.paint(store, Moment(T0 + 5, True, None))
     table.build(80)
     for view in store.ranks.values():
         doing(view, Peers.of(store.ranks), T0 + 5, live=True)

@@ -57,8 +57,7 @@ MEMBERS = [one(1, "1e-3", least=0.5, repeat=1), one(2, "1e-3", least=0.7, repeat
 @pytest.mark.parametrize("width", [56, 76, 116])
 def test_the_table_fits_and_keeps_values_and_the_best(width):
     found = points(MEMBERS, By())
-    head, rows = lines.build(found, ["train.lr"], By(), width, unfolded={"point 1", "point 3"},
-                             marked={"0001"})
+    head, rows = lines.build(found, ["train.lr"], By(), width, unfolded={"point 1", "point 3"})
     drawn = [text(head), *(text(line) for row in rows for line in row.lines)]
     assert [row.key for row in rows] == ["point 3", "0003", "0004", "point 1", "0001", "0002"]
     assert max(cells(line.removesuffix("  rank 0: boom")) for line in drawn) <= width
@@ -66,7 +65,7 @@ def test_the_table_fits_and_keeps_values_and_the_best(width):
     assert drawn[1].split()[:7] == ["▾", "3e-4", "1", "waiting,", "1", "failed", "~0.200"]
     assert drawn[2].split()[:5] == ["└", "#1", "0003", "✗", "failed"]
     assert drawn[2].endswith("  rank 0: boom")
-    assert drawn[5].split()[:6] == ["▣", "└", "#1", "0001", "✓", "done"]
+    assert drawn[5].split()[:5] == ["└", "#1", "0001", "✓", "done"]
     assert ("time" in drawn[0], "steps" in drawn[0]) == (width > 100, width > 70)
     assert next(t for row in lines.below(found, By(), width) if (t := text(row.lines[0]))) == \
         "1 failed (0003): rank 0: boom"

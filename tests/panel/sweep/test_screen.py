@@ -7,11 +7,9 @@ import itertools
 import pytest
 
 from gpu_engine.sweep import submit
-from gpu_panel.charts.dots import DotsView
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.compare.screen import CompareScreen
-from gpu_panel.run.picker import CurvePicker
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.pane import SweepPane
 from gpu_panel.sweep.screen import SweepScreen
@@ -54,20 +52,19 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch: pytest.Monkey
         await until(pilot, lambda: "boom" in shown(table))
         assert "1e-3  2 done               0.750 ± 0.354 (2)" in shown(table)
         assert len(pilot.app.screen.query_one(KeyBar).shown) <= 8
-        await pilot.press("M")
-        assert table.marked == {run.id for run in made.runs}
-        await pilot.press("M", "home", "enter", "down", "m", "m")
+        await pilot.press("home", "enter", "c")
         assert table.keys == ["point 1", first.id, second.id, "point 3"]
-        assert table.marked == {first.id, second.id}
-        await pilot.press("c")
         await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
         assert [one.run.id for one in pilot.app.screen.store.runs] == [first.id, second.id]
-        await pilot.press("escape", "escape")
-        await until(pilot, lambda: not table.marked)  # the first esc there takes the marks away
-        assert isinstance(pilot.app.screen, SweepScreen)
+        await pilot.press("escape", "down", "c")  # of one run: the best of all
+        await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen)
+                    and len(pilot.app.screen.store.runs) == 4)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
         await pilot.press("b")
-        await until(pilot, lambda: isinstance(pilot.app.screen, CurvePicker))
-        await pilot.press(*"accuracy", "enter")
+        await pilot.press(*"accuracy")
+        await until(pilot, lambda: "eval:accuracy" in screen_text(pilot.app))
+        await pilot.press("enter")
         await until(pilot, lambda: "best eval:accuracy" in shown(table))
         await pilot.press("O")
         assert table.by.text == "max:eval:accuracy"
@@ -103,28 +100,5 @@ async def test_a_picture_of_its_table(monkeypatch: pytest.MonkeyPatch):
         await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
         table = pilot.app.screen.query_one(SweepPane)
         await until(pilot, lambda: "out of memory" in shown(table))
-        await until(pilot, lambda: len(pilot.app.screen.query(DotsView)) == 2)
         await picture("sweep", pilot.app, GOLDENS)
 
-
-@pytest.mark.parametrize(("size", "many"), [((160, 48), 2), ((80, 24), 2), ((60, 24), 1)])
-async def test_the_table_has_its_picture_in_the_rows_that_it_leaves(monkeypatch, size, many):
-    nobody_starts(monkeypatch)
-    made = submitted("train.lr=1e-3,3e-4,1e-4", "batch.size=64,128", "train.epochs=2")
-    for at, run in enumerate(made.runs):
-        ended(run, [3.0, 2.0 - 0.1 * at])
-    async with panel(slots(1), size=size) as (pilot, screen):
-        await at_the_runs(pilot, screen, 6)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
-        sweep = pilot.app.screen
-        await until(pilot, lambda: len(sweep.query(DotsView)) == many)
-        await until(pilot, lambda: all(len(one.dots) == 6 for one in sweep.query(DotsView)))
-        first, *others = sweep.query(DotsView)  # of one value there is nothing to draw
-        assert str(first.border_title) == "lr against best loss ─ 1.500 at 1e-4"
-        assert [str(one.border_title).split()[0] for one in others] == ["size"][:many - 1]
-        table = sweep.query_one(SweepPane)
-        assert not table.show_vertical_scrollbar
-        assert table.size.height <= table.rows_wanted - 2 + 1
-        await pilot.press("O")
-        await until(pilot, lambda: "at 1e-3" in str(first.border_title))

@@ -28,69 +28,63 @@ class News:
     happened: Happened
 
 
+class _Followed:
+    def __init__(self, run: Run, *, awake: bool) -> None:
+        self.run = run
+        self.watch = RunWatch(run, goes_on=StillOn(run)) if awake else None
+        """None: nothing can happen to it before the time stamp of its state changes."""
+        self.stamp = _stamp(run)
+
+    def look(self) -> Happened | None:
+        before, self.stamp = self.stamp, _stamp(self.run)
+        if self.watch is None and self.stamp != before:
+            self.watch = RunWatch(self.run, goes_on=StillOn(self.run))
+        if self.watch is None:
+            return None
+        happened, state = self.watch.next_event(), self.watch.state
+        if state is None or state.state == "queued" or (not state.live and self.watch.is_over()):
+            self.watch = None
+        return happened
+
+
 class RunsNews:
     def __init__(self) -> None:
-        self._awake: dict[str, RunWatch] = {}
-        self._asleep: dict[str, tuple[Run, object]] = {}
-        """Runs that don't, each with the time stamp of its state."""
+        self._followed: dict[str, _Followed] = {}
         self._known: set[str] | None = None
         """All ids in the folder when it was listed last; None before the first time."""
-        self._stamp: int | None = None
+        self._listed: int | None = None
 
     def note(self, training: Iterable[Run], others: Iterable[Run]) -> None:
         """Follow these runs: `training` train now, `others` may do so later."""
-        for run in training:
-            if run.id not in self._awake:
-                self._asleep.pop(run.id, None)
-                self._awake[run.id] = _watch(run)
-        for run in others:
-            if run.id not in self._awake and run.id not in self._asleep:
-                self._asleep[run.id] = run, _stamp(run)
+        for runs, awake in ((training, True), (others, False)):
+            for run in runs:
+                if run.id not in self._followed:
+                    self._followed[run.id] = _Followed(run, awake=awake)
 
     def poll(self) -> list[News]:
         """Look once at all runs. Returns what is new of them."""
-        self._find()
-        self._wake()
-        found: list[News] = []
-        for name, watch in list(self._awake.items()):
-            stamp = _stamp(watch.run)  # before the look, so that nothing is missed after it
-            happened = watch.next_event()
+        self._list()
+        news: list[News] = []
+        for name, one in list(self._followed.items()):
+            happened = one.look()
             if happened is not None and happened.event in TOLD:
-                found.append(News(watch.run, summary.read(watch.run).name, happened))
-            state = watch.state
-            if state is None:
-                del self._awake[name]
-            elif state.state == "queued" or (not state.live and watch.is_over()):
-                del self._awake[name]
-                self._asleep[name] = watch.run, stamp
-        return found
+                news.append(News(one.run, summary.read(one.run).name, happened))
+            if one.stamp is None:  # it was removed
+                del self._followed[name]
+        return news
 
-    def _find(self) -> None:
+    def _list(self) -> None:
+        """Follow the runs that are new in the folder."""
         try:
             stamp = paths.runs_folder().stat().st_mtime_ns
         except OSError:
             stamp = 0
-        if stamp == self._stamp:
-            return
-        self._stamp, before = stamp, self._known
-        self._known = set()
-        for run in each_run():
-            self._known.add(run.id)
-            if before is not None and run.id not in before and run.id not in self._asleep:
-                self._awake.setdefault(run.id, _watch(run))
-
-    def _wake(self) -> None:
-        """Follow the runs whose state has changed: their turn has come, or they were resumed."""
-        for name, (run, stamp) in list(self._asleep.items()):
-            now = _stamp(run)
-            if now != stamp:
-                del self._asleep[name]
-                if now is not None:
-                    self._awake[name] = _watch(run)
-
-
-def _watch(run: Run) -> RunWatch:
-    return RunWatch(run, goes_on=StillOn(run))
+        if stamp != self._listed:
+            self._listed, before = stamp, self._known
+            runs = list(each_run())
+            self._known = {run.id for run in runs}
+            self.note([] if before is None else [run for run in runs if run.id not in before
+                                                 and run.id not in self._followed], [])
 
 
 def _stamp(run: Run) -> object:

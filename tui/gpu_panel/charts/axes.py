@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, inf, isfinite, log10
-from statistics import median
 
 from gpu_engine.common.series import Series
 from gpu_engine.common.ticks import step_ticks, ticks
@@ -16,11 +15,6 @@ from gpu_panel.common import units
 FLAT = 1e-3
 """A range narrower than this share of its middle is drawn as a flat line, not enlarged to noise."""
 
-
-USUAL = 0.02
-"""The share of all columns, at the top and at the bottom, that may be cut off."""
-WORTH = 3.0
-"""They are cut off if the others would else have less than one part in so many of the height."""
 _MOST = 1e300
 """The largest value that is drawn: beyond it, differences of floats overflow."""
 
@@ -144,18 +138,13 @@ class Scale:
 
 
 def scale_of(columns: Iterable[ColumnValues], dots: int, *, log: bool = False, zero: bool = False,
-             upto: Iterable[float] = (), robust: bool = False) -> Scale | None:
-    """The scale that shows all of `columns`; None if no value is finite. `zero`: start at 0.
-    `upto`: values that it shows too, if there is anything to show. `robust`: leave out values far
-    outside, if they would flatten the others; not on a logarithmic scale."""
+             ) -> Scale | None:
+    """The scale that shows all of `columns`; None if no value is finite. `zero`: start at 0."""
     shown = list(columns)
     low = min((c.bounds()[0] for c in shown), default=inf)
     high = max((c.bounds()[1] for c in shown), default=-inf)
     if not (isfinite(low) and isfinite(high)):
         return None
-    if robust and not log:
-        low, high = _usual(shown, low, high)
-    high = max(high, *upto, high)
     low, high = max(low, -_MOST), min(high, _MOST)
     if log and high > 0:
         least = min(c.least_positive() for c in shown)
@@ -171,22 +160,6 @@ def scale_of(columns: Iterable[ColumnValues], dots: int, *, log: bool = False, z
         # Slightly off the middle, as the middle may lie between two characters.
         return Scale(middle - 0.9 * room, middle + room, dots)
     return Scale(low, high, dots)
-
-
-def _usual(shown: Sequence[ColumnValues], low: float, high: float) -> tuple[float, float]:
-    """The bounds without a few columns that are far outside, such as a spike, and would flatten
-    the others; with half of each curve, as none may be missing. `low`, `high`: those of all."""
-    every_lo = sorted(v for c in shown for v in c.lo if v < inf)
-    every_hi = sorted(v for c in shown for v in c.hi if v > -inf)
-    middles = [median(m for m in c.mean if m is not None) for c in shown if any(
-        m is not None for m in c.mean)]
-    few = int(len(every_lo) * USUAL)
-    least, most = min(every_lo[few], *middles), max(every_hi[-1 - few], *middles)
-    span = most - least
-    if not high - low > WORTH * span > 0:
-        return low, high
-    return (min(v for v in every_lo if v >= least - span),
-            max(v for v in every_hi if v <= most + span))
 
 
 @dataclass(frozen=True, slots=True)

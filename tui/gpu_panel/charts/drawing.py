@@ -6,12 +6,11 @@ value that is not finite breaks the line and is marked at the top edge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -37,6 +36,7 @@ OVERLAID = 16
 """With more ranks than this, their range and mean are drawn instead of a line for each."""
 
 AXES = Axes()
+_STYLES = ("axis", "faint", "mean", "bad", "cross", "box", "empty")
 _NONE, _AXIS, _FAINT, _MEAN, _BAD, _CROSS, _BOX, _EMPTY, _LINES = range(9)
 _ROUGH = 2.0
 """Dots from the least to the greatest value of a column, on average."""
@@ -63,31 +63,10 @@ class Curve:
     """Whether it belongs to another line, and is drawn with another dash."""
 
 
-@dataclass(frozen=True, slots=True)
-class ZoomSeries:
-    """What is known more finely of a part of the x axis, from `first` to `last`."""
-
-    first: int
-    last: int
-    series: Mapping[int, Series]
-    """`id` of a series that is shown → the one that has more of this part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """A value that is drawn as a line across the chart, such as a card's capacity."""
-
-    value: float
-    label: str
-
-
 class CurveDrawing(Widget):
     """A chart as it is drawn; what can be done with it is in `curves`."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "curve--axis", "curve--faint", "curve--mean", "curve--bad", "curve--cross", "curve--box",
-        "curve--empty",
-    }
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"curve--{name}" for name in _STYLES}
     DEFAULT_CSS = """
     CurveDrawing {
         .curve--axis { color: $text-muted; }
@@ -99,47 +78,31 @@ class CurveDrawing(Widget):
         .curve--empty { color: $text-muted; }
     }
     """
+
     def __init__(self, axes: Axes = AXES, *, id: str | None = None,
                  classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.axes = axes
         """What its numbers are; set it before `show`."""
-        self._lines: list[Curve] = []
-        self._all: Series | None = None
-        self._chosen: int | None = None
-        self._frame: list[Strip] | None = None
-        self._sent: dict[int, Strip] = {}
-        self._drawn: object = None
-        self._styles: list[Style] = []
-        self._window: tuple[float, float] | None = None
-        self._range = (0.0, 1.0)
-        self.zoomed: ZoomSeries | None = None
-        self._cells = 1
-        self._gutter = 8
-        """The width of the numbers along the y axis, as it was drawn last: with a good guess, the
-        series are reduced once and not twice."""
+        self.lines: list[Curve] = []
+        self.marks: tuple[Mark, ...] = ()
         self.log_scale = False
         self.smooth = 0.0
-        self.robust = False
-        """Whether values far outside may be cut off, and are marked."""
-        self.is_cut = False
-        self.banded: bool | None = None
-        """Whether the range is drawn in place of the lines; None: that depends on their number."""
         self.cross: int | None = None
         """Where the reading line is; None if it is hidden."""
-        self.marks: tuple[Mark, ...] = ()
-        self.levels: tuple[Level, ...] = ()
-        self.selection: tuple[float, float] | None = None
-        """The range that is being chosen with the mouse; None if none is."""
-        self._drag: float | None = None
-        """Where a button of the mouse was pressed; None if none is held."""
-        self._hovering = False
-        self._before: int | None = None
-        """Where the reading line was before that."""
+        self.window: tuple[float, float] | None = None
+        """The part of the x axis that is shown; None: all."""
+        self._all: Series | None = None
+        self._chosen: int | None = None
+        self._range = (0.0, 1.0)
+        self._cells, self._gutter = 1, 8
+        """The width of the curves and of the numbers along the y axis, as drawn last: with a good
+        guess, the series are reduced once and not twice."""
+        self._frame: list[Strip] | None = None
+        self._sent: dict[int, Strip] = {}
 
     def notify_style_update(self) -> None:
         self._frame = None
-        self._styles = []
         super().notify_style_update()
 
     def redraw(self) -> None:
@@ -168,21 +131,17 @@ class CurveDrawing(Widget):
 
     def _paint(self, canvas: Canvas) -> None:
         first, last = self._extent()
-        x0, x1 = self._window or (first, max(last, first + 1))
-        self._range = (x0, x1)
+        self._range = x0, x1 = self.window or (first, max(last, first + 1))
         wide, high = canvas.width, canvas.height
-        banded = self._as_band()
-        shown = [x for x in self._lines if x.index == self._chosen] if banded else self._lines
+        shown = [x for x in self.lines if x.index == self._chosen] if self.is_band else self.lines
         guess = max(wide - self._gutter, 1) * 2
-        over_all, found = self._reduced(banded, shown, x0, x1, guess)
+        over_all, columns = self._reduced(shown, guess)
         below = 1 if high > 3 else 0
-        entries = self._entries(banded, shown)
+        entries = self._entries(shown)
         above = 1 if high >= _LEGEND_FROM and len(entries) > 1 else 0
         plot_high = high - below - above
-        every = [*found, *([over_all] if over_all else [])]
-        scale = scale_of(every, plot_high * 4,
-                         log=self.log_scale, zero=self.axes.zero, robust=self.robust,
-                         upto=[level.value for level in self.levels])
+        every = [*columns, *([over_all] if over_all else [])]
+        scale = scale_of(every, plot_high * 4, log=self.log_scale, zero=self.axes.zero)
         if scale is None:
             text = "no finite value" if any(c.bad for c in every) else self.axes.empty
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
@@ -191,24 +150,19 @@ class CurveDrawing(Widget):
         labels = tick_labels([v / self.axes.y_unit for v in values])
         unit = self.axes.unit if below else ""
         gutter = min(max(map(len, (*labels, unit)), default=0) + 1, max(wide - 4, 0))
-        self._gutter, cells = gutter, max(wide - gutter, 1)
-        self._cells = cells
-        if cells * 2 != guess:
-            over_all, found = self._reduced(banded, shown, x0, x1, cells * 2)
-        plot = Canvas(cells, plot_high)
-        self._paint_levels(plot, scale)
+        self._gutter, self._cells = gutter, max(wide - gutter, 1)
+        if self._cells * 2 != guess:
+            over_all, columns = self._reduced(shown, self._cells * 2)
+        plot = Canvas(self._cells, plot_high)
         if over_all is not None:
-            self._paint_band(plot, over_all, scale)
-        self._paint_lines(plot, shown, found, scale)
-        self.is_cut = False
-        for line, columns in zip(shown, found, strict=True):
-            self._mark_cut(plot, columns, scale, _LINES + line.index % palette.HUES)
-        if over_all is not None:
-            self._mark_cut(plot, over_all, scale, _MEAN)
-        for cell in {c // 2 for columns in (*found, over_all) if columns for c in columns.bad}:
+            plot.paint(band(scale.points(over_all)), _FAINT)
+            # Even with strength 0 this makes a line out of the means.
+            mean = smoothed(over_all, self.smooth)
+            plot.paint(stroke(scale.points(mean), broken=mean.bad | self._gaps(mean)), _MEAN)
+        self._paint_lines(plot, shown, columns, scale)
+        for cell in {c // 2 for of in (*columns, over_all) if of for c in of.bad}:
             plot.text(cell, 0, "×", _BAD)
         marking.paint(plot, self.marks, x0, x1, _CROSS)
-        self._paint_selection(plot, x0, x1)
         self._paint_cross(plot, x0, x1)
         for row in range(plot_high):
             canvas.chars[above + row][gutter:] = plot.chars[row]
@@ -217,55 +171,39 @@ class CurveDrawing(Widget):
             row = above + plot_high - 1 - scale.dot(value) // 4
             canvas.text(gutter - 1 - len(label), row, label, _AXIS)
         if above:
-            for x, text, style in legend(entries, cells):
-                canvas.text(gutter + x, 0, text, style or _AXIS)
+            legend(canvas, gutter, entries)
         if below:
             canvas.text(0, high - 1, unit, _AXIS)
             self._paint_steps(canvas, gutter, x0, x1)
 
-    def _reduced(self, banded: bool, shown: Sequence[Curve], x0: float, x1: float, width: int,
+    def _reduced(self, shown: Sequence[Curve], width: int,
                  ) -> tuple[ColumnValues | None, list[ColumnValues]]:
         """The band (None if none is drawn) and the lines that are drawn, in columns of dots."""
-        found = [reduce(self._finest(line.series), x0, x1, width) for line in shown]
-        if not banded:
-            return None, found
-        if self._all is not None:
-            return reduce(self._finest(self._all), x0, x1, width), found
-        return merged([reduce(self._finest(line.series), x0, x1, width)
-                       for line in self._lines if not line.faint]), found
+        def of(series: Series) -> ColumnValues:
+            return reduce(series, *self._range, width)
 
-    def _entries(self, banded: bool, shown: Sequence[Curve]) -> list[Entry]:
-        levels: list[Entry] = [("╌╌", level.label, _FAINT) for level in self.levels]
-        if banded:
-            many = sum(not line.faint for line in self._lines)
-            return [("⣀⡠", f"mean of {many}", _MEAN), ("⢕⢕", "range", _FAINT),
-                    *levels, *self._samples(shown)]
-        return [*levels, *self._samples(shown)]
+        over_all = None
+        if self.is_band:
+            over_all = of(self._all) if self._all is not None else merged(
+                [of(line.series) for line in self.lines if not line.faint])
+        return over_all, [of(line.series) for line in shown]
 
-    def _samples(self, shown: Sequence[Curve]) -> list[Entry]:
-        faint = next((line for line in shown if line.faint), None)
-        found = [(SAMPLES[2], faint.label.rpartition(" ")[2], _AXIS)] if faint else []
+    def _entries(self, shown: Sequence[Curve]) -> list[Entry]:
+        entries: list[Entry] = []
+        if self.is_band:
+            many = sum(not line.faint for line in self.lines)
+            entries = [("⣀⡠", f"mean of {many}", _MEAN), ("⢕⢕", "range", _FAINT)]
+        if faint := next((line for line in shown if line.faint), None):
+            entries.append((SAMPLES[2], faint.label.rpartition(" ")[2], _AXIS))
         before = ""
         for line in shown:
-            if line.faint:
-                continue
-            kind, _, number = line.label.rpartition(" ")  # "rank 0", "1", "2": the word once
-            found.append((SAMPLES[palette.dash_of(self.app, line.index) % len(SAMPLES)],
-                          number if before == kind else line.label,
-                          _LINES + line.index % palette.HUES))
-            before = kind
-        return found
-
-    def _paint_levels(self, plot: Canvas, scale: Scale) -> None:
-        for level in self.levels:
-            row = plot.height - 1 - scale.dot(level.value) // 4
-            plot.text(0, row, "╌" * plot.width, _FAINT)
-
-    def _paint_band(self, plot: Canvas, columns: ColumnValues, scale: Scale) -> None:
-        plot.paint(band(scale.points(columns)), _FAINT)
-        # Even with strength 0 this makes a line out of the means.
-        mean = smoothed(columns, self.smooth)
-        plot.paint(stroke(scale.points(mean), broken=mean.bad | self._gaps(columns)), _MEAN)
+            if not line.faint:
+                kind, _, number = line.label.rpartition(" ")  # "rank 0", "1", "2": the word once
+                dash = palette.dash_of(self.app, line.index) % len(SAMPLES)
+                entries.append((SAMPLES[dash], number if before == kind else line.label,
+                                _LINES + line.index % palette.HUES))
+                before = kind
+        return entries
 
     def _paint_lines(self, plot: Canvas, lines: Sequence[Curve], found: list[ColumnValues],
                      scale: Scale) -> None:
@@ -278,7 +216,7 @@ class CurveDrawing(Widget):
             drawn = smoothed(columns, self.smooth) if rough else columns
             dash = palette.dash_of(self.app, line.index) + (2 if line.faint else 0)
             dots = stroke(scale.points(drawn), dash, drawn.bad | self._gaps(drawn))
-            if line.index == self._chosen and len(self._lines) > 1 and not line.faint:
+            if line.index == self._chosen and len(self.lines) > 1 and not line.faint:
                 dots = thick(dots, scale.dots)
             plot.paint(dots, _LINES + line.index % palette.HUES)
 
@@ -291,31 +229,12 @@ class CurveDrawing(Widget):
         each = len(columns.mean) / max(x1 - x0, 1e-9)
         begins = [round((m.x - x0) * each) for m in self.marks if m.kind == marking.BEGINS]
         seams = {column for at in begins for column in (at, at + 1)}
-        stride = max((self._finest(line.series).stride for line in self._lines), default=1)
+        stride = max((line.series.stride for line in self.lines), default=1)
         apart = max(self.axes.x_gap, 2.0 * stride)
         return gaps(columns, int(apart * each) + 1) | seams
 
-    def _mark_cut(self, plot: Canvas, columns: ColumnValues, scale: Scale, style: int) -> None:
-        if scale.log or not self.robust:
-            return
-        for row, sign, cells in (
-                (0, "▲", {x // 2 for x, v in enumerate(columns.hi) if v > scale.y1}),
-                (plot.height - 1, "▼", {x // 2 for x, v in enumerate(columns.lo) if v < scale.y0})):
-            self.is_cut = self.is_cut or bool(cells)
-            for cell in cells:
-                plot.text(cell, row, sign, style)
-
-    def _paint_selection(self, plot: Canvas, x0: float, x1: float) -> None:
-        if self.selection is None:
-            return
-        left, right = sorted(marking.cell_of(plot, x, x0, x1) for x in self.selection)
-        for row in range(plot.height):
-            for cell in range(left, right + 1):
-                if plot.chars[row][cell] == " ":
-                    plot.text(cell, row, "░", _FAINT)
-
     def _paint_cross(self, plot: Canvas, x0: float, x1: float) -> None:
-        if self.cross is None or self.selection or not x0 <= self.cross <= x1:
+        if self.cross is None or not x0 <= self.cross <= x1:
             return
         cell = marking.cell_of(plot, self.cross, x0, x1)
         for row in range(plot.height):
@@ -335,19 +254,18 @@ class CurveDrawing(Widget):
         x0, x1 = self._range
         cross, text = self.cross, self.axes.y_text
         rows = [f"{self.axes.x_name} {self.axes.x_text(cross)}"]
-        rows += [f"{mark.kind} {mark.text}" for mark in
-                 marking.near(self.marks, cross, (x1 - x0) / max(2 * self._cells, 1)) if mark.text]
-        at = {line: self._finest(line.series).at(cross) for line in self._lines}
-        main = [v for line, v in at.items() if v is not None and not line.faint]
-        over = self._finest(self._all).at(cross) if self._all is not None else (
-            min(v[0] for v in main), sum(v[1] for v in main) / len(main),
-            max(v[2] for v in main)) if main and self._as_band() else None
-        if len(self._lines) > 1 and over is not None:
-            rows.append(f"mean {text(over[1])}")
-            if len(self._lines) > OVERLAID:
-                rows.append(f"least {text(over[0])}, most {text(over[2])}")
+        apart = (x1 - x0) / max(2 * self._cells, 1)
+        rows += [f"{mark.kind} {mark.text}" for mark in self.marks
+                 if mark.text and abs(mark.x - cross) <= apart]
+        at = {line: line.series.at(cross) for line in self.lines}
+        known = [v for line, v in at.items() if v is not None and not line.faint]
+        if len(known) > 1:
+            rows.append(f"mean {text(sum(v[1] for v in known) / len(known))}")
+            if self.is_band:
+                rows.append(f"least {text(min(v[0] for v in known))}, "
+                            f"most {text(max(v[2] for v in known))}")
         # The chosen rank first: with many ranks there is no room for all of them.
-        for line in sorted(self._lines, key=lambda x: x.index != self._chosen):
+        for line in sorted(self.lines, key=lambda x: x.index != self._chosen):
             value = at[line]
             rows.append(f"{line.label}  {text(value[1] if value else None)}")
         if len(rows) > most:
@@ -367,7 +285,9 @@ class CurveDrawing(Widget):
                 free = left + len(text) + 1
 
     def _strips(self, canvas: Canvas) -> list[Strip]:
-        styles = self._styles = self._styles or self._find_styles()
+        ground = self.rich_style
+        styles = [ground, *(self.get_component_rich_style(f"curve--{n}") for n in _STYLES),
+                  *(ground + s for s in palette.strokes(self.app))]
         strips = []
         for chars, numbers in zip(canvas.chars, canvas.styles, strict=True):
             segments, begin = [], 0
@@ -380,57 +300,31 @@ class CurveDrawing(Widget):
             strips.append(Strip(segments, canvas.width))
         return strips
 
-    def _find_styles(self) -> list[Style]:
-        ground = self.rich_style
-        named = ("axis", "faint", "mean", "bad", "cross", "box", "empty")
-        own = [self.get_component_rich_style(f"curve--{n}") for n in named]
-        return [ground, *own, *(ground + s for s in palette.strokes(self.app))]
-
-    def _finest(self, series: Series) -> Series:
-        """The series, or the one that has more of the part that is shown."""
-        x0, x1 = self._range
-        zoomed = self.zoomed
-        if zoomed is None or not (self._window and zoomed.first <= x0 and x1 <= zoomed.last):
-            return series
-        return zoomed.series.get(id(series), series)
-
     def _extent(self) -> tuple[int, int]:
-        starts = [x.series.start for x in self._lines if x.series.start is not None]
-        ends = [x.series.last for x in self._lines if x.series.last is not None]
+        starts = [x.series.start for x in self.lines if x.series.start is not None]
+        ends = [x.series.last for x in self.lines if x.series.last is not None]
         return min(starts, default=0), max(ends, default=1)
 
-    def _as_band(self) -> bool:
-        many = sum(not line.faint for line in self._lines)
-        if many < 2:
-            return False
-        return many > OVERLAID if self.banded is None else self.banded
+    @property
+    def is_band(self) -> bool:
+        """Whether the range and the mean of many lines are drawn in their place."""
+        return sum(not line.faint for line in self.lines) > OVERLAID
 
 
 Entry = tuple[str, str, int]
 """A sample of the stroke, a label, and the number of the stroke's style."""
-GAP = 2
 
 
-def legend(entries: Sequence[Entry], width: int) -> list[tuple[int, str, int]]:
-    """(x, text, style) of one line of `width` cells; what has no room is counted: "… 5 more"."""
-    shown = len(entries)
-    while shown and _wide(entries[:shown]) + _rest(len(entries) - shown) > width:
-        shown -= 1
-    if not shown:
-        return []
-    found: list[tuple[int, str, int]] = []
-    x = 0
-    for sample, label, style in entries[:shown]:
-        found += [(x, sample, style), (x + len(sample) + 1, label, 0)]
-        x += len(sample) + 1 + len(label) + GAP
-    if shown < len(entries):
-        found.append((x, f"… {len(entries) - shown} more", 0))
-    return found
+def legend(canvas: Canvas, left: int, entries: Sequence[Entry]) -> None:
+    """Write the legend into the first row; of what has no room, how much it is: "… 5 more"."""
+    def wide(many: int) -> int:
+        shown = sum(len(sample) + len(label) + 3 for sample, label, _ in entries[:many]) - 2
+        return shown if many == len(entries) else shown + len(f"  … {len(entries) - many} more")
 
-
-def _wide(entries: Sequence[Entry]) -> int:
-    return sum(len(sample) + 1 + len(label) + GAP for sample, label, _ in entries) - GAP
-
-
-def _rest(many: int) -> int:
-    return GAP + len(f"… {many} more") if many else 0
+    most = next((n for n in range(len(entries), 0, -1) if wide(n) <= canvas.width - left), 0)
+    for sample, label, style in entries[:most]:
+        canvas.text(left, 0, sample, style)
+        canvas.text(left + len(sample) + 1, 0, label, _AXIS)
+        left += len(sample) + len(label) + 3
+    if 0 < most < len(entries):
+        canvas.text(left, 0, f"… {len(entries) - most} more", _AXIS)

@@ -22,17 +22,6 @@ class Mark:
     """What is said about it at the crosshair."""
 
 
-def near(marks: Iterable[Mark], cross: int, apart: float) -> list[Mark]:
-    """The marks at most `apart` away from the reading line."""
-    return [m for m in marks if abs(m.x - cross) <= apart]
-
-
-def beside(marks: Iterable[Mark], at: float, by: int) -> int | None:
-    """The x of the next mark to the right of `at` (by 1) or to its left (by -1), if any."""
-    found = [m.x for m in marks if (m.x > at if by > 0 else m.x < at)]
-    return (min(found) if by > 0 else max(found)) if found else None
-
-
 def paint(plot: Canvas, marks: Iterable[Mark], x0: float, x1: float, style: int) -> None:
     """Draw the marks between x0 and x1: lines behind the curves, characters in the lowest row. If
     they would fill that row, some are left out."""

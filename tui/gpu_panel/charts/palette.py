@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from rich.style import Style
 from textual.app import App
-from textual.color import BLACK, WHITE, Color, ColorParseError
+from textual.color import BLACK, WHITE, Color
 
 from gpu_panel.theme import GRAPHIC, LINES, THEMES, apart, contrast
 
@@ -20,27 +22,25 @@ _ON_LIGHT = ("blue", "magenta", "green", "black", "cyan", "bright_magenta", "bri
 
 def strokes(app: App[object]) -> list[Style]:
     """Eight line styles that suit the theme; the first is the nearest to its primary colour."""
-    terminals = [Style(color=n) for n in (_ON_DARK if app.current_theme.dark else _ON_LIGHT)]
-    try:
-        primary = Color.parse(app.theme_variables.get("primary", ""))
-        background = Color.parse(app.theme_variables.get("background", ""))
-    except ColorParseError:
-        return terminals
-    if primary.ansi is not None or app.native_ansi_color:
-        return terminals
-    near = [abs((hue / 360 - primary.hsl.h + 0.5) % 1.0 - 0.5) for hue in _RING]
-    first = near.index(min(near))
+    if _is_of_terminal(app):
+        return [Style(color=n) for n in (_ON_DARK if app.current_theme.dark else _ON_LIGHT)]
+    given = app.theme_variables
+    return _strokes(given["primary"], given["background"], _is_for_colour_blind(app))
+
+
+@cache
+def _strokes(primary: str, ground: str, colour_blind: bool) -> list[Style]:
+    background = Color.parse(ground)
     light = background.brightness > 0.5
     far = BLACK if light else WHITE
-    if _is_for_colour_blind(app):
+    if colour_blind:
         every = [apart(Color.parse(c), (background,), far, GRAPHIC) for c in LINES]
         return [Style(color=c.rich_color) for c in (*every, far)]
-    found = []
-    for hue in (*_RING[first:], *_RING[:first]):
-        colour = Color.from_hsl(hue / 360, _SATURATION, 0.36 if light else 0.66)
-        colour = apart(colour, (background,), far, GRAPHIC)
-        found.append(Style(color=colour.rich_color))
-    return found
+    near = [abs((hue / 360 - Color.parse(primary).hsl.h + 0.5) % 1.0 - 0.5) for hue in _RING]
+    first = near.index(min(near))
+    wanted = [Color.from_hsl(hue / 360, _SATURATION, 0.36 if light else 0.66)
+              for hue in (*_RING[first:], *_RING[:first])]
+    return [Style(color=apart(c, (background,), far, GRAPHIC).rich_color) for c in wanted]
 
 
 def dash_of(app: App[object], index: int) -> int:
@@ -53,6 +53,11 @@ def _is_for_colour_blind(app: App[object]) -> bool:
     return app.theme in {theme.name for theme in THEMES}
 
 
+def _is_of_terminal(app: App[object]) -> bool:
+    """Whether the theme has the terminal's own colours, of which it is not known how they look."""
+    return app.current_theme.ansi or app.native_ansi_color
+
+
 TONES = (GRAPHIC, 5.0, 9.0)
 """The contrasts of idle, moderate and heavy load with the background."""
 
@@ -62,18 +67,12 @@ def tones(app: App[object], stroke: Style | None) -> tuple[Style, Style, Style]:
     brighter on a dark one. None: in the colour of text. In the terminal's own colours: dim, plain
     and bold."""
     own = stroke or Style()
-    terminals = own + Style(dim=True), own, own + Style(bold=True)
-    variables = app.theme_variables
-    try:
-        grounds = [Color.parse(variables.get(name, ""))
-                   for name in ("background", "cursor", "cursor-blurred")]
-        ink = Color.parse(variables.get("foreground", ""))
-    except ColorParseError:
-        return terminals
-    if any(c.ansi is not None for c in (*grounds, ink)) or app.native_ansi_color:
-        return terminals
-    if own.color is not None:
-        ink = Color.from_rich_color(own.color)
+    if _is_of_terminal(app):
+        return own + Style(dim=True), own, own + Style(bold=True)
+    grounds = [Color.parse(app.theme_variables[name])
+               for name in ("background", "cursor", "cursor-blurred")]
+    ink = Color.parse(app.theme_variables["foreground"]) if own.color is None \
+        else Color.from_rich_color(own.color)
     far = BLACK if grounds[0].brightness > 0.5 else WHITE
     way = [grounds[0].blend(ink, n / 40) for n in range(41)] + \
         [ink.blend(far, n / 40) for n in range(41)]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Log
+from textual.widgets import RichLog
 
 from gpu_engine.common.clean import clean, clean_lines
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.dialogs import LETTERS, harmless
-from gpu_panel.common.rows import cells
 
 _LINES = 5000
 """The last lines that are kept."""
@@ -36,19 +33,16 @@ class OutputScreen(ModalScreen[None]):
         *LETTERS,
         Binding("escape,q", "close", "close"), Binding("y", "copy", "copy")]
 
-    def __init__(self, argv: Sequence[str], *, title: str = "",
-                 environment: Mapping[str, str] | None = None) -> None:
-        """`title`: the command as a person would type it, if that is not `argv`."""
+    def __init__(self, argv: Sequence[str], *, title: str,
+                 environment: Mapping[str, str]) -> None:
+        """`title`: the command as a person would type it."""
         super().__init__()
-        self._argv, self._environment = argv, environment
-        self._title = title or shlex.join(argv)
+        self._argv, self._title, self._environment = argv, title, environment
         self.process: Process | None = None
         self._printed: deque[str] = deque(maxlen=_LINES)
-        """As they were printed; they are shown in the width of the screen."""
 
     def compose(self) -> ComposeResult:
-        box = Log(max_lines=_LINES, classes="sheet")
-        box.styles.scrollbar_gutter = "stable"  # lines keep their width when a scrollbar comes
+        box = RichLog(max_lines=_LINES, wrap=True, min_width=10, classes="sheet")
         box.border_title = harmless(f"$ {clean(self._title)}")
         yield box
 
@@ -61,31 +55,19 @@ class OutputScreen(ModalScreen[None]):
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)  # with what it has started
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._wrap_again)
-
-    def _wrap_again(self) -> None:
-        self.query_one(Log).clear()
-        self._write(self._printed)
-
-    def _print(self, lines: Iterable[str]) -> None:
-        fresh = list(lines)
-        self._printed += fresh
-        self._write(fresh)
-
-    def _write(self, lines: Iterable[str]) -> None:
-        box = self.query_one(Log)
-        width = max(box.scrollable_content_region.width, 10)
-        box.write_lines(part for one in lines for part in _wrapped(one, width))
+    def _print(self, data: bytes) -> None:
+        for line in clean_lines(data.decode(errors="replace")):
+            self._printed.append(line)
+            self.query_one(RichLog).write(line)
 
     def _subtitle(self, text: str) -> None:
-        self.query_one(Log).border_subtitle = harmless(text)
+        self.query_one(RichLog).border_subtitle = harmless(text)
 
     async def _run(self) -> None:
         try:
             self.process = await asyncio.create_subprocess_exec(
                 *self._argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True,
-                env=dict(os.environ if self._environment is None else self._environment))
+                env=dict(self._environment))
         except OSError as err:
             self._subtitle(f"can't be started: {err.strerror} · esc close")
             return
@@ -94,10 +76,10 @@ class OutputScreen(ModalScreen[None]):
         while data := await self.process.stdout.read(_READ):
             whole, end, rest = (rest + data).rpartition(b"\n")
             if end or len(rest) > _READ:
-                self._print(clean_lines((whole or rest).decode(errors="replace")))
+                self._print(whole or rest)
                 rest = rest if end else b""
         if rest:
-            self._print(clean_lines(rest.decode(errors="replace")))
+            self._print(rest)
         code = await self.process.wait()
         ended = "" if code == 0 else f"ended with {code} · "
         self._subtitle(f"{ended}y copy · esc close")
@@ -107,10 +89,3 @@ class OutputScreen(ModalScreen[None]):
 
     def action_close(self) -> None:
         self.dismiss(None)
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """A line in parts of at most `width` cells, parted between words where that can be."""
-    if cells(line) <= width:
-        return [line]
-    return [part.plain.rstrip() for part in Content(line).wrap(width)]

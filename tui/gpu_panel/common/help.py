@@ -16,7 +16,7 @@ from textual.widgets import Static
 from gpu_panel import keys
 from gpu_panel.common.dialogs import LETTERS
 from gpu_panel.common.panes import PaneScreen
-from gpu_panel.keys import Key
+from gpu_panel.keys import Key, Section
 
 
 class HelpScreen(ModalScreen[None]):
@@ -54,20 +54,13 @@ class HelpScreen(ModalScreen[None]):
             if isinstance(text, str) and text and not isinstance(node, Screen):
                 lines += [Content(" ".join(text.split())), Content("")]
                 break
-        if isinstance(self._behind, PaneScreen):
-            for section in self._behind.key_sections():
-                lines.append(Content.styled(section.title, "bold $text-primary"))
-                lines += [_line(keys.display(k.keys), k.tooltip + self._command(k), width)
-                          for k in section.keys]
-                lines.append(Content(""))
-            return lines
-        # Any other screen: the keys that are bound there now.
-        for active in self._behind.active_bindings.values():
-            binding = active.binding
-            usual = not binding.key.startswith("super+")  # few terminals can send it
-            if binding.description and not binding.system and usual:
-                lines.append(_line(keys.display(binding.key),
-                                   binding.tooltip or binding.description, width))
+        sections = self._behind.key_sections() if isinstance(self._behind, PaneScreen) \
+            else [Section("Everywhere", keys.of("app"))]
+        for section in sections:
+            lines.append(Content.styled(section.title, "bold $text-primary"))
+            lines += [_line(keys.display(k.keys), k.tooltip + self._command(k), width)
+                      for k in section.keys]
+            lines.append(Content(""))
         return lines
 
     def action_close(self) -> None:

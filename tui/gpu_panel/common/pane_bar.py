@@ -33,11 +33,6 @@ class PaneBar(Widget):
         self._marks[pane] = text
         self.refresh()
 
-    def rename(self, pane: str, title: str) -> None:
-        """Show another name for a pane: that of the curves that it shows."""
-        self._panes = tuple((name, title if name == pane else old) for name, old in self._panes)
-        self.refresh()
-
     def _label(self, number: int, pane: str, title: str) -> str:
         mark = self._marks.get(pane, "")
         return f" {number} {title}{' ' + mark if mark else ''} "

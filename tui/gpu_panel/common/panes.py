@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from textual import actions
 from textual.binding import BindingType
-from textual.events import Compose, Resize, ScreenResume
+from textual.events import Resize
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
@@ -42,20 +42,6 @@ class Pane(Widget):
         """The title in the frame, until the pane says more there."""
         self.border_title = self.border_title or self.TITLE
 
-    def on_descendant_focus(self) -> None:
-        self._mark_within()
-
-    def on_descendant_blur(self) -> None:
-        self._mark_within()
-
-    def _mark_within(self) -> None:
-        """Set the class for the frame of a pane with the focus. Only the pane is styled again: with
-        :focus-within, or where Textual sets a class, all widgets in it would be."""
-        within = self.has_focus_within
-        if within != self.has_class("-within"):
-            self.set_class(within, "-within", update=False)
-            self.app.stylesheet.update_nodes([self])
-
     def enter(self) -> None:
         """Take the focus, as the person has chosen this pane."""
         self.focus(scroll_visible=False)
@@ -88,24 +74,6 @@ class PaneScreen(Screen[None]):
         bound: list[BindingType] = keys.bindings(cls.KEYS)
         cls.BINDINGS = bound
         super().__init_subclass__(**options)
-
-    def on_screen_resume(self, event: ScreenResume) -> None:
-        """Textual would style every widget again, the first time right after all were styled."""
-        if not self.stack_updates:
-            event.refresh_styles = False
-
-    def on_compose(self, event: Compose) -> None:
-        """Called before Textual's own, which mounts the panes. Textual sets the classes for the
-        terminal's size only after the first layout, and then styles and lays out everything
-        again."""
-        app, size = self.app, self.app.size
-        for have, own, shared in (
-                (size.width, self.HORIZONTAL_BREAKPOINTS, app.HORIZONTAL_BREAKPOINTS),
-                (size.height, self.VERTICAL_BREAKPOINTS, app.VERTICAL_BREAKPOINTS)):
-            reached = [(least, name) for least, name in (shared if own is None else own) or ()
-                       if have >= least]
-            if reached:
-                self.add_class(max(reached)[1], update=False)
 
     def on_resize(self, event: Resize) -> None:
         """Keep the pane with the focus in view if there is room for only one now."""
@@ -229,17 +197,13 @@ class StoreScreen(PaneScreen):
         self._front = name
         self._arrange()
 
-    @property
-    def _shown_front(self) -> str:
-        return self._front
-
     def _keep_focus(self, alone: bool) -> None:
         """Give the pane in front the focus if nothing that is shown has it, or it stands alone."""
         if self.focused is None or not self.focused.is_on_screen or alone:
             self.call_after_refresh(self._enter_front)
 
     def _enter_front(self) -> None:
-        pane = self.pane(self._shown_front)
+        pane = self.pane(self._front)
         if not pane.has_focus_within:
             pane.enter()
 

@@ -1,13 +1,14 @@
 """A list of rows of styled text. It costs a fraction of Textual's DataTable: nothing is laid out,
-only what is on the screen is put together, and only cells that have changed are drawn again."""
+only what is on the screen is put together, and only rows that have changed are drawn again."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -18,8 +19,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpu_panel.common.painting import refresh_changed
-from gpu_panel.common.textual_private import entitle
+from gpu_panel.common.painting import entitle, refresh_changed
 
 Part = tuple[str, str]
 """Text and its style: "", "dim", "strong", "good", "warn", "bad", "accent" or "track"."""
@@ -74,9 +74,11 @@ class Rows(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.keys: list[str] = []
+        """The keys of the rows that the cursor can be on, from top to bottom."""
         self._header: Line | None = None
-        self._rows: tuple[Row, ...] = ()
         self._flat: list[tuple[Iterable[Part], int]] = []
+        """Each line, and the number of its row; -1 if that has no key."""
         self._styles: dict[str, Style] = {}
         self._drawn: dict[int, Strip] = {}
 
@@ -89,21 +91,22 @@ class Rows(ScrollView, can_focus=True):
     def repaint(self) -> None:
         if self.size.width == 0:
             return
-        header, rows = self._built()
+        room = self.scrollable_content_region
+        header, rows = self.build(room.width)
+        height = sum(len(row.lines) for row in rows) + (header is not None)
+        scrolls = height > room.height
+        if room.height and scrolls != self.show_vertical_scrollbar:  # it comes or goes with these
+            size = self.styles.scrollbar_size_vertical
+            header, rows = self.build(room.width - size if scrolls else room.width + size)
         key = self.key_at_cursor
-        self._header, self._rows = header, tuple(rows)
-        self._flat = []
+        self._header, self._flat = header, []
+        self.keys = [row.key for row in rows if row.key]
         number = 0
-        for row in self._rows:
+        for row in rows:
             self._flat += [(line, number if row.key else -1) for line in row.lines]
             number += bool(row.key)
-        keys = [row.key for row in self._rows if row.key]
-        if key in keys and keys.index(key) != self.cursor:
-            self.cursor = keys.index(key)
-        elif self.cursor >= len(keys):
-            self.cursor = max(0, len(keys) - 1)
-        height = len(self._flat) + (header is not None)
-        self.virtual_size = Size(self.size.width, height)
+        self.cursor = self.keys.index(key) if key in self.keys else self.cursor
+        self.virtual_size = Size(self.size.width, len(self._flat) + (header is not None))
         refresh_changed(self, self._drawn, self._strip_at)
 
     @property
@@ -111,31 +114,17 @@ class Rows(ScrollView, can_focus=True):
         """Rows of the screen with which nothing need be scrolled, frame included."""
         return len(self._flat) + (self._header is not None) + 2
 
-    def _built(self) -> tuple[Line | None, Sequence[Row]]:
-        """What `build` returns for the present width, with or without a scrollbar as needed."""
-        room = self.scrollable_content_region
-        header, rows = self.build(room.width)
-        height = sum(len(row.lines) for row in rows) + (header is not None)
-        scrolls = height > room.height
-        if room.height and scrolls != self.show_vertical_scrollbar:
-            size = self.styles.scrollbar_size_vertical
-            header, rows = self.build(room.width - size if scrolls else room.width + size)
-        return header, rows
-
     def entitle(self, title: str, subtitle: str = "") -> None:
         entitle(self, title, subtitle)
+
+    def header_clicked(self, x: int) -> None:
+        """Called when the header was clicked, `x` cells from the left."""
 
     # --- the cursor ----------------------------------------------------------------------------
 
     @property
-    def keys(self) -> list[str]:
-        """The keys of the rows that the cursor can be on, from top to bottom."""
-        return [row.key for row in self._rows if row.key]
-
-    @property
     def key_at_cursor(self) -> str | None:
-        keys = self.keys
-        return keys[self.cursor] if 0 <= self.cursor < len(keys) else None
+        return self.keys[self.cursor] if 0 <= self.cursor < len(self.keys) else None
 
     def validate_cursor(self, value: int) -> int:
         return max(0, min(value, len(self.keys) - 1))
@@ -144,36 +133,37 @@ class Rows(ScrollView, can_focus=True):
         refresh_changed(self, self._drawn, self._strip_at)
         mine = [i for i, (_, owner) in enumerate(self._flat) if owner == new]
         if mine:
-            room = self.scrollable_content_region.height - (self._header is not None)
-            top = round(self.scroll_y)
+            top, room = round(self.scroll_y), self._room
             if mine[0] < top:
                 self.scroll_to(y=mine[0], animate=False)
             elif mine[-1] >= top + room:
                 self.scroll_to(y=mine[-1] - room + 1, animate=False)
 
-    def action_cursor_up(self) -> None:
-        if self.cursor > 0:
-            self.cursor -= 1
-        else:  # show the text above the first row
-            self.scroll_to(y=self.scroll_y - 1, animate=False)
+    @property
+    def _room(self) -> int:
+        return self.scrollable_content_region.height - (self._header is not None)
+
+    def _move(self, by: int, scrolled: int) -> None:
+        """Move the cursor; where it can go no further, scroll to the text there."""
+        before = self.cursor
+        self.cursor += by
+        if self.cursor == before:
+            self.scroll_to(y=self.scroll_y + scrolled, animate=False)
+
+    def action_scroll_up(self) -> None:
+        self._move(-1, -1)
+
+    def action_scroll_down(self) -> None:
+        self._move(1, 1)
 
     def action_cursor_down(self) -> None:
-        if self.cursor < len(self.keys) - 1:
-            self.cursor += 1
-        else:
-            self.scroll_to(y=self.scroll_y + 1, animate=False)
+        self._move(1, 1)
 
     def action_scroll_home(self) -> None:
         self.cursor = 0
 
     def action_scroll_end(self) -> None:
         self.cursor = len(self.keys) - 1
-
-    def action_scroll_up(self) -> None:
-        self.action_cursor_up()
-
-    def action_scroll_down(self) -> None:
-        self.action_cursor_down()
 
     def action_page_up(self) -> None:
         self._page(-1)
@@ -182,13 +172,20 @@ class Rows(ScrollView, can_focus=True):
         self._page(1)
 
     def _page(self, step: int) -> None:
-        """Move up or down by one row less than fits on the screen; without rows, scroll."""
-        room = max(1, self.scrollable_content_region.height - (self._header is not None) - 1)
+        """Move by one row less than fits on the screen."""
+        room = max(1, self._room - 1)
         each = max(1, round(len(self._flat) / max(len(self.keys), 1)))
-        before = self.cursor
-        self.cursor += step * max(1, room // each)
-        if self.cursor == before:
-            self.scroll_to(y=self.scroll_y + step * room, animate=False)
+        self._move(step * max(1, room // each), step * room)
+
+    def _owner(self, y: int) -> int:
+        """The number of the row on line `y` of the content; -1 if there is none."""
+        index = round(self.scroll_y) + y - (self._header is not None)
+        return self._flat[index][1] if 0 <= index < len(self._flat) else -1
+
+    def key_at(self, y: int) -> str | None:
+        """The key of the row that is drawn on line `y` of the content; None if there is none."""
+        owner = self._owner(y)
+        return self.keys[owner] if owner >= 0 else None
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
@@ -196,22 +193,9 @@ class Rows(ScrollView, can_focus=True):
             return
         if self._header is not None and offset.y == 0:
             self.header_clicked(offset.x)
-            return
-        index = round(self.scroll_y) + offset.y - (self._header is not None)
-        if offset.y >= (self._header is not None) and 0 <= index < len(self._flat):
-            owner = self._flat[index][1]
-            if owner >= 0:
-                self.cursor = owner
-                self.post_message(self.Chosen(self, self.keys[owner]))
-
-    def key_at(self, y: int) -> str | None:
-        """The key of the row that is drawn on line `y` of the content; None if there is none."""
-        index = round(self.scroll_y) + y - (self._header is not None)
-        owner = self._flat[index][1] if 0 <= index < len(self._flat) else -1
-        return self.keys[owner] if owner >= 0 else None
-
-    def header_clicked(self, x: int) -> None:
-        """Called when the header was clicked, `x` cells from the left."""
+        elif (owner := self._owner(offset.y)) >= 0:
+            self.cursor = owner
+            self.post_message(self.Chosen(self, self.keys[owner]))
 
     # --- drawing -------------------------------------------------------------------------------
 
@@ -227,8 +211,7 @@ class Rows(ScrollView, can_focus=True):
         self.refresh()
 
     def on_blur(self) -> None:
-        self._styles.clear()
-        self.refresh()
+        self.on_focus()
 
     def _style(self, name: str) -> Style:
         if name not in self._styles:
@@ -240,41 +223,26 @@ class Rows(ScrollView, can_focus=True):
         return strip
 
     def _strip_at(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        base = self.rich_style
+        width, base = self.scrollable_content_region.width, self.rich_style
         if self._header is not None and y == 0:
-            return self._strip(self._header, width, base + self._style("head"))
+            return self._strip(self._header, width, base + self._style("head"), Style())
         index = round(self.scroll_y) + y - (self._header is not None)
         if index >= len(self._flat):
             return Strip.blank(width, base)
         line, owner = self._flat[index]
-        mark = self._style("cursor") if owner == self.cursor and owner >= 0 else None
-        return self._strip(line, width, base, mark)
+        here = owner == self.cursor and owner >= 0
+        return self._strip(line, width, base, self._style("cursor") if here else Style())
 
-    def _strip(self, line: Iterable[Part], width: int, base: Style,
-               mark: Style | None = None) -> Strip:
-        segments = []
-        used = sum(cells(text) for text, _ in line)
-        if used > width:
-            line = _cut(line, width)
-            used = sum(cells(text) for text, _ in line)
+    def _strip(self, line: Iterable[Part], width: int, base: Style, mark: Style) -> Strip:
+        segments, room = list[Segment](), width
         for text, name in line:
-            style = base + self._style(name) if name and not (mark and mark.reverse) else base
-            segments.append(Segment(text, style + mark if mark else style))
-        strip = Strip(segments, used)
-        return strip.adjust_cell_length(width, base + mark if mark else base)
-
-
-def _cut(line: Iterable[Part], width: int) -> Line:
-    kept: list[Part] = []
-    for text, name in line:
-        size = cells(text)
-        if size > width:
-            kept.append((fit(text, width), name))
-            break
-        kept.append((text, name))
-        width -= size
-    return tuple(kept)
+            style = base + self._style(name) if name and not mark.reverse else base
+            if cells(text) > room:
+                segments.append(Segment(fit(text, room), style + mark))
+                break
+            segments.append(Segment(text, style + mark))
+            room -= cells(text)
+        return Strip(segments).adjust_cell_length(width, base + mark)
 
 
 def cells(text: str) -> int:
@@ -284,8 +252,6 @@ def cells(text: str) -> int:
 
 def fit(text: str, width: int) -> str:
     """`text` padded or cut to exactly `width` cells; a cut ends with an ellipsis."""
-    from rich.cells import set_cell_size
-
     size = cells(text)
     if size <= width:
         return text + " " * (width - size)
@@ -293,6 +259,4 @@ def fit(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(text, max(10, width)) or [""]

@@ -3,23 +3,9 @@ without it. No other file does (tests/panel/test_private_names.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from textual._xterm_parser import XTermParser
 from textual.app import App
-from textual.content import Content
 from textual.drivers.linux_driver import LinuxDriver
-from textual.geometry import Region
-from textual.message import Message
 from textual.timer import Timer
-from textual.widget import Widget
-
-
-def parsed(text: str) -> Iterable[Message]:
-    """The events that a terminal's bytes make.
-
-    Buys: keys that are typed while the panel starts count (0.3 s of typing at a start of 0.4 s)."""
-    return XTermParser().feed(text) if text else ()
 
 
 def writes(driver: LinuxDriver) -> bool:
@@ -29,19 +15,6 @@ def writes(driver: LinuxDriver) -> bool:
     for ever."""
     thread = driver._writer_thread
     return thread is not None and thread.is_alive()
-
-
-def entitle(widget: Widget, title: str | None = None, subtitle: str | None = None) -> None:
-    """Set the title or the subtitle in a widget's frame, those that are not None.
-
-    Buys: 10 kB a second to the terminal. By its public name a title that changes, as that of a
-    chart with the latest loss, has all of the widget drawn again."""
-    for name, row, text in (("_border_title", -1, title),
-                            ("_border_subtitle", widget.size.height, subtitle)):
-        content = None if text is None else Content(text)
-        if text is not None and getattr(widget, name) != content:
-            setattr(widget, name, content)
-            widget.refresh(Region(-1, row, max(widget.outer_size.width, 1), 1))
 
 
 def surely_rings(timer: Timer) -> Timer:

@@ -1,9 +1,8 @@
-"""One value of one run as curves over steps, over time and over examples, in bounded memory."""
+"""One value of one run as curves over steps and over time, in bounded memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from gpu_engine.common.series import Series
@@ -16,36 +15,9 @@ _Point = tuple[int, float, float, float, float]
 """Step (-1: none), Unix seconds, value; the least and the greatest of what that is the mean of."""
 _OF_STEPS = {"learning rate": "lr", "samples per second of a rank": "samples_per_s",
              "gradient norm": "grad_norm"}
-AXES = ("step", "time", "examples")
-"""What a curve can be drawn over. Time is in milliseconds since the run began, without the time
-between its attempts."""
 LOSS = "loss"
 MOST_NAMES = 200
 """Names of values that are remembered of a run."""
-_MOST_LEFT_OUT = 10_000
-
-
-@dataclass(slots=True)
-class _Rank:
-    attempt: int = 1
-    last: float | None = None
-    """The time of its last event with steps in this attempt, Unix seconds."""
-    batch: int | None = None
-    from_step: int = 0
-    from_examples: int = 0
-    """The step and the number of examples from which on the present batch counts."""
-
-    def examples(self, step: int) -> int | None:
-        """The examples that were seen up to a step; None if the batch is not known."""
-        if self.batch is None:
-            return None
-        return max(self.from_examples + (step - self.from_step) * self.batch, 0)
-
-    def has_batch(self, step: int, batch: int) -> None:
-        """Note that from `step` on each step has `batch` examples."""
-        seen = self.examples(step)
-        self.from_examples = step * batch if seen is None else seen
-        self.batch, self.from_step = batch, step
 
 
 class RunCurve:
@@ -55,19 +27,18 @@ class RunCurve:
         self.name = name
         self.names: dict[str, None] = {LOSS: None}
         """All values that the events have so far, in the order in which they came."""
-        self.left_out: set[int] = set()
-        """The hashes of the names that came when there were `MOST_NAMES`."""
         self._steps = RankSeries()
-        self._examples = RankSeries()
         self._time = Series()
-        self._ranks: dict[int, _Rank] = {}
+        self._attempts: dict[int, int] = {}
+        self._last: dict[int, float] = {}
+        """Rank → the time of its last event with steps in its attempt, Unix seconds."""
         self._began: dict[int, float] = {}
         """Attempt → Unix seconds from which its time is counted."""
 
     def over(self, axis: str) -> Series:
-        """The curve over one of `AXES`; over examples it is empty if the batch is not known."""
-        return self._time if axis == "time" else (
-            self._steps if axis == "step" else self._examples).all
+        """The curve over "step", or over "time": milliseconds since the run began, without the time
+        between its attempts."""
+        return self._time if axis == "time" else self._steps.all
 
     def learn(self, state: State) -> None:
         """Take in when the attempts began and ended."""
@@ -81,84 +52,73 @@ class RunCurve:
 
     def add(self, rank: int, *events: Event) -> None:
         """Add what events say, in the order of the rank's file."""
-        at, steps = self._ranks.setdefault(rank, _Rank()), list[schema.Step]()
+        steps: list[schema.Step] = []
         for event in events:
             if isinstance(event, schema.Step):
                 if event.n:
                     steps.append(event)
-            elif isinstance(event, schema.Start | schema.Schedule | schema.Eval | schema.Metric):
-                self._stepped(rank, at, steps)
+            elif isinstance(event, schema.Start | schema.Eval | schema.Metric):
+                self._stepped(rank, steps)
                 steps = []
-                self._other(rank, at, event)
-        self._stepped(rank, at, steps)
+                if isinstance(event, schema.Start):
+                    self._begin(rank, event)
+                else:
+                    self._named(rank, event, "eval " if isinstance(event, schema.Eval) else "")
+        self._stepped(rank, steps)
 
-    def _other(self, rank: int, at: _Rank, event: Event) -> None:
-        if isinstance(event, schema.Start):
-            at.attempt, at.last = event.attempt or 1, None
-            self._began.setdefault(at.attempt, event.t)
-            for series in (self._steps, self._examples):
-                series.begin(rank, at.attempt)
-        elif isinstance(event, schema.Schedule):
-            if event.batch and event.batch != at.batch:
-                at.has_batch(event.first_step, event.batch)
-        elif isinstance(event, schema.Eval):
-            self._named(rank, event.t, event.step, event.values, "eval ")
-        elif isinstance(event, schema.Metric):
-            self._named(rank, event.t, event.step, event.values, "")
+    def _begin(self, rank: int, event: schema.Start) -> None:
+        attempt = self._attempts[rank] = event.attempt or 1
+        self._last.pop(rank, None)
+        self._began.setdefault(attempt, event.t)
+        self._steps.begin(rank, attempt)
 
-    def _stepped(self, rank: int, at: _Rank, events: Sequence[schema.Step]) -> None:
-        for event in events if len(self.names) < MOST_NAMES else ():
-            for name, field in _OF_STEPS.items():
-                if name not in self.names and getattr(event, field) is not None:
-                    self._note((name,), "")
-        if self.name in _OF_STEPS:
-            told = [(e.step, e.t, getattr(e, _OF_STEPS[self.name])) for e in events]
-            self._put(rank, [(*one, one[2], one[2]) for one in told if one[2] is not None])
+    def _stepped(self, rank: int, events: Sequence[schema.Step]) -> None:
+        for name, field in _OF_STEPS.items():
+            told = [(e.step, e.t, value, value, value) for e in events
+                    if (value := getattr(e, field)) is not None]
+            if told:
+                self._note(name)
+                if self.name == name:
+                    self._put(rank, told)
         if self.name != LOSS:
             return
-        found: list[_Point] = []
+        points: list[_Point] = []
         for event in events:
             t, many = event.t, len(event.losses)
             if many:  # spread evenly over the time since the event before
-                began = t if at.last is None else min(at.last, t)
+                began = min(self._last.get(rank, t), t)
                 took, first = t - began, event.step - many
-                found += [(first + i, began + took * i / many, loss, loss, loss)
-                          for i, loss in enumerate(event.losses, 1)]
+                points += [(first + i, began + took * i / many, loss, loss, loss)
+                           for i, loss in enumerate(event.losses, 1)]
             elif (mean := event.loss) is not None:
-                found.append((event.step, t, mean,
-                              mean if event.loss_min is None else event.loss_min,
-                              mean if event.loss_max is None else event.loss_max))
-            at.last = t
-        self._put(rank, found)
+                points.append((event.step, t, mean,
+                               mean if event.loss_min is None else event.loss_min,
+                               mean if event.loss_max is None else event.loss_max))
+            self._last[rank] = t
+        self._put(rank, points)
 
-    def _named(self, rank: int, t: float, step: int | None, values: Mapping[str, float | None],
-               prefix: str) -> None:
-        self._note((name for name, value in values.items() if value is not None), prefix)
-        if self.name.startswith(prefix):
-            value = values.get(self.name.removeprefix(prefix))
+    def _named(self, rank: int, event: schema.Eval | schema.Metric, prefix: str) -> None:
+        values: Mapping[str, float | None] = event.values
+        for name, value in values.items():
             if value is not None:
-                self._put(rank, [(-1 if step is None else step, t, value, value, value)])
+                self._note(prefix + name)
+                if prefix + name == self.name:
+                    step = -1 if event.step is None else event.step
+                    self._put(rank, [(step, event.t, value, value, value)])
 
-    def _note(self, names: Iterable[str], prefix: str) -> None:
-        for name in names:
-            if len(self.names) < MOST_NAMES:
-                self.names.setdefault(prefix + name)
-            elif prefix + name not in self.names and len(self.left_out) < _MOST_LEFT_OUT:
-                self.left_out.add(hash(prefix + name))
+    def _note(self, name: str) -> None:
+        if len(self.names) < MOST_NAMES:
+            self.names.setdefault(name)
 
-    def _put(self, rank: int, found: Sequence[_Point]) -> None:
-        at = self._ranks[rank]
-        began = self._began.get(at.attempt)
-        if began is not None and found:
-            timed = sorted(((_since(began, t), *of) for _, t, *of in found), key=itemgetter(0))
+    def _put(self, rank: int, points: Sequence[_Point]) -> None:
+        began = self._began.get(self._attempts.get(rank, 1))
+        if began is not None and points:
+            timed = sorted(((_since(began, t), *of) for _, t, *of in points), key=itemgetter(0))
             self._time.add_rising(*zip(*timed, strict=True))
-        known = [point for point in found if point[0] >= 0]
-        if not known:
-            return
-        steps, _, *columns = zip(*known, strict=True)
-        self._steps.extend(rank, steps, *columns)
-        if at.batch is not None:
-            self._examples.extend(rank, [at.examples(step) or 0 for step in steps], *columns)
+        known = [point for point in points if point[0] >= 0]
+        if known:
+            steps, _, *columns = zip(*known, strict=True)
+            self._steps.extend(rank, steps, *columns)
 
 
 def _since(began: float, t: float) -> int:

@@ -4,13 +4,14 @@ which settings, commits and versions they differ."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
-from rich.style import Style
-from textual import work
+from rich.text import Text
 from textual.binding import BindingType
 from textual.message import Message
+from textual.widgets import DataTable
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.ticks import time_ticks
@@ -21,9 +22,9 @@ from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.charts.drawing import SAMPLES
 from gpu_panel.common import units
+from gpu_panel.common.painting import entitle
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Line, Part, Row, Rows, cells, fit
-from gpu_panel.common.textual_private import entitle
+from gpu_panel.common.picking import pick
 from gpu_panel.compare.curve import LOSS
 from gpu_panel.compare.store import Compared, CompareStore
 
@@ -42,49 +43,15 @@ class ComparePane(Pane):
         raise NotImplementedError
 
 
-class CompareTable(Rows, ComparePane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
-    """A table with more columns than may fit: the arrows move its columns."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.store: CompareStore | None = None
-        self.first = 0
-        """The first of the movable columns that is shown."""
-        self.hidden = False
-
-    def paint(self, store: CompareStore, chosen: int | None) -> None:
-        self.store = store
-        self.repaint()
-
-    def action_aside(self, by: int) -> None:
-        if by < 0 or self.hidden:
-            self.first = max(0, self.first + by)
-            self.repaint()
-
-    def stroke(self, index: int) -> Part:
-        """A piece of the line of the run at `index`, and a blank."""
-        sample = SAMPLES[palette.dash_of(self.app, index) % len(SAMPLES)]
-        return f"{sample} ", f"line{index}"
-
-    def _style(self, name: str) -> Style:
-        index = name.removeprefix("line")
-        if name not in self._styles and index != name:
-            self._styles[name] = palette.strokes(self.app)[int(index) % palette.HUES]
-        return super()._style(name)
-
-
-def _clock(x: int) -> str:
-    return units.clock(x / 1000) if x >= 10_000 else f"{x / 1000:.1f} s"
-
-
 def _time_ticks(low: float, high: float, most: int) -> list[float]:
     return [1000 * v for v in time_ticks(low / 1000, high / 1000, most)]
 
 
 _AXES = {
     "step": ("steps", Axes(empty="no value")),
-    "time": ("time", Axes(x_text=_clock, x_name="at", x_ticks=_time_ticks, empty="no value")),
-    "examples": ("examples", Axes(x_name="example", empty="no batch size is known")),
+    "time": ("time", Axes(
+        x_text=lambda x: units.clock(x / 1000) if x >= 10_000 else f"{x / 1000:.1f} s",
+        x_name="at", x_ticks=_time_ticks, empty="no value")),
 }
 """For each of `curve.AXES` its name in the title, and how it is written."""
 
@@ -95,28 +62,20 @@ class CurvesPane(CurveView, ComparePane):
     NAME = TITLE = "curves"
     KEYS = keys.of("chart", "curves")
     HELP = """One line for each run, the mean of its first ranks; the run under the cursor of the
-table is on top. x draws them over steps, over the time since each run began (without the time
-between its attempts), or over the examples seen. c chooses another value: evaluations, what a
-script logs, learning rate, speed, gradient norm. ▲ and ▼ mark where values far outside are cut off;
-a shows them."""
+table is on top. x draws them over steps, or over the time since each run began (without the time
+between its attempts). c chooses another value: evaluations, what a script logs, learning rate,
+speed, gradient norm."""
     DEFAULT_CSS = "CurvesPane { height: 1fr; min-height: 8; }"
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(Axes(empty="reading …"), id=id)
-        self.robust = True
         self.axis = "step"
-        self._painted: object = None
         self._last: tuple[CompareStore, int | None] | None = None
 
     def paint(self, store: CompareStore, chosen: int | None) -> None:
         self._last = store, chosen
-        state = (store.version, chosen, self.axis, store.name)
-        if state == self._painted:
-            return
-        self._painted = state
         over, axes = _AXES[self.axis]
-        self.axes = axes if store.caught_up else Axes(
-            x_text=axes.x_text, x_name=axes.x_name, x_ticks=axes.x_ticks, empty="reading …")
+        self.axes = axes if store.caught_up else replace(axes, empty="reading …")
         self.show([Curve(i, self.label(one), one.curve.over(self.axis))
                    for i, one in enumerate(store.runs)], None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
@@ -128,32 +87,52 @@ a shows them."""
     def action_axis(self) -> None:
         every = list(_AXES)
         self.axis = every[(every.index(self.axis) + 1) % len(every)]
+        self._again()
+
+    def _again(self) -> None:
         self.action_whole()  # what was zoomed in means nothing on another axis
         if self._last is not None:
             self.paint(*self._last)
 
-    @work(group="value", exclusive=True, exit_on_error=False)
-    async def action_value(self) -> None:
-        from gpu_panel.run.picker import CurvePicker
+    def action_value(self) -> None:
+        if self._last is not None:
+            store = self._last[0]
+            pick(self.app, "What the chart shows", [
+                (name, f"{many} run{'s' * (many != 1)}", partial(self._choose, store, name))
+                for name, many in store.names.items()])
 
-        if self._last is None:
-            return
-        store, _ = self._last
-
-        def entries() -> list[tuple[str, str, str, str]]:
-            return [(name, name, f"{many} run{'s' * (many != 1)}", "")
-                    for name, many in store.names.items()]
-
-        name = await self.app.push_screen_wait(CurvePicker(
-            entries, store.name, "compare", store.left_out))
-        if name is not None and name != store.name:
-            self.log_scale = self.log_scale and name == LOSS
-            store.choose(name)
-            self.action_whole()
-            self.paint(*self._last)
+    def _choose(self, store: CompareStore, name: str) -> None:
+        self.log_scale = self.log_scale and name == LOSS
+        store.choose(name)
+        self._again()
 
 
-_NAME = 22
+class CompareTable(DataTable[Text], ComparePane):  # pyright: ignore[reportIncompatibleMethodOverride]
+    KEYS = keys.of("compare-table")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    DEFAULT_CSS = """
+    CompareTable { height: auto; min-height: 4; max-height: 30%; background: transparent; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, cursor_type="row")
+        self._shown: object = None
+
+    def put(self, head: Sequence[Text], rows: Sequence[Sequence[Text]], fixed: int) -> None:
+        """Show these rows. `fixed`: how many columns stay where the others are scrolled."""
+        if (head, rows) != self._shown:
+            self._shown = head, rows
+            at = self.cursor_row
+            self.clear(columns=True)
+            self.fixed_columns = fixed
+            self.add_columns(*head)
+            self.add_rows(rows)
+            self.move_cursor(row=at)
+
+    def stroke(self, index: int) -> Text:
+        """A piece of the line of the run at `index`."""
+        sample = SAMPLES[palette.dash_of(self.app, index) % len(SAMPLES)]
+        return Text(sample, palette.strokes(self.app)[index % palette.HUES])
 
 
 class FiguresPane(CompareTable):
@@ -165,51 +144,24 @@ class FiguresPane(CompareTable):
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """How each run ended, or how far it is: its last loss (the mean of the ranks), its last
 evaluation, the time of its attempts, its speed and the most memory that it took."""
-    DEFAULT_CSS = "FiguresPane { height: auto; min-height: 3; }"
 
-    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        if self.store is None:
-            return None, []
-        facts = self.store.facts
+    def paint(self, store: CompareStore, chosen: int | None) -> None:
+        self.runs, facts = [one.run for one in store.runs], store.facts
         columns = compare.figure_rows(facts)
-        ids = max(cells(one.id) for one in facts)
-        names = min(_NAME, max(cells(one.name) for one in facts))
-        sizes = [max(cells(c.name), *(cells(compare.cell(v)) for v in c.values)) for c in columns]
-        self.first = min(self.first, max(len(columns) - 1, 0))
-        room, shown = width - 4 - ids - names, []
-        for at in range(self.first, len(columns)):
-            room -= sizes[at] + 2
-            if room < 0:
-                break
-            shown.append(at)
-        self.hidden = bool(shown) and shown[-1] < len(columns) - 1
-        head: list[Part] = [(" " * 3 + fit("run", ids + 1) + fit("name", names), "dim")]
-        head += [("  " + columns[at].name.rjust(sizes[at]), "dim") for at in shown]
-        rows = []
-        for i, one in enumerate(facts):
-            parts: list[Part] = [self.stroke(i), (fit(one.id, ids + 1), "strong"),
-                                 (fit(one.name, names), "")]
-            parts += [("  " + compare.cell(columns[at].values[i]).rjust(sizes[at]), "")
-                      for at in shown]
-            rows.append(Row(one.id, (tuple(parts),)))
-        self.entitle("runs" + (" ─ ← →: more columns" if self.hidden or self.first else ""))
-        return tuple(head), rows
+        self.put([Text(""), Text("run"), Text("name"),
+                  *(Text(column.name, justify="right") for column in columns)],
+                 [[self.stroke(i), Text(one.id), Text(one.name), *(
+                     Text(compare.cell(column.values[i]), justify="right") for column in columns)]
+                  for i, one in enumerate(facts)], 2)
 
-    def watch_cursor(self, old: int, new: int) -> None:
-        super().watch_cursor(old, new)
-        self.post_message(self.RunChosen(new))
-
-    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         event.stop()
+        self.post_message(self.RunChosen(event.cursor_row))
 
     def action_open(self) -> None:
         from gpu_panel.run.screen import RunScreen
 
-        if self.store is not None and self.store.runs:
-            self.app.push_screen(RunScreen(self.store.runs[self.cursor].run))
-
-
-_LEAST = 10
+        self.app.push_screen(RunScreen(self.runs[self.cursor_row]))
 
 
 class DifferencesPane(CompareTable):
@@ -217,46 +169,27 @@ class DifferencesPane(CompareTable):
 
     NAME = "differences"
     TITLE = "differences"
-    KEYS = keys.of("compare-table")
-    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """The settings in which the runs differ, and after them the commit, versions, devices
 and machine, as far as they differ too. Everything that is not listed is the same."""
-    DEFAULT_CSS = "DifferencesPane { height: auto; min-height: 3; }"
 
-    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        if self.store is None or any(one.state is None for one in self.store.runs):
-            return None, [Row("", ((("Reading …", "dim"),),))]
-        facts = self.store.facts
-        settings = compare.setting_rows([one for one in facts if one.settings])
+    def paint(self, store: CompareStore, chosen: int | None) -> None:
+        if any(one.state is None for one in store.runs):
+            self.put([Text("Reading …")], [], 0)
+            return
+        facts = store.facts
+        readable = [i for i, one in enumerate(facts) if one.settings]
+        settings = compare.setting_rows([facts[i] for i in readable])
         others = compare.environment_rows(facts)
-        head = max((cells(row.name) for row in (*settings, *others)), default=0)
-        head = min(head, width // 3)
-        values = [cells(compare.cell(v)) for row in (*settings, *others) for v in row.values]
-        widest = max([*values, *(cells(one.id) + 3 for one in facts)])
-        most = max((width - head) // (min(widest, _LEAST) + 2), 1)
-        count = min(len(facts), most)
-        self.first = min(self.first, len(facts) - count)
-        size = max(min(widest, (width - head) // count - 2), 1)
-        shown = range(self.first, self.first + count)
-        self.hidden = shown[-1] < len(facts) - 1
-        top: list[Part] = [(" " * head, "dim")]
-        for i in shown:
-            sample, style = self.stroke(i)
-            top.append((f"  {sample}" + fit(facts[i].id, size - 3), style))
-        problems = [clean(f"{one.id}: its settings can't be read: {one.problem}")
-                    for one in self.store.runs if one.problem is not None]
-        rows = [Row("", (((text, "warn"),),)) for text in problems]
-        for title, found in (("settings", settings), ("environment", others)):
-            if rows and found:
-                rows.append(Row("", ((("", ""),),)))
+        rows = []
+        for found, whose in ((settings, readable), (others, range(len(facts)))):
             for row in found:
-                parts: list[Part] = [(fit(row.name, head), "strong")]
-                of = dict(zip((i for i, one in enumerate(facts) if one.settings), row.values,
-                              strict=True)) if title == "settings" else dict(enumerate(row.values))
-                parts += [("  " + fit(compare.cell(of.get(i)), size), "") for i in shown]
-                rows.append(Row(f"{title} {row.name}", (tuple(parts),)))
-        if not settings:
-            rows.insert(len(problems), Row("", ((("No setting differs.", "dim"),),)))
-        self.entitle(f"differences ─ {len(settings)} in settings, {len(others)} in the environment"
-                     + (" ─ ← →: more runs" if self.hidden or self.first else ""))
-        return tuple(top), rows
+                values = dict(zip(whose, row.values, strict=True))
+                rows.append([Text(row.name, "bold"), *(Text(compare.cell(values.get(i)))
+                                                       for i in range(len(facts)))])
+        rows += [[Text("No setting differs.")]] if not settings else []
+        self.put([Text(""), *(Text.assemble(self.stroke(i), " ", one.id)
+                              for i, one in enumerate(facts))], rows, 1)
+        problems = [f"{one.id}: its settings can't be read: {one.problem}"
+                    for one in store.runs if one.problem is not None]
+        entitle(self, f"differences ─ {len(settings)} in settings, {len(others)} in the "
+                "environment", clean(" · ".join(problems)))

@@ -38,7 +38,7 @@ class CompareScreen(StoreScreen):
         yield PaneBar(self.tabs(), id="tabs")
         for pane in self.PANES:
             yield pane(id=pane.NAME)
-        yield KeyBar(roomy=True)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         if not self.query(PaneBar):  # the panel closes as it opens this: nothing was mounted
@@ -55,23 +55,11 @@ class CompareScreen(StoreScreen):
     def paint(self) -> None:
         if not self.app.is_running or not self.is_current:
             return
-        # A pane that was behind a tab has the rows that it wants only once it can be seen.
-        now = (self.store.version, self._chosen, [pane.size.width > 0 for pane in self._panes()])
-        if now == self._painted:
-            return
-        self._painted = now
-        for pane in self._panes():
-            pane.paint(self.store, self._chosen)
-        self._share_room()
-
-    def _share_room(self) -> None:
-        """Leave the chart what the tables do not need, at least half of the screen."""
-        if self.has_class("-tabs"):
-            return
-        half, figures = self.size.height // 2, self.query_one(FiguresPane)
-        differences = self.query_one(DifferencesPane)
-        few = min(figures.rows_wanted, max(half - differences.rows_wanted, half * 3 // 5))
-        figures.styles.max_height, differences.styles.max_height = few, half - few
+        now = (self.store.version, self._chosen)
+        if now != self._painted:
+            self._painted = now
+            for pane in self._panes():
+                pane.paint(self.store, self._chosen)
 
     def _panes(self) -> Iterator[ComparePane]:
         for pane in self.PANES:
@@ -79,15 +67,13 @@ class CompareScreen(StoreScreen):
 
     def on_compare_pane_run_chosen(self, event: ComparePane.RunChosen) -> None:
         event.stop()
-        self._chosen = event.index
-        self.paint()
+        if event.index != self._chosen:
+            self._chosen = event.index
+            self.paint()
 
     def _arrange(self) -> None:
         tabs = self.is_small
         self.set_class(tabs, "-tabs")
-        for pane in self._panes():
-            pane.styles.max_height = None
-        self._share_room()
         for pane in self._panes():
             pane.set_class(tabs and self._front != pane.NAME, "-behind")
         self.query_one(PaneBar).active = self._front

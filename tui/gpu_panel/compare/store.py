@@ -118,11 +118,6 @@ class CompareStore(Followed):
         """The values that were found so far, and how many runs have each."""
         return dict(Counter(name for one in self.runs for name in one.curve.names))
 
-    @property
-    def left_out(self) -> int:
-        """How many names of values were left out of a run that has too many."""
-        return max((len(one.curve.left_out) for one in self.runs), default=0)
-
     def choose(self, name: str) -> None:
         if name != self.name:
             self.name, self.caught_up, self.read_share = name, False, 0.0

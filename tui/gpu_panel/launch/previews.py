@@ -18,7 +18,6 @@ from textual.widgets import Static
 from gpu_engine.common.clean import clean
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.table import One, short, summary
-from gpu_panel.charts.dots import DotsView
 from gpu_panel.common.painting import put
 from gpu_panel.common.reading import Followed
 from gpu_panel.compare.panes import CurvesPane, DifferencesPane, FiguresPane
@@ -28,14 +27,13 @@ from gpu_panel.launch.stores import Stores
 from gpu_panel.run.banner import Banner, banner
 from gpu_panel.run.chart import LossPane, MemoryPane
 from gpu_panel.run.headline import DOT, figures, heading
-from gpu_panel.run.log.pane import LogPane
-from gpu_panel.run.log.view import LogView
+from gpu_panel.run.log import LogPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.sheets import about
 from gpu_panel.run.store import RunStore
 from gpu_panel.sweep.pane import SweepPane
-from gpu_panel.sweep.screen import EVERY, against, varied
+from gpu_panel.sweep.screen import EVERY
 from gpu_panel.sweep.store import SweepStore
 
 SOON = 0.05
@@ -127,10 +125,6 @@ class RunPage(Page):
         yield LogPane(id="run-log")
         yield Static(id="run-plan", markup=False)
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.query_one(LogView).wrapped = True  # nobody can move to the end of a long line here
-
     async def begin(self, at: Pointed) -> None:
         run: Run = at.lines[0].run
         store = self.stores.run(run)
@@ -216,22 +210,14 @@ class SweepCurves(CurvesPane):
 
 
 class SweepPage(Page):
-    """Curves and dots beside each other, the table below."""
+    """The curves, the table below."""
 
-    DEFAULT_CSS = """
-    SweepPage {
-        #sweep-pictures { height: 1fr; min-height: 5; }
-        CurvesPane { width: 1fr; height: 1fr; min-height: 4; }
-        DotsView { width: 1fr; height: 1fr; margin-left: 1; }
-    }
-    """
+    DEFAULT_CSS = "SweepPage { CurvesPane { height: 1fr; min-height: 4; } }"
     sweep: SweepStore | None = None
     store: CompareStore | None
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="sweep-pictures"):
-            yield SweepCurves(id="sweep-curves")
-            yield DotsView(id="sweep-dots", classes="pane")
+        yield SweepCurves(id="sweep-curves")
         yield SweepPane(id="sweep-table")
 
     async def begin(self, at: Pointed) -> None:
@@ -271,8 +257,6 @@ class SweepPage(Page):
         said = summary(last.group.of, last.members)
         self.entitle(Content(f"sweep {last.group.id} {last.group.name} ─ {said}"),
                      "enter whole table · → its runs · s stop all")
-        for key in varied(last.group.keys, last.members)[:1]:
-            self.query_one(DotsView).show(*against(key, last.members, last.by))
 
 
 def labelled(one: One) -> str:

@@ -15,7 +15,6 @@ from gpu_engine.events import notices
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.own_command import on_stop
 from gpu_engine.runs.state import Notice, State
-from gpu_engine.runs.waiting import Wants
 from gpu_panel.common import units
 from gpu_panel.common.painting import put
 from gpu_panel.run.doing import missing, name_ranks, why_still
@@ -63,8 +62,7 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
                 f"{clean(last.reason or 'for an unknown reason', 300)}",
                 f"  restarts in {left} s from the last checkpoint; s stops it"], "error"
     if store.turn is not None:
-        return [f"{mark} {clean(state.reason or 'waits', 300)}", _in_line(store.turn, now),
-                _code(store.turn)], "plain"
+        return [f"{mark} {clean(state.reason or 'waits', 300)}", _in_line(store.turn, now)], "plain"
     if state.state in ("queued", "starting") and state.reason:
         return [f"{mark} {clean(state.reason, 300)}"], "plain"
     return _with_earlier_failure(store, state, *_of_live_run(store, state, now))
@@ -72,30 +70,12 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
 
 def _in_line(turn: Turn, now: float) -> str:
     """ "  place 2 of 5 in the queue · since 10:02, 12 min ago · priority 3"."""
-    entry = turn.entry
+    since = turn.entry.submitted
     parts = [f"place {turn.place:,} of {turn.of:,} in the queue",
-             f"since {units.time_of_day(entry.submitted, now)}, {units.ago(now - entry.submitted)}"]
-    if entry.priority:
-        parts.append(f"priority {entry.priority}")
-    if not entry.ids:
-        parts.append(Wants(count=entry.count, free=entry.free, cpu=entry.cpu).text)
-    if entry.free_for:
-        parts.append(f"free for {entry.free_for:g} s")
-    if entry.begin is not None and entry.begin > now:
-        parts.append(f"not before {units.time_of_day(entry.begin, now)}")
-    if entry.after is not None:
-        parts.append(f"after run {clean(entry.after, 20)}")
+             f"since {units.time_of_day(since, now)}, {units.ago(now - since)}"]
+    if turn.entry.priority:
+        parts.append(f"priority {turn.entry.priority}")
     return "  " + DOT.join(parts)
-
-
-def _code(turn: Turn) -> str:
-    commit = f"commit {clean(turn.commit)[:8]}" if turn.commit else ""
-    if turn.changed_files:
-        commit += f" with {turn.changed_files:,} changed file{'s' * (turn.changed_files > 1)}"
-    if turn.entry.code is not None and turn.entry.root is not None:
-        return f"  with the code of {clean(turn.entry.root, 100)} as it was then" \
-            + (f": {commit}" if commit else "")
-    return "  with the files as they are when it starts" + (f"; then {commit}" if commit else "")
 
 
 def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone: str,

@@ -1,5 +1,4 @@
-"""The losses of step events, added to the curves of ranks, many at a time; and those of a part of a
-long run step by step, for which the whole curve has no room."""
+"""The losses of step events, added to the curves of ranks, many at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 
 from gpu_engine.events import schema
-from gpu_engine.events.reader import RunReader
 from gpu_panel.charts.series import RankSeries
 
 StepEvent = schema.Step | schema.Other
@@ -41,27 +39,3 @@ def add(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
             his.append(event.loss if event.loss_max is None else event.loss_max)
     if steps:
         series.extend(rank, steps, values, los, his)
-
-
-MOST = 32 << 20
-"""Bytes of events that are read for it: about a third of a second."""
-
-
-def zoom_series(reader: RunReader, first: int, last: int) -> RankSeries | None:
-    """The losses from `first` to `last`, as far as `reader` has got; None: too many. Blocks."""
-    told = reader.read_again(first, last, MOST)
-    if told is None:
-        return None
-    series = RankSeries()
-    for rank, events in told.items():
-        near: list[schema.Step] = []
-        for event in events:
-            if isinstance(event, schema.Start):
-                add(series, rank, near)
-                near = []
-                series.begin(rank, event.attempt)
-            elif isinstance(event, schema.Step) and event.n and event.step >= first \
-                    and event.step - event.n < last:
-                near.append(event)
-        add(series, rank, near)
-    return series

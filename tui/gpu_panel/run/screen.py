@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,12 +26,12 @@ from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.painting import put
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import Pane, StoreScreen
-from gpu_panel.common.rows import fit
+from gpu_panel.common.picking import pick
 from gpu_panel.run import subjects
 from gpu_panel.run.banner import Banner, banner
-from gpu_panel.run.chart import ChartPane, LossPane, MemoryPane, keep_choice, kept_choices
+from gpu_panel.run.chart import ChartPane, LossPane, MemoryPane
 from gpu_panel.run.headline import figures, headline
-from gpu_panel.run.log.pane import LogPane
+from gpu_panel.run.log import LogPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.store import RunStore
@@ -38,9 +39,9 @@ from gpu_panel.run.store import RunStore
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
 
-PAINT_APART, PAINT_AGAIN = 0.9, 1.0
-"""Seconds: at least so long between two paints, and at most. Of a live run there is always news,
-and a chart of eight ranks takes 15 kB."""
+PAINTED_EVERY = 1.0
+"""Seconds between two paints: of a live run there is always news, and a chart of eight ranks takes
+15 kB. While much is read, it is painted as soon as all of it has been."""
 FIRST_LOOK = 0.05
 """Seconds for which the first frame waits for the state and the plan of the run, which decide how
 high its panes are: a frame with the wrong heights has to be laid out again."""
@@ -65,14 +66,11 @@ class RunScreen(StoreScreen):
         self._clock, self._again = clock, again
         self._whole = False
         """Whether the person wants that pane alone."""
-        self._asked: set[str] = set()
-        """Charts that the person has asked for, which are shown even without figures."""
-        self._bare: frozenset[str] = frozenset()
-        """Charts that are not shown, as the script records no figures for them."""
         self._rank: int | None = None
-        self._painted = False
-        self._attempt = 1
-        self._asked_to_stop = False
+        self._painted = self._looked = False
+        """Whether it was painted, and that after all that there was had been read."""
+        self._stop_asked: int | None = None
+        """The attempt that has been asked to stop."""
         self._was_live, self._left = True, False
 
     def compose(self) -> ComposeResult:
@@ -83,7 +81,7 @@ class RunScreen(StoreScreen):
         for row in _rows(self.PANES):
             panes = [pane(id=pane.NAME) for pane in row]
             yield Horizontal(*panes, classes="row") if len(panes) > 1 else panes[0]
-        yield KeyBar(roomy=True)
+        yield KeyBar()
 
     async def on_mount(self) -> None:
         self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
@@ -93,25 +91,17 @@ class RunScreen(StoreScreen):
             return
         self._arrange()
         self.paint()
-        self._choose_as_before()
         self.run_worker(self._keep_painted(), group="paint", exclusive=True)
 
     # --- painting -------------------------------------------------------------------------------
 
     async def _keep_painted(self) -> None:
-        """Paint news as soon as it is read, but not too often; clocks and logs now and then."""
-        shown = -1
         while True:
             with suppress(TimeoutError):
-                await self.store.wait_for(lambda store, shown=shown: store.version != shown,
-                                          PAINT_AGAIN - PAINT_APART)
-            shown, whole = self.store.version, self.store.caught_up
+                await self.store.wait_for(
+                    lambda store, before=self.store.caught_up: store.caught_up and not before,
+                    PAINTED_EVERY)
             self.paint()
-            if whole:
-                await asyncio.sleep(PAINT_APART)
-                continue
-            with suppress(TimeoutError):  # once it has been read as a whole, it is painted at once
-                await self.store.wait_for(lambda store: store.caught_up, PAINT_APART)
 
     def paint(self) -> None:
         """Draw what has changed; ages and clocks change even without news."""
@@ -119,39 +109,24 @@ class RunScreen(StoreScreen):
             return  # as the panel closes, the panes go first
         self._painted = True
         store, now = self.store, self._clock()
-        moment = Moment(now, store.state is None or store.state.live, self._rank)
+        live = store.state is None or store.state.live
+        moment = Moment(now, live, self._rank)
         for pane in self._panes():
             pane.paint(store, moment)
-        self._name_tabs()
         self._share_rows()
-        bare = self._without_figures()
-        if bare != self._bare:
-            self._bare = bare
-            self._arrange()
-        self._paint_texts(now, moment)
-
-    def _paint_texts(self, now: float, moment: Moment) -> None:
-        store = self.store
+        if store.caught_up and not self._looked:
+            self._looked = True
+            if store.plan and store.plan.spec.task.command and not len(store.loss.all):
+                self.bring_forward(LogPane.NAME)  # of a command without figures
         put(self.query_one("#head", Static), headline(store, now, self.size.width), layout=False)
         put(self.query_one("#facts", Static), figures(store, now), layout=False)
         place, (lines, tone) = self.query_one(Banner), banner(store, now)
         place.display = bool(lines) and self.size.height >= 10  # the heading has precedence
         place.styles.max_height = max(self.size.height // 4, 1)
         place.show(lines, tone)
-        attempt = store.state.attempt if store.state is not None else 1
-        if attempt != self._attempt:  # the request to stop was for the earlier attempt
-            self._attempt, self._asked_to_stop = attempt, False
-        if (moment.live, bool(store.left)) != (self._was_live, self._left):
-            self._was_live, self._left = moment.live, bool(store.left)
+        if (live, bool(store.left)) != (self._was_live, self._left):
+            self._was_live, self._left = live, bool(store.left)
             self.refresh_bindings()
-
-    def _without_figures(self) -> frozenset[str]:
-        """The charts to which an own command gives nothing, so that its log gets their room."""
-        plan = self.store.plan
-        if plan is None or plan.spec.task.command is None or not self.store.caught_up:
-            return frozenset()
-        return frozenset(pane.NAME for pane in self._panes()
-                         if isinstance(pane, ChartPane) and pane.is_empty) - self._asked
 
     def _panes(self) -> Iterator[RunPane]:
         for pane in self.PANES:
@@ -167,40 +142,26 @@ class RunScreen(StoreScreen):
         tabs = self._whole or self.is_small
         self.set_class(tabs, "-tabs")
         self.set_class(self._whole, "-whole")
-        front = self._shown_front
         for pane in self._panes():
-            pane.set_class(front != pane.NAME if tabs else pane.NAME in self._bare, "-behind")
+            pane.set_class(tabs and self._front != pane.NAME, "-behind")
         for row in self.query(".row"):
             row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
-        self.query_one(PaneBar).active = front
+        self.query_one(PaneBar).active = self._front
         self._share_rows()
         self._keep_focus(tabs)
 
     def _share_rows(self) -> None:
-        """Give the ranks what they need of a third, and the charts what the log does not need."""
-        ranks, log = self.query_one(RanksPane), self.query_one(LogPane)
+        """Give the ranks what they need of a third."""
+        ranks = self.query_one(RanksPane)
         ranks.styles.height = "1fr" if self.has_class("-tabs") else \
-            min(ranks.lines + 3, max(self.size.height // 3, 6))
-        charts = [row for row in self.query(".row") if not row.has_class("-behind")]
-        log.styles.max_height = log.rows_wanted if charts and not self.has_class("-tabs") else None
-
-    @property
-    def _shown_front(self) -> str:
-        return LogPane.NAME if self._front in self._bare else self._front
+            min(ranks.rows_wanted, max(self.size.height // 3, 6))
 
     def action_maximize(self) -> None:
         self._whole = not self._whole
         if self._whole:
-            self._front = next((p.NAME for p in self._panes() if p.has_focus_within),
-                               self._shown_front)
+            self._front = next((p.NAME for p in self._panes() if p.has_focus_within), self._front)
         self._arrange()
         self.paint()
-
-    def bring_forward(self, name: str) -> None:
-        if name in self._bare:
-            self._asked.add(name)
-            self._bare -= {name}
-        super().bring_forward(name)
 
     @property
     def run_at_hand(self) -> str:
@@ -249,36 +210,14 @@ class RunScreen(StoreScreen):
             return
         copy(self.app, "\n".join(plan.lines))
 
-    @work(group="curve", exclusive=True, exit_on_error=False)
-    async def action_curve(self) -> None:
+    def action_curve(self) -> None:
         """Choose what the chart with the focus shows; the first chart if none has it."""
-        from gpu_panel.run.picker import CurvePicker
-
         charts = [pane for pane in self._panes() if isinstance(pane, ChartPane)]
-        pane = next((c for c in charts if c.has_focus), charts[0])
-        self.bring_forward(pane.NAME)
-        now = pane.subject.key if pane.subject is not None else pane.chosen
-        first = "first" if pane is charts[0] else "second"
-        found = await self.app.push_screen_wait(CurvePicker(self._curves, now, first))
-        if found is not None:
-            pane.choose(found)
-            with guard(self.app):
-                await in_thread(lambda: keep_choice(pane.NAME, found))
-
-    @work(group="choices", exit_on_error=False)
-    async def _choose_as_before(self) -> None:
-        """Show in each chart what was chosen there last, in this run or another."""
-        kept = await in_thread(kept_choices)
-        for pane in self._panes():
-            if isinstance(pane, ChartPane) and pane.NAME in kept and self.is_mounted:
-                pane.choose(kept[pane.NAME])
-
-    def _name_tabs(self) -> None:
-        bar = self.query_one(PaneBar)
-        for pane in self._panes():
-            if isinstance(pane, ChartPane) and pane.subject is not None:
-                own = pane.subject.key == pane.FIRST
-                bar.rename(pane.NAME, pane.TITLE if own else fit(pane.subject.name, 20).rstrip())
+        chart = next((c for c in charts if c.has_focus), charts[0])
+        self.bring_forward(chart.NAME)
+        pick(self.app, f"What the {'first' if chart is charts[0] else 'second'} chart shows",
+             [(s.name, f"{s.group} · {s.title(self.store)}", partial(chart.choose, s.key))
+              for s in subjects.every(self.store)])
 
     @work(exit_on_error=False, group="export")
     async def action_export(self) -> None:
@@ -286,9 +225,6 @@ class RunScreen(StoreScreen):
 
         with guard(self.app):
             await export(self.app, [self.run_folder.id])
-
-    def _curves(self) -> list[tuple[str, str, str, str]]:
-        return [(s.key, s.name, s.group, s.title(self.store)) for s in subjects.every(self.store)]
 
     def action_about(self) -> None:
         from gpu_panel.run.sheets import AboutRun
@@ -312,7 +248,7 @@ class RunScreen(StoreScreen):
         state, left, run = self.store.state, self.store.left, self.run_folder
         if state is None or not (state.live or left):
             return
-        now = self._asked_to_stop or state.state == "stopping"
+        now = self._stop_asked == state.attempt or state.state == "stopping"
         queued = self.store.turn is not None
         if not await self.app.push_screen_wait(question(self.store, now=now)):
             return
@@ -321,17 +257,14 @@ class RunScreen(StoreScreen):
         except (UserError, OSError) as err:
             self.notify(str(err), severity="warning", markup=False)
             return
-        if left:
-            same.done(self.app, "Ended the remaining processes", [["stop", run.id]])
-            return
         if queued:
-            same.done(self.app, "Removed from the queue", [["stop", run.id]])
             await self.store.poll_now()
             self.paint()
-            return
-        self._asked_to_stop = True
-        same.done(self.app, "Ending the ranks" if now else "Asked the ranks to stop",
-                  [["stop", run.id, *(["--now"] if now else [])]])
+        elif not left:
+            self._stop_asked = state.attempt
+        done = "Ended the remaining processes" if left else "Removed from the queue" if queued \
+            else "Ending the ranks" if now else "Asked the ranks to stop"
+        same.done(self.app, done, [["stop", run.id, *["--now"] * (now and not left)]])
 
     @work(group="resume", exclusive=True, exit_on_error=False)
     async def action_resume(self) -> None:

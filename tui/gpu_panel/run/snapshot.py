@@ -12,13 +12,7 @@ from gpu_engine.diagnose.hangs import SILENT
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import (
-    disk_room,
-    environment,
-    leftovers,
-    notes,
-    waiting,
-)
+from gpu_engine.runs import disk_room, leftovers, notes, waiting
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.runs.waiting import Entry
 
@@ -27,10 +21,6 @@ class Turn(NamedTuple):
     place: int
     of: int
     entry: Entry
-    commit: str | None
-    """The commit in whose folder it was submitted; None: not known."""
-    changed_files: int | None
-    """How many files there differed from it."""
 
 
 class Look(NamedTuple):
@@ -57,7 +47,7 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     another attempt, as a resume changes it, and once the run's turn has come, as only then its
     devices are known. Raises no OSError: what can't be read is left out."""
     state = run.state()
-    waited, turn = turn is not None, _turn(run, turn) if state.state == "queued" else None
+    waited, turn = turn is not None, _turn(run) if state.state == "queued" else None
     if plan is None or attempt not in (None, state.attempt) or (waited and turn is None):
         plan = run.plan()
     ranks = sorted({r.rank for r in plan.ranks} | set(ranks_with_files(run.path))
@@ -78,16 +68,9 @@ def _launchers(run: Run) -> list[str]:
     return sorted(name[:-4] for name in names if name.startswith("node") and name.endswith(".log"))
 
 
-def _turn(run: Run, known: Turn | None) -> Turn | None:
+def _turn(run: Run) -> Turn | None:
     line = waiting.line(waiting.folder_beside(run.path))
-    entry = line.get(run.id)
-    if entry is None:
-        return None
-    place, of = list(line).index(run.id) + 1, len(line)
-    if known is not None and known.entry is entry and known.commit is not None:
-        return known._replace(place=place, of=of)
-    start = environment.read(run.path)
-    return Turn(place, of, entry, start.commit, start.changed_files)
+    return Turn(list(line).index(run.id) + 1, len(line), line[run.id]) if run.id in line else None
 
 
 def _silent(views: Iterable[RankView]) -> dict[int, int | None]:

@@ -193,10 +193,6 @@ class RunStore(Followed):
         live = self.state is None or self.state.live
         return DONE_EVERY if not live else LIVE_EVERY if len(self.ranks) <= MANY else MANY_EVERY
 
-    def zoom_series(self, first: int, last: int) -> RankSeries | None:
-        """The losses of these steps one by one; None if there are too many. Blocks."""
-        return losses.zoom_series(self._reader, first, last)
-
     async def poll_now(self) -> None:
         self._apply(await asyncio.to_thread(self._poll))
 

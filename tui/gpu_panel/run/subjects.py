@@ -13,7 +13,7 @@ from gpu_engine.common.series import Series
 from gpu_engine.common.ticks import time_ticks
 from gpu_engine.common.units import GIB
 from gpu_panel.charts.axes import Axes
-from gpu_panel.charts.curves import Curve, Level
+from gpu_panel.charts.curves import Curve
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common import units
 from gpu_panel.run import devices, recorded
@@ -43,7 +43,6 @@ class Subject:
     """Whether x is seconds since the run began, not steps."""
     over_all: Callable[[RunStore], Series | None] = lambda store: None
     """The series over all lines, if one is kept."""
-    levels: Callable[[RunStore], list[Level]] = lambda store: []
 
 
 _TIME = Axes(x_text=units.clock, x_ticks=time_ticks, x_name="at", x_gap=APART)
@@ -163,29 +162,15 @@ def _host_memory(store: RunStore) -> list[Curve]:
             for rank, series in sorted(store.memory.rss.items())]
 
 
-def _capacity(store: RunStore) -> list[Level]:
-    """The memory of the cards that the ranks use, once for each size."""
-    plan = store.plan
-    if plan is None or plan.device_type == "cpu" or not store.memory.allocated:
-        return []
-    sizes = {d.memory for r in plan.ranks for d in r.devices if d.memory}
-    return [Level(float(size), f"card {units.gib(size)} GiB") for size in sorted(sizes)]
-
-
-def _levels(store: RunStore) -> list[Level]:
-    """Those cards whose line would not press the curves flat; the title has the size anyway."""
-    most = max((b for v in store.ranks.values() for b in (*v.gpu_peak, *v.gpu_reserved)
-                if b is not None), default=0)
-    return [level for level in _capacity(store) if level.value <= 10 * most]
-
-
 def _memory_title(store: RunStore) -> str:
     """ "memory ─ 28.1 of 80 GiB, peak 34.1", the figures of the fullest device."""
     views = list(store.ranks.values())
     allocated = [b for v in views for b in v.gpu_allocated if b is not None]
     peak = [b for v in views for b in v.gpu_peak if b is not None]
     if allocated:
-        of = "".join(f" of {units.gib(level.value)}" for level in _capacity(store)[:1])
+        sizes = {d.memory for r in (store.plan.ranks if store.plan is not None else ())
+                 for d in r.devices if d.memory}
+        of = f" of {units.gib(min(sizes))}" if sizes else ""
         return f"memory ─ {units.gib(max(allocated))}{of} GiB" \
             + (f", peak {units.gib(max(peak))}" if peak else "")
     return "memory" if all(v.rss is None for v in views) else _host_title(store)
@@ -236,11 +221,10 @@ _LOSS = Subject(LOSS, "loss", "training", Axes(empty="no step yet"),
                 lambda s: _of_losses(s, s.loss), _loss_title, over_all=lambda s: s.loss.all)
 _MEMORY = Subject(MEMORY, "memory", "memory", _BYTES, _memory, _memory_title, by_time=True,
                   over_all=lambda s: s.memory.all_allocated if s.memory.allocated
-                  else s.memory.all_rss, levels=_levels)
+                  else s.memory.all_rss)
 _TIMED: Mapping[str, Subject] = {s.key: s for s in (
     Subject("reserved", "reserved memory", "memory", _BYTES,
-            lambda s: _of_devices(s, s.memory.reserved), _reserved_title, by_time=True,
-            levels=_levels),
+            lambda s: _of_devices(s, s.memory.reserved), _reserved_title, by_time=True),
     Subject("host", "host memory", "memory", _BYTES, _host_memory, _host_title, by_time=True,
             over_all=lambda s: s.memory.all_rss),
     _device_subject(devices.UTILIZATION, "utilisation", _SHARE),

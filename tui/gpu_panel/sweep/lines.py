@@ -11,7 +11,6 @@ from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.run.states import glyph, tone
 
-MARK = "▣"
 POINT = "point "
 """Begins the key of a row that is a point with several members; other keys are runs' ids."""
 _GAP = 2
@@ -23,10 +22,9 @@ last value."""
 
 
 def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
-          unfolded: Collection[str] = (), marked: Collection[str] = ()
-          ) -> tuple[Line, list[Row]]:
+          unfolded: Collection[str] = ()) -> tuple[Line, list[Row]]:
     """(header, rows) of the table for `width` cells. `unfolded`: keys of the points whose members
-    are shown; `marked`: ids of runs."""
+    are shown."""
     table = [sweep_table.heads(keys, by)]
     kinds: list[tuple[Point, One | None]] = []
     for point in points:
@@ -38,16 +36,13 @@ def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
                 table.append(_member(one, len(keys), by))
                 kinds.append((point, one))
     folds = any(len(point.members) > 1 for point in points)
-    front = (2 if marked else 0) + (2 if folds else 0)
+    front = 2 if folds else 0
     sizes = _sizes(table, len(keys), width - front)
     head: Line = ((" " * front + _joined(table[0], sizes, len(keys)), "dim"),)
     best = next((p for p in points if p.best.mean is not None and not p.partial), None)
     rows = []
     for (point, one), texts in zip(kinds, table[1:], strict=True):
         parts: list[Part] = []
-        ids = {one.id} if one is not None else {m.id for m in point.members}
-        if marked:
-            parts.append((MARK + " " if ids <= set(marked) else "  ", "accent"))
         inner = one is not None and len(point.members) > 1
         if folds:
             sign = "  " if one is not None else "▾ " if key_of(point) in unfolded else "▸ "

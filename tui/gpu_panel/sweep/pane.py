@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.binding import BindingType
-from textual.message import Message
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.group import Group
@@ -19,6 +19,7 @@ from gpu_panel.common.clipboard import copy
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
+from gpu_panel.common.picking import pick
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.sweep import lines
 from gpu_panel.sweep.store import Gathered, SweepStore
@@ -38,17 +39,13 @@ class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride
     HELP = """A line for each combination of values, the best first: the best and the last value of
 its completed runs (mean ± sample standard deviation, and their number); ~ marks combinations
 without a completed run. Enter shows the runs of a line, and opens one. b chooses the value to rank
-by, O whether the least or the greatest is best. m marks runs, M all of them, c compares
-the marked ones or those of the line. s stops the whole sweep, u retries failed runs."""
-
-    class Arranged(Message):
-        """The table shows other figures, or is ranked by another value."""
+by, O whether the least or the greatest is best. c compares the runs of the line, or the best ones
+if it has only one. s stops the whole sweep, u retries failed runs."""
 
     def __init__(self, store: SweepStore | None = None, *, id: str = NAME) -> None:
         """`store`: that of the sweep, if it is known already."""
         super().__init__(id=id)
         self._reading = False
-        self.marked: set[str] = set()
         self.anew(store)
 
     def anew(self, store: SweepStore | None) -> None:
@@ -60,7 +57,6 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         """The value that decides."""
         self._points: list[Point] = []
         self._unfolded: set[str] = set()
-        self.marked = set()
         if store is not None and store.last is not None:
             self._show(store.last)
 
@@ -95,14 +91,12 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
     def _arrange(self) -> None:
         members = self.members or []
         self._points = points(members, self.by)
-        self.marked &= {one.id for one in members}
         if self.group is not None:
             said = summary(self.group.of, members)
             self.entitle(f"Sweep {self.group.id} {self.group.name} ─ {said}",
                          "b value · O least/greatest · y copy" if members else "")
         self.repaint()
         self.refresh_bindings()
-        self.post_message(self.Arranged())
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.members is None or self.group is None:
@@ -110,14 +104,14 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         if not self.members:
             return None, [Row("", ((("None of its runs exists any more", "dim"),),))]
         head, rows = lines.build(self._points, self.group.keys, self.by, width,
-                                 unfolded=self._unfolded, marked=self.marked)
+                                 unfolded=self._unfolded)
         return head, [*rows, *lines.below(self._points, self.by, width)]
 
     # --- what the keys do ----------------------------------------------------------------------
 
     def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
         return {"retry": "No run of this sweep has failed", "stop": "All runs of this sweep have "
-                "ended", "compare": "Mark two runs or more with m, to compare them"}.get(action, "")
+                "ended", "compare": "There is only one run to compare"}.get(action, "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         members = self.members or []
@@ -125,11 +119,9 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
             return any(one.kind == FAILED for one in members)
         if action == "stop":
             return lines.progress(members)
-        if action == "clear":
-            return bool(self.marked)
         if action == "compare":
             return len(self._chosen()) > 1
-        if action in ("open", "mark", "mark_all", "value", "turn", "copy"):
+        if action in ("open", "value", "turn", "copy"):
             return bool(members)
         return True
 
@@ -149,10 +141,10 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         return [m for m in point.members if m.id == key] or list(point.members)
 
     def _chosen(self) -> list[One]:
-        """The marked runs, in the order of the table; if none is, those under the cursor."""
-        if self.marked:
-            return [m for p in self._points for m in p.members if m.id in self.marked]
-        return self._at_cursor()
+        """The runs of the line under the cursor; if it has only one, those of all lines, the best
+        first."""
+        line = self._at_cursor()
+        return line if len(line) > 1 else [m for p in self._points for m in p.members]
 
     def _run(self, ident: str) -> Run:
         assert self.group is not None
@@ -180,46 +172,14 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
 
         self.app.push_screen(RunScreen(self._run(key)))
 
-    def action_fold(self, open_it: bool) -> None:
-        point = self._point_at_cursor()
-        if point is not None and len(point.members) > 1:
-            key = lines.key_of(point)
-            (self._unfolded.add if open_it else self._unfolded.discard)(key)
-            self.repaint()
-            if not open_it and key in self.keys:
-                self.cursor = self.keys.index(key)
-
-    def action_mark(self) -> None:
-        self._mark(self._at_cursor())
-        self.action_cursor_down()
-
-    def action_mark_all(self) -> None:
-        self._mark(self.members or ())
-
-    def _mark(self, members: Sequence[One]) -> None:
-        """Mark these; if all of them are marked, take the marks away."""
-        ids = {one.id for one in members}
-        self.marked = self.marked - ids if ids <= self.marked else self.marked | ids
-        self._arrange()
-
-    def action_clear(self) -> None:
-        self.marked = set()
-        self._arrange()
-
     def action_compare(self) -> None:
         from gpu_panel.compare.screen import CompareScreen
         from gpu_panel.compare.store import MOST
 
-        chosen = self._chosen()
-        if len(chosen) > MOST:
-            self.notify(f"At most {MOST} runs are compared; these are {len(chosen)}",
-                        severity="warning", markup=False)
-        elif len(chosen) > 1:
-            self.app.push_screen(CompareScreen([self._run(one.id) for one in chosen]))
+        self.app.push_screen(CompareScreen([self._run(one.id) for one in self._chosen()[:MOST]]))
 
     def action_turn(self) -> None:
-        self.by = By(self.by.name, not self.by.largest)
-        self._arrange()
+        self._decide(By(self.by.name, not self.by.largest))
         self.notify(f"The {'greatest' if self.by.largest else 'least'} {self.by.name} is best",
                     markup=False)
 
@@ -227,18 +187,15 @@ the marked ones or those of the line. s stops the whole sweep, u retries failed 
         if self.group is not None:
             copy(self.app, "\n".join(lines.markdown(self._points, self.group.keys, self.by)))
 
-    @work(exit_on_error=False, group="value", exclusive=True)
-    async def action_value(self) -> None:
-        from gpu_panel.run.picker import CurvePicker
+    def action_value(self) -> None:
+        members = self.members or []
+        more = f" ({out:,} more are left out)" if (out := left_out(members)) else ""
+        pick(self.app, f"The value that decides{more}",
+             [(name, "", partial(self._decide, By(name))) for name in names(members)])
 
-        def entries() -> list[tuple[str, str, str, str]]:
-            return [(name, name, "", "") for name in names(self.members or [])]
-
-        name = await self.app.push_screen_wait(CurvePicker(
-            entries, self.by.name, "sweep's", left_out(self.members or [])))
-        if name is not None and name != self.by.name:
-            self.by = By(name)
-            self._arrange()
+    def _decide(self, by: By) -> None:
+        self.by = by
+        self._arrange()
 
     @work(exit_on_error=False, group="do", exclusive=True)
     async def action_stop(self) -> None:

@@ -2,7 +2,7 @@
 
 The answer comes as if it were typed. So the question is followed by another one that every
 terminal answers (DA1), and what is read ends with that one's answer. Keys that were typed
-meanwhile, or before the program had begun, are kept for `typed`.
+meanwhile are lost.
 
 OSC 11: xterm's control sequences; DA1: ECMA-48 and the VT100; COLORFGBG: rxvt, Konsole.
 """
@@ -22,9 +22,7 @@ _WAIT = 0.5
 """Seconds; an answer that comes later would be taken for keys."""
 _COLOUR = re.compile(r"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})"
                      r"[^\x07\x1b]*(?:\x07|\x1b\\)")
-_ANSWER = re.compile(r"\x1b\]11;[^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[\?[0-9;]*c")
 _DEVICE = re.compile(r"\x1b\[\?[0-9;]*c")
-_typed: list[str] = []
 
 
 def by_environment(env: Mapping[str, str]) -> bool | None:
@@ -65,20 +63,11 @@ def ask(fd: int, wait: float = _WAIT) -> bool | None:
     except OSError:
         return None
     finally:
-        # Enter is a newline in this mode of the terminal, and a carriage return for the panel.
-        _typed.append(_ANSWER.sub("", _text(data)).replace("\n", "\r"))
         termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 def _text(data: bytes) -> str:
     return data.decode(errors="replace")
-
-
-def typed() -> str:
-    """What `ask` has read that is no answer, once."""
-    text = "".join(_typed)
-    _typed.clear()
-    return text
 
 
 def light(env: Mapping[str, str], fd: int) -> bool:

@@ -12,7 +12,6 @@ from rich.cells import get_character_cell_size
 from textual.drivers.linux_driver import LinuxDriver
 
 from gpu_panel.common import textual_private
-from gpu_panel.terminal import background
 
 _ALIKE = {
     "─━┄┅┈┉╍═╌╴╶": "-", "│┃┊┆║╎": "|", "╭╮╰╯┌┐└┘├┤┬┴┼╞╡╪┣┫┳┻╋┏┓┗┛╔╗╚╝⎿": "+",
@@ -60,11 +59,6 @@ class PanelDriver(LinuxDriver):
         app.terminal = self
         self._ascii = wants_ascii(os.environ)
         self._asleep = False
-
-    def start_application_mode(self) -> None:
-        super().start_application_mode()
-        for message in textual_private.parsed(background.typed()):
-            self.process_message(message)
 
     def suspend_application_mode(self) -> None:
         self._asleep = True

@@ -6,10 +6,9 @@ import csv
 import json
 
 import pytest
-from textual.widgets import Input, OptionList
+from textual.widgets import Input
 
-from gpu_panel.common.dialogs import Message
-from gpu_panel.export.exporting import TARGETS, ExportDialog
+from gpu_panel.common.dialogs import AskLine, Message
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
@@ -18,7 +17,6 @@ from .test_again import ended
 from .test_pane import at_the_runs
 
 pytestmark = pytest.mark.usefixtures("home")
-CSV = next(i for i, t in enumerate(TARGETS) if "csv" in t.words)
 
 
 async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypatch):
@@ -31,14 +29,13 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
     async with panel(slots(2), size=(80, 24)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
         await pilot.press("E")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ExportDialog))
-        field = pilot.app.screen.query_one("#file", Input)
-        await until(pilot, lambda: field.value == f"report-{run.id}.html")
-        assert f"Export run {run.id}" in screen_text(pilot.app)
-        await pilot.press(*["down"] * CSV)
-        await until(pilot, lambda: field.value == f"{run.id}.csv")
-        await pilot.press("end", "down", "home")  # over those that have no file
-        await pilot.press(*["down"] * CSV, "tab")
+        await until(pilot, lambda: "TensorBoard" in screen_text(pilot.app))
+        await pilot.press(*"as csv")
+        await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
+        field = pilot.app.screen.query_one(Input)
+        assert field.value == f"{run.id}.csv"
         field.value = "/proc/none/figures.csv"
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, Message))
@@ -46,10 +43,11 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
         await pilot.press("escape", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
         await pilot.press("E")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ExportDialog))
-        pilot.app.screen.query_one(OptionList).highlighted = CSV
-        await until(pilot, lambda: pilot.app.screen.query_one("#file", Input).value
-                    == f"{run.id}.csv")
+        await until(pilot, lambda: "TensorBoard" in screen_text(pilot.app))
+        await pilot.press(*"as csv")
+        await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
         await pilot.press("enter")
         written = tmp_path / f"{run.id}.csv"
         await until(pilot, written.exists)
