@@ -27,7 +27,6 @@ import torch
 
 from ..common.files import open_inside
 from ..events import notices, schema
-from . import torch_private
 
 STEPS = 3
 """The first steps, after which there is something to tell."""
@@ -168,7 +167,9 @@ class Findings:
         if (self._wrapper is not None and self.ddp() is None) or group is None \
                 or distributed.get_pg_count() != 1 or not self.plain():
             return False
-        count = torch_private.operations_of(group)
+        # How many operations it has begun tells ranks that made a group and then train apart, which
+        # nothing public does. Where it is gone, this is an error, and nothing is told.
+        count = group._get_sequence_number_for_group()
         if self._exchanged is None:
             self._exchanged = (step, count)
             return None
@@ -287,9 +288,8 @@ def contents(batch: Any, deep: int = _DEEP) -> Iterator[object]:
         yield batch
     elif (type(batch) is torch.Tensor and batch.is_cpu and batch.layout == torch.strided) or (
             numpy is not None and type(batch) is numpy.ndarray):
-        with torch_private.no_modes(batch):
-            flat = (batch.detach() if isinstance(batch, torch.Tensor) else batch).reshape(-1)
-            numbers = flat[::len(flat) // _NUMBERS + 1].tolist()
+        flat = (batch.detach() if isinstance(batch, torch.Tensor) else batch).reshape(-1)
+        numbers = flat[::len(flat) // _NUMBERS + 1].tolist()
         yield tuple(batch.shape), numbers
     elif isinstance(batch, (list, tuple, Mapping)) and deep:
         for one in list(batch.values() if isinstance(batch, Mapping) else batch)[:_WIDE]:

@@ -7,14 +7,13 @@ they do, return and raise does not change. Only numbers are recorded.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..events.schema import Warning
 from ..worker.rank import record_writer
-from . import frames, parts
+from . import parts, wrap
 from .observer import Observer
 
 Read = Callable[..., Any]
@@ -58,7 +57,7 @@ def wrap_all(observer: Observer) -> None:
     for name in _WHERE:
         module = sys.modules.get(name)
         if module is not None:
-            _wrap(observer, module)
+            wrap.quietly(_wrap, observer, module)
     # Just before the last finder, the one for sys.path, which is the one that finds these modules.
     sys.meta_path.insert(-1, _Finder(observer))
 
@@ -77,68 +76,37 @@ class _Finder:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                try:
-                    self._wrap_once_loaded(spec.loader)
-                except Exception as err:  # noqa: BLE001 - never the script's problem
-                    self._observer.fault(err)
+                loader: Any = spec.loader
+                wrap.quietly(setattr, loader, "exec_module", wrap.around(
+                    loader.exec_module, None, lambda _, __, module: _wrap(self._observer, module)))
                 return spec
         return None
 
-    def _wrap_once_loaded(self, loader: Any) -> None:
-        execute = loader.exec_module
-
-        @frames.unseen
-        def exec_module(module: Any) -> None:
-            try:
-                execute(module)
-            except BaseException as err:  # the program's own
-                frames.leave_out_ours(err)
-                raise
-            vars(loader).pop("exec_module", None)
-            _wrap(self._observer, module)
-
-        loader.exec_module = exec_module
-
 
 def _wrap(observer: Observer, module: Any) -> None:
-    try:
-        for name, method, read in _WHERE[module.__name__]:
-            cls = getattr(module, name, None)
-            if isinstance(cls, type) and callable(vars(cls).get(method)):
-                setattr(cls, method, _around(observer, vars(cls)[method], read))
-    except Exception as err:  # noqa: BLE001 - never the script's problem
-        observer.fault(err)
+    for name, method, read in _WHERE[module.__name__]:
+        cls = getattr(module, name, None)
+        if isinstance(cls, type) and callable(vars(cls).get(method)):
+            setattr(cls, method, _around(observer, vars(cls)[method], read))
 
 
 def _around(observer: Observer, method: Any, read: Read) -> Any:
-    @frames.unseen
-    @functools.wraps(method)
-    def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        values = None
-        if not observer.off and observer.rec is not None:
-            try:
-                values = numbers(read(*args, **kwargs))
-            except Exception:  # noqa: BLE001 - wrong arguments: the method itself will raise
-                values = None
-        rec = observer.rec
-        if rec is not None:
-            rec.parts.here(parts.SAVES)
+    def before(_: Any, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        if observer.rec is None:
+            return None
+        observer.rec.parts.here(parts.SAVES)
         try:
-            result = method(self, *args, **kwargs)
-        except BaseException as err:
-            frames.leave_out_ours(err)
-            raise
-        finally:
-            if rec is not None:
-                rec.parts.here(parts.SAVED)
-        if values:
-            try:
-                _record(observer, values)
-            except Exception as err:  # noqa: BLE001
-                observer.fault(err)
-        return result
+            return numbers(read(*args, **kwargs))
+        except Exception:  # noqa: BLE001 - wrong arguments: the method itself will raise
+            return None
 
-    return observed
+    def after(values: dict[str, Any] | None, *_: Any, **__: Any) -> None:
+        if observer.rec is not None:
+            observer.rec.parts.here(parts.SAVED)
+        if values:
+            _record(observer, values)
+
+    return wrap.around(method, before, after)
 
 
 def _record(observer: Observer, values: dict[str, Any]) -> None:
