@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpu_engine.diagnose import device_times, verdicts
-from gpu_engine.diagnose.device_times import DeviceFiles, DeviceTimes
+from gpu_engine.diagnose.device_times import DeviceTimes
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES, HOSTS
 from gpu_engine.events.rank_view import RankView
@@ -215,8 +215,7 @@ def test_the_last_readings_of_this_machine_and_of_hosts_are_read(tmp_path):
                 "utilization": [0.5, None], "clock": [1.0], "power": [float(at), 1.0]}
         event_lines.append(here, event_lines.line("devices", line, t=100.0 + at))
     event_lines.append(there, event_lines.line("devices", {"ids": ["0\x1b[31m"]}, t=500.0))
-    files = DeviceFiles(tmp_path)
-    one, two, three = files.read()
+    one, two, three = device_times.read(tmp_path)
     assert [d.name for d in (one, two)] == ["GPU 0", "GPU 1"]
     assert three.name.endswith(" of gpu2")
     assert "\x1b" not in three.name
@@ -224,9 +223,9 @@ def test_the_last_readings_of_this_machine_and_of_hosts_are_read(tmp_path):
     assert (one.readings[-1].throttle, two.readings[-1].throttle) == ("", None)
     assert (two.readings[-1].others, two.readings[-1].clock) == (0.25, None)
     event_lines.append(here, event_lines.line("devices", {"ids": ["1"]}, t=501.0))
-    two = files.read()[0]
+    two = device_times.read(tmp_path)[0]
     assert (two.name, len(two.readings)) == ("GPU 1", 1)  # the other place was another device's
-    assert [len(d.readings) for d in DeviceFiles(tmp_path, since=500.5).read()] == [1]
+    assert [len(d.readings) for d in device_times.read(tmp_path, since=500.5)] == [1]
 
 
 def test_figures_that_cannot_be_true_say_nothing():

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.diagnose import steps, verdicts
-from gpu_engine.diagnose.device_times import DeviceFiles
+from gpu_engine.diagnose import device_times, steps, verdicts
 from gpu_engine.runs.follow import Follower
 
 from ..command_line import called
@@ -114,7 +113,7 @@ def test_real_scripts_give_none(home, few, tmp_path, name):
     assert (SCRIPTS / f"{name}.py").exists()
     seen = observe(f"{name}.py", *words, bare=False)
     assert seen.state["state"] == "completed", seen.log()
-    assert verdicts.of(views(seen.run), DeviceFiles(seen.run.path).read()) == []
+    assert verdicts.of(views(seen.run), device_times.read(seen.run.path)) == []
     assert not (seen.run.path / "observe-errors.log").exists()
 
 
@@ -140,4 +139,4 @@ def test_tasks_give_none(home, few, use, more):
     assert state["state"] == "completed"
     found = views(run)
     assert steps.of_run(found[0]) is not None
-    assert verdicts.of(found, DeviceFiles(run.path).read()) == []
+    assert verdicts.of(found, device_times.read(run.path)) == []

@@ -22,6 +22,7 @@ from .endpoint import drip, endpoint, hang, redirect, seconds, then
 
 MESSAGE = messages.test("here", 1.8e9)
 SECRET = "hushhush"
+NO_HTTP = "no HTTP or TLS is spoken there, or by the proxy"
 
 
 def to(url: str, kind="json", **more) -> To:
@@ -51,7 +52,7 @@ def test_a_message_arrives_as_one_post_with_its_token():
     ([400], "the endpoint answered 400", [], 1),
     ([404], "the endpoint answered 404", [], 1),
     ([lambda h: None, 200], None, [1.0], 2),
-    ([lambda h: h.wfile.write(b"SSH-2.0-x\r\n")], "no HTTP or TLS is spoken there, or by the proxy", [], 1),
+    ([lambda h: h.wfile.write(b"SSH-2.0-x\r\n")], NO_HTTP, [], 1),
 ])
 def test_what_is_tried_again_and_what_is_not(answers, result, pauses, requests):
     with endpoint(*answers) as there:
@@ -113,7 +114,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path, monkeypatch)
     context.load_cert_chain(cert, key)
     with endpoint(200) as plain, endpoint(200) as there:
         assert deliver(to(plain.url.replace("http:", "https:"))) == (
-            "no HTTP or TLS is spoken there, or by the proxy", [])
+            NO_HTTP, [])
         real = there.server.socket
         there.server.socket = context.wrap_socket(real, server_side=True)
         url = f"https://localhost:{there.port}/{SECRET}"
@@ -141,7 +142,7 @@ def test_a_proxy_of_the_environment_is_used_and_no_proxy_is_kept_to(monkeypatch)
         assert (len(proxy.got), len(there.got)) == (1, 1)
         proxy.answers = [400]
         monkeypatch.setenv("https_proxy", f"127.0.0.1:{proxy.port}")
-        assert deliver(to("https://ntfy.invalid/hook"))[0] == "no HTTP or TLS is spoken there, or by the proxy"
+        assert deliver(to("https://ntfy.invalid/hook"))[0] == NO_HTTP
 
 
 def test_all_entries_are_told_at_once_and_one_that_fails_harms_no_other(monkeypatch):

@@ -216,11 +216,9 @@ def _save_begins(*_: Any, **__: Any) -> None:
         observer.rec.parts.here(parts.SAVES)
 
 
-def _saved(_: Any, __: Any, thing: Any, f: Any = None, *___: Any, **____: Any) -> None:
+def _saved(*_: Any, **__: Any) -> None:
     if observer.rec is not None:
         observer.rec.parts.here(parts.SAVED)
-    if observer.findings is not None:
-        observer.findings.saved(f, observer.steps_so_far())
 
 
 def _unsaved(_: Any, err: BaseException, thing: Any, f: Any = None, *__: Any, **___: Any) -> None:

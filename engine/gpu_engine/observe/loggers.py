@@ -1,5 +1,5 @@
-"""Records the values that a script passes to a logger: TensorBoard, W&B, Lightning, Fabric,
-accelerate, transformers.
+"""Records the values that a script passes to a logger: TensorBoard, W&B, Lightning, transformers.
+Fabric and accelerate log through these.
 
 We import none of these libraries. Once the script has imported one, its methods are wrapped; what
 they do, return and raise does not change. Only numbers are recorded.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from typing import Any
 
 from ..events.schema import Warning
@@ -33,17 +34,12 @@ def _mapping(*args: Any, **kwargs: Any) -> Any:
 
 
 _WRITER = (("SummaryWriter", "add_scalar", _scalar), ("SummaryWriter", "add_scalars", _scalars))
-_LIGHTNING = (("_LoggerConnector", "log_metrics", _mapping),)
-_FABRIC = (("Fabric", "log_dict", _mapping),)
 _WHERE: dict[str, tuple[tuple[str, str, Read], ...]] = {
     "torch.utils.tensorboard.writer": _WRITER,
     "tensorboardX.writer": _WRITER,
     "wandb.sdk.wandb_run": (("Run", "log", _mapping),),
-    "lightning.pytorch.trainer.connectors.logger_connector.logger_connector": _LIGHTNING,
-    "pytorch_lightning.trainer.connectors.logger_connector.logger_connector": _LIGHTNING,
-    "lightning.fabric.fabric": _FABRIC,
-    "lightning_fabric.fabric": _FABRIC,
-    "accelerate.accelerator": (("Accelerator", "log", _mapping),),
+    "lightning.pytorch.trainer.connectors.logger_connector.logger_connector":
+        (("_LoggerConnector", "log_metrics", _mapping),),
     "transformers.trainer_callback": (("CallbackHandler", "on_log", _mapping),),
 }
 """For each module: its classes, their methods, and a function that takes a method's arguments and
@@ -58,8 +54,8 @@ def wrap_all(observer: Observer) -> None:
         module = sys.modules.get(name)
         if module is not None:
             wrap.quietly(_wrap, observer, module)
-    # Just before the last finder, the one for sys.path, which is the one that finds these modules.
-    sys.meta_path.insert(-1, _Finder(observer))
+    # Just before the finder for sys.path, which is the one that finds these modules.
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder(observer))
 
 
 class _Finder:
