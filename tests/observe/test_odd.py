@@ -243,7 +243,7 @@ def faulty(tmp_path, *, forked=True, code=""):
 def test_values_can_be_logged_where_gpu_panel_is_not_installed(tmp_path):
     run, _ = faulty(tmp_path, code='''
 import os
-sys.path[:] = [p for p in sys.path if not p.rstrip("/").endswith("engine")]
+sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, "gpu_engine"))]
 if "GPU_PANEL_RUN" in os.environ:
     import quick
     from atexit import register
