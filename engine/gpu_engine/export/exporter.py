@@ -50,9 +50,9 @@ def export(run: Run, to: str, out: Path | None, *, several: bool = False, rank: 
         config = {}  # what can't be read of its spec is left out
     about = About(run.id, written.name or state.name, state.created, config, written.tags,
                   written.note)
-    source: Source
-    last: Row | None
-    count: int
+    source: Source | None = None
+    last: Row | None = None
+    count = 0
 
     def rows() -> Iterator[Row]:
         nonlocal source, last, count
@@ -79,4 +79,4 @@ def export(run: Run, to: str, out: Path | None, *, several: bool = False, rank: 
         at = f"{err.filename}: " if err.filename else ""
         raise Failed(f"run {run.id} can't be exported: {at}{reason(err)}") from None
     return Exported(run.id, where, count, last.step if last is not None else None, state.state,
-                    state.live, source.skipped)
+                    state.live, 0 if source is None else source.skipped)

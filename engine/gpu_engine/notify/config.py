@@ -165,11 +165,11 @@ def _problem(to: To) -> str | None:
         return "a command has neither url nor token" if to.url or to.token else None
     try:
         parts = urlsplit(to.url)
-        right = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0 \
-            and to.url.isascii() and " " not in to.url
+        known = parts.hostname and parts.port != 0
     except ValueError:
-        right = False
-    if not right or to.command:
+        parts, known = urlsplit(""), False
+    if not known or parts.scheme not in ("https", "http") or not to.url.isascii() \
+            or " " in to.url or to.command:
         return "url: expected an address that begins with https:// or http://, and no command"
     if "@" in parts.netloc or parts.fragment or (to.token and (
             " " in to.token or not to.token.isascii())):

@@ -127,10 +127,11 @@ def _try(post: Post) -> tuple[Result, bool]:
     try:
         with opener.open(request, timeout=SECONDS):
             return None, False
-    except HTTPError as err:
-        with err:
-            more = ", a redirect, which is never followed" if 300 <= err.code < 400 else ""
-            return f"the endpoint answered {err.code}{more}", err.code == 429 or err.code >= 500
+    except HTTPError as answer:
+        with answer:
+            code = answer.code
+            more = ", a redirect, which is never followed" if 300 <= code < 400 else ""
+            return f"the endpoint answered {code}{more}", code == 429 or code >= 500
     except (OSError, http.client.HTTPException) as raised:
         err = raised.reason if isinstance(raised, URLError) else raised
     if isinstance(err, TimeoutError):

@@ -18,8 +18,8 @@ of any optimizer. So each optimizer of a GAN gets its own loss. Special cases:
 - The first optimizer that steps gives the run's steps and its loss curve. Others that step on
   losses of their own are shown beside it, or begin the next training (`trainings`).
 - An optimizer that is stepped once for each group of its parameters has made one step.
-- If `backward()` is called without any optimizer step, and the parameters change, the calls are
-  steps: of an update by hand, or of an optimizer whose step is inside torch.compile (`by_hand`).
+- If `backward()` is called a hundred times without any optimizer step, the calls are steps: of an
+  update by hand, or of an optimizer whose step is inside torch.compile.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ class ScriptRecorder(RecordWriter):
         return self._thread is not None
 
     def begin(self) -> None:
-        """Make sure that the thread runs. One that was told to end while it hangs in a write comes to
-        its end first."""
+        """Make sure that the thread runs. One that was told to end while it hangs in a write ends
+        first."""
         if self._thread is None:
             self._thread = WriterThread(self._tick, self._has_ended)
 

@@ -107,9 +107,7 @@ def _charts(stories: Sequence[Story]) -> list[Section]:
         there = [line for line in lines if line is not None]
         if not there:
             continue
-        begins = tuple(stories[0].begins.items()) if len(stories) == 1 else ()
-        chart = Chart(title, [line or Line("", type(there[0].series)()) for line in lines], unit,
-                      begins)
+        chart = Chart(title, [line or Line("", type(there[0].series)()) for line in lines], unit)
         if not chart.empty:
             charts.append(chart)
     said: list[Text] = []
