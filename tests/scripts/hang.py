@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import quick  # noqa: F401
 import torch
