@@ -61,7 +61,7 @@ def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
         assert seen.state["reason"] == "rank 0: exited with 3"
 
 
-@pytest.mark.parametrize("how", ["low", "all", "stdout"])
+@pytest.mark.parametrize("how", ["all", "stdout"])
 def test_files_that_get_the_numbers_of_ours_hold_what_the_script_wrote(home, how):
     bare = how != "stdout"  # there it is forked, and its stdout is another, which closes number 1
     seen = observe("descriptors.py", how, bare=bare)

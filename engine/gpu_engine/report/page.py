@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from gpu_engine.common import paths, units
+from gpu_engine.common import paths
 from gpu_engine.common.clean import clean, clean_lines
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import file_inside
 from gpu_engine.devices import availability, leases
-from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.devices.columns import IN_TABLE
+from gpu_engine.devices.records import Snapshot
 from gpu_engine.events.paths import inside
 from gpu_engine.report import content, listing
 from gpu_engine.report.content import Section, Table, Text
@@ -29,8 +30,6 @@ _LOGS = 4
 """Logs of a run that are shown."""
 _LOG, _LOG_LINES = 1 << 15, 40
 """Bytes of a log's end that are read, and lines of it that are shown."""
-_BAR = 8
-"""Cells."""
 
 
 def of_all(snapshots: Sequence[Snapshot]) -> list[Section]:
@@ -77,24 +76,9 @@ def _devices(snapshots: Sequence[Snapshot]) -> Table | Text:
     if not snapshots:
         return Text(("They are being read.",))
     states = availability.judge_all(snapshots, leases.holders(paths.leases_folder()))
-    rows = tuple(_device(one, states[one.device.id].reason) for one in snapshots[-1].samples)
-    return Table(("", "name", "use", "memory", "", "state"), rows)
-
-
-def _device(sample: Sample, reason: str) -> tuple[str, ...]:
-    more = [f"{sample.temperature:.0f} °C"] if sample.temperature is not None else []
-    more += [f"{sample.power:.0f} W"] if sample.power is not None else []
-    share = sample.memory_used / sample.memory_total \
-        if sample.memory_used is not None and sample.memory_total else None
-    return (sample.device.id, sample.device.name,
-            f"{_bar(sample.utilization)} {units.share(sample.utilization)}",
-            f"{_bar(share)} {units.gib(sample.memory_used)} / {units.gib(sample.memory_total)} GiB",
-            " · ".join(more), clean(sample.problem or reason))
-
-
-def _bar(share: float | None) -> str:
-    full = round(_BAR * min(max(share or 0.0, 0.0), 1.0))
-    return "█" * full + "░" * (_BAR - full)
+    return Table(("", "name", *(column.title for column in IN_TABLE), "state"), tuple(
+        (one.device.id, one.device.name, *(column.of(one) for column in IN_TABLE),
+         clean(one.problem or states[one.device.id].reason)) for one in snapshots[-1].samples))
 
 
 def _last_lines(path: Path) -> tuple[str, ...]:
