@@ -36,6 +36,10 @@ def greatest_first(name: str) -> bool:
     return name.startswith("max:")
 
 
+def is_recorded(name: str) -> bool:
+    return _recorded(name) is not None
+
+
 def head(name: str) -> str:
     """What stands above the column."""
     return clean(name.removeprefix("task.params.").removeprefix("run.env."), WIDEST)
