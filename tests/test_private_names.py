@@ -29,13 +29,13 @@ ENGINE = {
     "torch, in a script of the person's own": {
         "engine/gpu_engine/observe/optimizers.py": {"_version"},
         "engine/gpu_engine/observe/exit_hooks.py": {"_wrap"},
+        "engine/gpu_engine/observe/findings.py": {"_get_sequence_number_for_group"},
         "engine/gpu_engine/observe/install.py": {
-            "_C", "_FrameAction", "_FrameExecStrategy", "_builtin_ops", "_builtins",
-            "_current_graph_task_id", "_dynamo", "_scale"},
+            "_C", "_builtin_ops", "_builtins", "_current_graph_task_id", "_scale"},
         "engine/gpu_engine/observe/loss.py": {"_C", "_local_tensor"},
         "engine/gpu_engine/observe/observer.py": {"_foreach_norm"},
-        "engine/gpu_engine/observe/torch_private.py": {
-            "_C", "_DisableTorchDispatch", "_get_sequence_number_for_group"},
+        "engine/gpu_engine/observe/wrap.py": {
+            "_C", "_FrameAction", "_FrameExecStrategy", "_dynamo"},
     },
 }
 """By library: the files that use such names, and which. The file says what each buys, and what

@@ -53,7 +53,7 @@ WRITING = {
         remote/there/code.py: touch in build
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
-        export/targets.py: mkstemp in _without_name, mkstemp in replacing
+        export/targets.py: mkstemp in replacing
         training/checkpoint.py: open in write_file
         remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpu_engine.diagnose import device_times, verdicts
-from gpu_engine.diagnose.device_times import DeviceFiles, DeviceTimes
+from gpu_engine.diagnose.device_times import DeviceTimes
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES, HOSTS
 from gpu_engine.events.rank_view import RankView
@@ -83,24 +83,6 @@ def test_memory_near_its_end(peak, total, retries, there):
     assert codes([view]) == ["memory"] * there
 
 
-def test_memory_that_ran_out_long_ago_is_not_told():
-    """A library tries out kernels in the first steps, some of which want too much."""
-    view = RankView(0, gpu_peak=[60 * GIB], gpu_total=[80 * GIB], gpu_retries=[40], at_step=9000)
-    assert codes([view]) == []
-
-
-def test_what_memory_a_rank_says_is_what_is_judged(tmp_path):
-    from gpu_engine.events.view import RunView
-
-    run = RunView()
-    view = run.fold(0, schema.Memory(1, gpu_peak=(79 * GIB,), gpu_total=(80 * GIB,)))
-    (found,) = verdicts.of([view])
-    assert (found.code, found.figures) == ("memory", {"peak": 79 * GIB, "total": 80 * GIB})
-    assert "99%" in found.text
-    view.forget_attempt()
-    assert verdicts.of([view]) == []
-
-
 # --- throttling -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("values", "there"), [
@@ -123,14 +105,6 @@ def test_throttling_has_its_reason_and_figures_beside_it():
     assert found.figures == {"share": 1.0, "temperature": 93.0, "clock": 0.4}
     assert all(part in found.text for part in ("GPU 0", "too hot (hardware)", "93 °C", "40%"))
     assert found.cost == pytest.approx(0.6)
-
-
-def test_only_the_readings_in_which_it_is_held_down_are_told():
-    held = [{"throttle": "too hot (hardware)", "clock": 0.4, "temperature": 81.0 + at}
-            for at in range(12)]
-    (found,) = verdicts.of([], readings(*[{"temperature": 40.0}] * 4, *held))
-    assert found.figures == {"share": 0.75, "temperature": 86.5, "clock": 0.4}
-    assert found.cost == pytest.approx(0.75 * 0.6)
 
 
 def test_the_device_that_is_worst_is_named():
@@ -163,10 +137,6 @@ def test_a_short_one_and_few_readings_carry_nothing():
     (0.4, True), (0.1, True), (0.09, False), (0.0, False), (None, False)])
 def test_another_process_on_the_card(others, there):
     assert codes([], device(others=others)) == ["another-process"] * there
-
-
-def test_a_short_visit_of_another_process_is_not_told():
-    assert codes([], readings(*[{}] * 11, *[{"others": 0.9}] * 10)) == []
 
 
 # --- the process and the GPU ----------------------------------------------------------------------
@@ -215,8 +185,7 @@ def test_the_last_readings_of_this_machine_and_of_hosts_are_read(tmp_path):
                 "utilization": [0.5, None], "clock": [1.0], "power": [float(at), 1.0]}
         event_lines.append(here, event_lines.line("devices", line, t=100.0 + at))
     event_lines.append(there, event_lines.line("devices", {"ids": ["0\x1b[31m"]}, t=500.0))
-    files = DeviceFiles(tmp_path)
-    one, two, three = files.read()
+    one, two, three = device_times.read(tmp_path)
     assert [d.name for d in (one, two)] == ["GPU 0", "GPU 1"]
     assert three.name.endswith(" of gpu2")
     assert "\x1b" not in three.name
@@ -224,9 +193,9 @@ def test_the_last_readings_of_this_machine_and_of_hosts_are_read(tmp_path):
     assert (one.readings[-1].throttle, two.readings[-1].throttle) == ("", None)
     assert (two.readings[-1].others, two.readings[-1].clock) == (0.25, None)
     event_lines.append(here, event_lines.line("devices", {"ids": ["1"]}, t=501.0))
-    two = files.read()[0]
+    two = device_times.read(tmp_path)[0]
     assert (two.name, len(two.readings)) == ("GPU 1", 1)  # the other place was another device's
-    assert [len(d.readings) for d in DeviceFiles(tmp_path, since=500.5).read()] == [1]
+    assert [len(d.readings) for d in device_times.read(tmp_path, since=500.5)] == [1]
 
 
 def test_figures_that_cannot_be_true_say_nothing():

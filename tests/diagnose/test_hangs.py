@@ -55,8 +55,6 @@ STEP = "hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index
 HANGS = {
     "loop": (1, True, ("rank 0 waits for rank 1 in all_reduce #", "in step",
                        "rank 1 works at ", "in spin")),
-    "evaluation": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "hang.py:")),
-    "save": (0, True, ("rank 1 waits for rank 0", "rank 0 works at ", "in save")),
     "barrier": (0, False, ("rank 0 in barrier #", "in checkpoint", "rank 1 in all_reduce #",
                            "in step", "if rank == 0:")),
     "sleep": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {SLEEPS}")),
@@ -99,7 +97,6 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
     ("left", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 20")),
     ("gone", ("rank 0 waits for rank 1 in all_reduce #",
               "rank 1 has exited with 0 after step 20")),
-    ("caught", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("aborted", ("rank 0 waits for rank 1 in all_reduce #", "rank 1 has ended after step 40")),
     ("size", ("collective operations of different sizes met: ", f"rank 0 in one at {SIZE}", STEP,
               "if rank ==")),

@@ -41,7 +41,6 @@ UNTYPED = {
     r"gpu-engine (notify --test|.*notify --say)": "sends to an address on the network",
     r"gpu-engine resume RUN .*skip_steps": "tests/e2e/test_skip_steps.py",
     r"gpu-engine trace": "needs a run that trains: tests/diagnose",
-    r"gpu-engine page$": "ends with ctrl+c: tests/page",
     r"gpu-engine sweep (stop |retry )?s72d4": "needs that sweep: tests/sweep",
 }
 OURS = re.compile(r"(gpu-engine|gpu-panel|make|uv|pip|pipx|sudo|source <|srun|python -|\.venv)")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_engine.events.paths import events_path
 from gpu_engine.events.reader import Tail
-from gpu_engine.export.rows import MOST_NAMES, Merge, RankSteps, Row, Source
+from gpu_engine.export.rows import MOST_NAMES, Row, Source
 from gpu_engine.export.targets import Names
 
 from .. import event_lines
@@ -84,27 +86,20 @@ def segments(total: int, cuts: list[int]) -> list[tuple[int, int]]:
 def test_ranks_that_sum_up_steps_otherwise_count_with_the_mean_of_the_same_steps(data):
     """Against a loop that writes down for each rank what is known of each step."""
     total = data.draw(st.integers(1, 12))
-    ranks: dict[int, RankSteps] = {}
     each: dict[int, list[float]] = {}
     parts: dict[int, list[tuple[int, int]]] = {}
-    for rank in range(data.draw(st.integers(1, 3))):
-        steps = RankSteps()
-        parts[rank] = segments(total, data.draw(st.lists(st.integers(1, total), max_size=6)))
-        each[rank] = []
-        for a, b in parts[rank]:
-            mean = float(data.draw(st.integers(-5, 5)))
-            each[rank] += [mean] * (b - a + 1)
-            event = event_lines.from_dict({"kind": "step", "step": b, "n": b - a + 1, "loss": mean,
-                                           "lr": 0.1, "skipped": 0, "t": T0 + b})
-            assert event is not None
-            steps.fold([event])
-        ranks[rank] = steps
-    merge = Merge(ranks)
-    found = {}
-    while merge.advance() is not None:
-        row = merge.row()
-        assert row is not None
-        found[row.step] = row.values[LOSS]
+    with TemporaryDirectory() as folder:
+        run = Path(folder)
+        (run / "ranks").mkdir()
+        for rank in range(data.draw(st.integers(1, 3))):
+            parts[rank] = segments(total, data.draw(st.lists(st.integers(1, total), max_size=6)))
+            each[rank] = []
+            for a, b in parts[rank]:
+                mean = float(data.draw(st.integers(-5, 5)))
+                each[rank] += [mean] * (b - a + 1)
+                event_lines.append(events_path(run, rank), event_lines.line("step", {
+                    "step": b, "n": b - a + 1, "loss": mean, "lr": 0.1, "skipped": 0}, t=T0 + b))
+        found = losses(rows(run))
     # Every rank has every step, so the rows are those of rank 0.
     assert list(found) == [b for _, b in parts[0]]
     for a, b in parts[0]:

@@ -46,7 +46,6 @@ class Program:
     unlike: str = "(?!)"
     """What is taken out of such a line before it is compared."""
     steps: bool = True
-    reason: str = ""
 
     def command(self) -> list[str]:
         """As its authors would start it."""
@@ -76,9 +75,6 @@ def main(words: Sequence[str]) -> int:
     bad = 0
     for program in programs():
         if words and not any(word.lower() in program.name.lower() for word in words):
-            continue
-        if program.reason:
-            say(f"not run    {program.name}: {program.reason}")
             continue
         packages = ", ".join(f"{p} {have[p]}" for p in program.packages)
         began = time.monotonic()

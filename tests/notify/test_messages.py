@@ -43,8 +43,6 @@ def test_a_failure_says_where_when_and_why_in_a_sentence():
      "on head completed after 01:10, at step 1,240 of 3,000, loss 1.832, in attempt 2"),
     ("lost", replace(ENDED, state="lost", cause=None, reason="its supervisor died; last step 7"),
      None, ": its supervisor died; last step 7"),
-    ("slow", replace(ENDED, state="running", ended=None), "input-bound: waiting for data",
-     ": input-bound: waiting for data"),
     ("stalled", replace(ENDED, state="running", ended=None), "rank 1 has stalled for 00:42",
      ": rank 1 has stalled for 00:42"),
     ("stopped", replace(ENDED, state="stopped", cause=None, reason=None, attempts=(), attempt=1),
@@ -60,7 +58,7 @@ def test_what_is_not_known_is_left_out():
 
 
 @given(st.text(), st.text(max_size=3000), st.text(),
-       st.sampled_from(["failed", "lost", "stalled", "slow"]))
+       st.sampled_from(["failed", "lost", "stalled"]))
 def test_no_control_character_is_told_and_no_length_is_unbounded(name, cause, host, event):
     state = replace(ENDED, reason=cause, cause=Cause(cause, 0))
     told = said(event, state, name=name, on=(host,), why=cause)

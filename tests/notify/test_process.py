@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 
 import pytest
@@ -18,9 +17,9 @@ from gpu_engine.runs.state import Cause
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import patience, wait_for
+from ..conftest import wait_for
 from ..plans import plan
-from .endpoint import Endpoint, endpoint, private, then
+from .endpoint import Endpoint, endpoint, private
 from .kit import Made, found
 
 SECRET = "hushhush"
@@ -209,22 +208,6 @@ def test_a_launch_warns_that_nobody_will_be_told(home):
     assert "no notifications will be sent about this run" in notifier.doubt()
     warned = launcher._warned(replace(plan(1), warnings=("one",)), None, notifier.doubt())
     assert warned.warnings == ("one", notifier.doubt())
-
-
-def test_a_slow_endpoint_delays_nobody_else(monkeypatch):
-    monkeypatch.setattr(send, "SECONDS", patience())
-    made = Made()
-
-    def slow(handler: BaseHTTPRequestHandler) -> None:
-        wait_for(lambda: journal.read(made.run.path))
-        then(404)(handler)
-
-    with endpoint(slow) as last, endpoint(200) as there:
-        tell(at(last), at(there))
-        made.end("completed")
-        process.follow(made.run)
-    assert [(to, result) for _, to, result in journal.read(made.run.path)] == [
-        ("n1", "sent"), ("n0", "the endpoint answered 404")]
 
 
 def test_trials_and_runs_that_ask_for_it_start_nobody_who_tells(home, monkeypatch):

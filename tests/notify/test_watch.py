@@ -6,9 +6,6 @@ import time
 
 import pytest
 
-from gpu_engine.diagnose import verdicts
-from gpu_engine.diagnose.verdicts import Verdict
-from gpu_engine.events.paths import DEVICES
 from gpu_engine.notify import messages, watch
 from gpu_engine.notify.watch import RunWatch
 from gpu_engine.runs.state import AttemptRecord, Cause
@@ -116,93 +113,6 @@ def test_ranks_of_a_host_that_can_not_be_reached_are_not_said_to_stand_still(mad
     assert said.title == "digits sends no heartbeat"
     assert "stands still" not in said.text
     assert said.text.endswith(f": {why}")
-
-
-def slow(made: Made, rank: int, data: float) -> None:
-    """Ten seconds of steps, of which this share waits for data."""
-    for at in range(1, 11):
-        made.event("step_time", rank, ago=11 - at, step=at * 10, n=10, seconds=1.0, median=0.1,
-                   data=data, forward=0.1, backward=0.1, optimizer=0.1)
-
-
-@pytest.mark.parametrize(("data", "told"), [(0.5, ["slow"]), (0.1, [])])
-def test_why_it_is_slow_is_told_once_and_when_it_is_certain(made, monkeypatch, data, told):
-    for rank in (0, 1):
-        steps(made, rank, ago=1)
-        slow(made, rank, data)
-    seen = RunWatch(made.run)
-    assert looks(seen) == [], "it is not looked for in the first minute"
-    monkeypatch.setattr(watch, "_SLOW_EVERY", 0.0)
-    seen = RunWatch(made.run)
-    assert [seen.next_event() for _ in range(2)] == [None, None]
-    found = looks(seen)
-    assert [one.event for one in found] == told
-    for one in found:
-        assert one.why.startswith("input-bound: waiting for data takes 50% ")
-        assert looks(RunWatch(made.run, {one.key})) == []
-        said = messages.of_run(one.event, one.state, one.progress, name="digits", machine="here",
-                               why=one.why, now=time.time())
-        assert said.title == "digits is slow"
-        assert said.text.endswith(one.why)
-
-
-def test_what_costs_little_is_not_told_and_memory_that_runs_out_is(made, monkeypatch):
-    monkeypatch.setattr(watch, "_SLOW_EVERY", 0.0)
-    steps(made, 0, ago=1)
-    steps(made, 1, ago=1)
-    for at in range(1, 11):
-        for rank in (0, 1):
-            made.event("step_time", rank, ago=11 - at, step=at * 10, n=10, seconds=1.0, median=0.1,
-                       data=0.0, forward=0.1, backward=0.1, optimizer=0.1, save=0.08)
-    seen = RunWatch(made.run)
-    assert looks(seen, 6) == []
-    made.event("memory", 1, rss=1, gpu_allocated=[97], gpu_peak=[98], gpu_total=[100])
-    [told] = looks(seen, 6)
-    said = messages.of_run(told.event, told.state, told.progress, name="digits", machine="here",
-                           why=told.why, now=time.time())
-    assert said.title == "digits is short of memory"
-    assert looks(seen, 6) == []
-
-
-@pytest.fixture
-def judged(made, monkeypatch):
-    """The verdicts that each next look finds; the last ones go on."""
-    each: list[list[Verdict]] = [[]]
-    monkeypatch.setattr(watch, "_SLOW_EVERY", 0.0)
-    monkeypatch.setattr(verdicts, "of",
-                        lambda *about: each.pop(0) if len(each) > 1 else each[0])
-    return each
-
-
-A, B = Verdict("input-bound", "data", cost=0.5), Verdict("another-process", "others", cost=0.4)
-
-
-def test_a_reason_that_comes_and_goes_is_not_told(made, judged):
-    judged[:] = [[A], [A], [], [A], [A], []]
-    seen = RunWatch(made.run)
-    assert looks(seen, 9) == []
-    judged[:] = [[A], [A], [A], []]
-    assert len(looks(seen, 9)) == 1
-
-
-def test_each_of_two_reasons_is_told_once(made, judged):
-    judged[:] = [[A, B]]
-    told = [one.why for one in looks(RunWatch(made.run), 9)]
-    assert told == ["input-bound: data", "another-process: others"]
-
-
-def test_a_run_that_is_being_stopped_is_not_said_to_be_slow(made, judged):
-    judged[:] = [[A]]
-    made.set("stopping")
-    assert looks(RunWatch(made.run), 9) == []
-
-
-def test_who_else_is_on_its_devices_is_told(made, monkeypatch):
-    monkeypatch.setattr(watch, "_SLOW_EVERY", 0.0)
-    event_lines.append(made.run.path / DEVICES, *(
-        event_lines.line("devices", {"ids": ["0"], "others": [0.5]}) for _ in range(20)))
-    [told] = looks(RunWatch(made.run), 6)
-    assert told.why.startswith("another-process: processes that are not this run's take 50% ")
 
 
 def test_two_standstills_within_minutes_are_told_as_one(made, monkeypatch):

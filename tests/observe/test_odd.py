@@ -61,7 +61,7 @@ def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
         assert seen.state["reason"] == "rank 0: exited with 3"
 
 
-@pytest.mark.parametrize("how", ["low", "all", "stdout"])
+@pytest.mark.parametrize("how", ["all", "stdout"])
 def test_files_that_get_the_numbers_of_ours_hold_what_the_script_wrote(home, how):
     bare = how != "stdout"  # there it is forked, and its stdout is another, which closes number 1
     seen = observe("descriptors.py", how, bare=bare)
@@ -152,9 +152,7 @@ def test_what_a_script_does_after_its_last_line_is_no_training(home, tmp_path):
     assert "uploaded" in seen.log().splitlines(), seen.log()
 
 
-@pytest.mark.parametrize("body", ["raise ValueError('mine')", "raise ImportError('x', name='y')",
-                                  QUICK, "import sys; del sys.modules['sitecustomize']"],
-                         ids=["ValueError", "ImportError", "torch", "gone"])
+@pytest.mark.parametrize("body", ["raise ValueError('mine')", QUICK], ids=["ValueError", "torch"])
 def test_a_sitecustomize_that_fails_fails_as_alone(tmp_path, body):
     (tmp_path / "sitecustomize.py").write_text(body)
     (tmp_path / "run").mkdir()
@@ -170,9 +168,8 @@ def test_a_sitecustomize_that_fails_fails_as_alone(tmp_path, body):
         == (observed.stdout, observed.stderr, observed.returncode)
 
 
-@pytest.mark.parametrize("switch", ["-I", "-S", "-E"])
-def test_a_python_without_the_hook_runs_with_a_warning(home, switch):
-    run, state = engine_run("--devices", "cpu:0", "--", PYTHON, switch, "-c", "print('quiet')")
+def test_a_python_without_the_hook_runs_with_a_warning(home):
+    run, state = engine_run("--devices", "cpu:0", "--", PYTHON, "-I", "-c", "print('quiet')")
     assert state["state"] == "completed"
     assert run.log(0).read_text() == "quiet\n"
     assert "only the output of this process can be shown" in run.events(0).read_text()
@@ -243,8 +240,7 @@ def faulty(tmp_path, *, forked=True, code=""):
 def test_values_can_be_logged_where_gpu_panel_is_not_installed(tmp_path):
     run, _ = faulty(tmp_path, code='''
 import os
-sys.path[:] = [p for p in sys.path if not p.rstrip("/").endswith("engine")]
-os.makedirs(os.path.join(sys.path[0], "gpu_engine"), exist_ok=True)  # no package of ours
+sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, "gpu_engine"))]
 if "GPU_PANEL_RUN" in os.environ:
     import quick
     from atexit import register
@@ -306,49 +302,6 @@ if "_gpu_panel" in sys.modules:
 def test_a_package_of_ours_that_is_broken_is_noted(tmp_path):
     _, errors = faulty(tmp_path, code="sys.modules['_gpu_panel.observe'] = None")
     assert "after torch: ModuleNotFoundError" in errors
-
-
-OLDER = """
-import os, sys
-sys.path.append({scripts!r})
-import quick, torch
-del sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-if {observed}:
-    folder = os.path.dirname(os.path.dirname({hook!r}))
-    spec = spec_from_file_location("_gpu_panel", folder + "/__init__.py",
-                                   submodule_search_locations=[folder])
-    sys.modules["_gpu_panel"] = module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["_gpu_panel"])
-    import_module("_gpu_panel.observe.install").install(direct=True)
-kept = torch.autograd.backward, vars(torch.amp.grad_scaler.GradScaler)["step"]
-print([hasattr(f, "__wrapped__") for f in kept], len(sys.modules["torch.optim.optimizer"]
-      ._global_optimizer_pre_hooks))
-import runpy
-sys.argv = ["scaler.py"]
-runpy.run_path({scripts!r} + "/scaler.py")
-"""
-
-
-def test_a_torch_that_lacks_something_is_not_observed_at_all(tmp_path):
-    """Before torch 2.1 the optimizer hooks did not exist."""
-    outs = []
-    for observed in (False, True):
-        run = tmp_path / str(observed)
-        (run / "ranks").mkdir(parents=True)
-        (run / "ranks" / "00000.jsonl").touch()
-        text = OLDER.format(scripts=str(SCRIPTS), hook=HOOK, observed=observed)
-        (tmp_path / "older.py").write_text(text)
-        outs.append(Alone(str(tmp_path / "older.py"), env={"GPU_PANEL_RUN": str(run),
-                                                           "GPU_PANEL_RANK": "0"}).done())
-    (wrapped, *rest), (wrapped_observed, *rest_observed) = (out.stdout.splitlines() for out in outs)
-    assert rest == rest_observed
-    assert outs[0].returncode == outs[1].returncode == 0, outs[1].stdout
-    assert wrapped_observed == wrapped
-    events = (run / "ranks" / "00000.jsonl").read_text()
-    assert '"step",' not in events
-    assert 'its steps are not shown"' in events
 
 
 def test_a_disk_without_room_is_no_problem_of_the_scripts(tmp_path):
@@ -430,36 +383,6 @@ def mended():
     os.dup2(keep, fd)
     kept._file = own
 """
-
-
-def test_a_fork_while_a_write_hangs_loses_nothing(home, tmp_path):
-    script = tmp_path / "blocked.py"
-    script.write_text(BLOCKED.format(scripts=str(SCRIPTS)) + """
-until(lambda: rec._lock.acquire(blocking=False) is False or rec._lock.release())
-began = time.monotonic()
-for _ in range(4):
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    step()
-print("forks", time.monotonic() - began < 3, flush=True)
-mended()
-os.set_blocking(out, False)
-held = os.read(out, 1 << 20).lstrip(b"x")  # the write goes on, and ends
-time.sleep(0.5)
-held += os.read(out, 1 << 20) if not held.endswith(b"\\n") else b""
-os.write(keep, b"\\n" + held)
-assert rec.started
-for _ in range(5):
-    step()
-""")
-    run, state = engine_run("--devices", "cpu:0", "--", PYTHON, str(script))
-    seen = Ran(run, state, None)
-    assert state["state"] == "completed", seen.log()
-    assert "forks True" in seen.log()
-    assert seen.of("step")[-1]["step"] == len(seen.printed())
-    assert sum(e["n"] for e in seen.of("step")) == len(seen.printed())
 
 
 def test_a_healthy_rank_is_not_ended_for_a_record_that_hangs(home, tmp_path):

@@ -32,7 +32,7 @@ def test_a_threads_training_is_seen_with_its_rate_and_its_end(home):
     assert seen.losses() == seen.printed()
     assert seen.state["state"] == "completed"  # a failed thread leaves the exit status 0
     shown = CliRunner().invoke(cli, ["show", seen.run.id]).output
-    assert "steps/s, " in shown
+    assert "steps/s  " in shown
     assert " ms a step" in shown
     assert "ValueError: enough of it" in shown
     assert json.loads(CliRunner().invoke(cli, ["show", "--json", seen.run.id]).output)[

@@ -19,7 +19,6 @@ def told(order, *, fresh=None, seconds=0.0):
     trainings, curve, beside, out = Trainings(), "", "", []
     for at, index in enumerate(order):
         out += trainings.add(stepped(index, at, (fresh or {}).get(at)), at * seconds)
-        out += trainings.wait(at * seconds)
     out += trainings.end(len(order) * seconds)
     for one in out:
         letter = "abcdefgh"[one.step.optimizer]
@@ -48,9 +47,9 @@ def test_slow_trainings_are_told_apart_before_fifty_steps():
     trainings = Trainings()
     for at in range(4):
         list(trainings.add(stepped(0, at), at * 6.0))
-    out = [one for at in range(4, 8) for one in trainings.add(stepped(1, at), at * 6.0)]
-    assert not out
-    assert [one.begins_training for one in trainings.wait(7 * 6.0)] == [True, False, False, False]
+    out = [[one.begins_training for one in trainings.add(stepped(1, at), at * 6.0)]
+           for at in range(4, 8)]
+    assert out == [[], [], [True, False, False], [False]]
 
 
 def test_a_new_optimizer_in_the_place_of_one_that_is_gone_begins_a_training():
@@ -69,14 +68,6 @@ def test_an_inner_loop_with_an_optimizer_of_its_own_each_time_is_one_training():
     assert told(order, fresh=fresh) == ("|aa|aa" + "a" * 76, "b" * 20)
 
 
-def test_long_turns_are_recognised_from_the_second_on():
-    order = ([0] * 80 + [1] * 80) * 5
-    curve, beside = told(order)
-    assert curve.count("|") == 3
-    assert curve == "|" + "a" * 80 + "|" + "b" * 80 + "|" + "a" * 320
-    assert beside == "b" * 320
-
-
 def test_pairs_one_after_the_other():
     assert told([0] * 60 + [1, 2] * 60) == ("|" + "a" * 60 + "|" + "b" * 60, "c" * 60)
 
@@ -90,7 +81,6 @@ def test_no_step_is_lost_or_given_twice_and_their_order_stays(turns, news, secon
     for at, index in enumerate(order):
         alive = frozenset(order[:at]) - {index} if at in news else None
         out += trainings.add(stepped(index, at, alive), at * seconds)
-        out += trainings.wait(at * seconds)
         assert len(trainings.kept) < 800
     out += trainings.end(len(order) * seconds)
     assert sorted(one.step.number for one in out) == list(range(len(order)))

@@ -78,7 +78,7 @@ def test_a_page_says_what_happened_and_holds_nothing_but_itself(home, tmp_path):
     assert policy == f"default-src 'none'; style-src 'sha256-{digest}'"
     said = " ".join(page.said)
     for words in (EVIL, "the loss was not a finite number from step 2", "2.13.0", "a" * 40,
-                  "3 files changed", "1.000 at step 2", "train.lr", "0.25", "completed",
+                  "3 files changed", "1.000", "train.lr", "0.25", "completed",
                   "2.0 GiB"):
         assert words in said, words
     assert text.count("<svg") == 5  # loss, evaluation, host memory, speed, learning rate

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import quick  # noqa: F401
 import torch
@@ -49,19 +48,6 @@ def spin():
 def checkpoint():
     if rank == 0:
         dist.barrier()
-
-
-def evaluate():
-    for _ in range(10**9):
-        model.module(torch.randn(64, 64))
-
-
-def save():
-    with Path(f"slow-{rank}").open("wb") as file:
-        for _ in range(10**4):
-            file.seek(0)
-            file.write(bytes(1 << 20))
-            time.sleep(0.1)
 
 
 def read():
@@ -109,10 +95,6 @@ if fault == "barrier":
     checkpoint()
 if fault == "loop" and rank == 1:
     spin()
-if fault == "evaluation" and rank == 0:
-    evaluate()
-if fault == "save" and rank == 0:
-    save()
 if fault == "read" and rank == 1:
     read()
 if fault == "sleep" and rank == 1:
@@ -121,7 +103,7 @@ if fault == "left" and rank == 1:
     sys.exit()
 if fault == "gone" and rank == 1:
     os._exit(0)
-if fault in ("caught", "aborted"):
+if fault == "aborted":
     try:
         if rank == 1:
             raise ValueError("of a single batch")
@@ -130,5 +112,5 @@ if fault in ("caught", "aborted"):
         pass
 for _ in range(20):
     step(both=fault != "unused" or rank == 0)
-if fault in ("caught", "aborted") and rank == 1:
+if fault == "aborted" and rank == 1:
     dist.destroy_process_group()

@@ -63,5 +63,4 @@ for x in fabric.setup_dataloaders(data):
     optimizer.step()
     optimizer.zero_grad()
     show.loss(loss)
-    fabric.log("half", loss / 2)
 show.weights(model)

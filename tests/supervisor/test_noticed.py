@@ -27,19 +27,19 @@ def step(at: int, loss: float) -> schema.Step:
 
 @pytest.mark.parametrize("losses", [True, False])
 def test_each_is_told_once_and_the_worst_first(losses):
-    apart, same = notices.apart(3, 5, group=False), notices.same_file("m.pt", 3)
+    apart, same = notices.apart(3, 5, group=False), notices.same_order(3, 10)
     nan = float("nan")
     seen = ranks([same, step(7, nan)], [apart, step(5, 1.0), step(6, nan), step(7, nan)],
                  [same, apart])
     told = notices_of(seen, losses=losses)
     assert [(n.code, n.rank, n.step) for n in told] == [
         *([("nonfinite", 1, 6)] if losses else []), ("not-reduced", 1, None),
-        ("same-file", 0, None)]
+        ("set-epoch", 0, None)]
     assert told[-1].cure == same.cure
 
 
 def test_a_full_disk_is_told_of_the_run():
-    seen = ranks([notices.same_file("m.pt", 2), notices.not_recorded(12.0, 7)],
+    seen = ranks([notices.same_order(3, 10), notices.not_recorded(12.0, 7)],
                  [notices.not_saved("no space left"), notices.not_recorded(3.0, 1)])
     assert [(n.code, n.rank) for n in notices_of(seen, losses=True)] == [
-        ("not-saved", 1), ("not-recorded", 0), ("same-file", 0)]
+        ("not-saved", 1), ("not-recorded", 0), ("set-epoch", 0)]

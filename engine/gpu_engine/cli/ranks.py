@@ -205,26 +205,21 @@ def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bo
     """Trace the next steps of RUN's ranks with torch's profiler, while training goes on.
 
     A file for each rank, traces/… in the run folder, is for https://ui.perfetto.dev or
-    chrome://tracing. Printed is which operators take longest. The exit code is 1 if a rank gave
-    none.
+    chrome://tracing. The exit code is 1 if a rank gave none.
     """
-    from dataclasses import asdict
-
     from gpu_engine.diagnose import traces
     from gpu_engine.launching.lookup import find
 
     found = find(run)
     answers = traces.trace(found, steps=steps, ranks=ranks, wait=wait)
     out = [(rank, *traces.describe(found, answer)) for rank, answer in answers.items()]
-    for rank, path, _, text in () if as_json else out:
-        echo(f"--- rank {rank} ---")
-        for line in [*([str(path)] if path is not None else []), *text]:
-            echo(clean(line))
     if as_json:
         echo(in_json([{"rank": rank, "path": None if path is None else str(path),
-                       "summary": whole and asdict(whole), "problem": None if whole else text[0]}
-                      for rank, path, whole, text in out]))
-    if any(whole is None for _, _, whole, _ in out):
+                       "problem": problem} for rank, path, problem in out]))
+    else:
+        for rank, path, problem in out:
+            echo(clean(f"rank {rank}: {path or problem}"))
+    if any(problem for _, _, problem in out):
         sys.exit(1)
 
 

@@ -43,7 +43,7 @@ def show(run: str, as_json: bool) -> None:
         pass
     state, p = follower.state, follower.progress()
     plan = found.plan()
-    devices = device_times.DeviceFiles(found.path, state.began).read()
+    devices = device_times.read(found.path, state.began)
     hang = hangs.find_hang(follower.ranks.values(), time.time(), unheard=state.unheard) \
         if state.live else None
     if hang is not None and hang.silent and (unheard := disk_room.silence(found.path)):

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from gpu_engine.common.clean import clean
 from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths
-from gpu_engine.events.reader import Tail
+from gpu_engine.events.reader import backwards
 
 _V = TypeVar("_V")
 LAST = 60
 """Readings that are looked at: five minutes."""
-_END = 64 << 10
-"""Bytes at the end of a file that have as many."""
 _MOST = 1024
 """Devices of a machine."""
 
@@ -80,24 +79,13 @@ def _reading(event: schema.Devices, at: int) -> Reading:
                    one(event.throttle), one(event.others))
 
 
-class DeviceFiles:
-    """Follows a run's files of device figures."""
-
-    def __init__(self, run: Path, since: float = 0.0) -> None:
-        """As for `Readings`."""
-        self._run, self._readings = run, Readings(since)
-        self._tails: dict[str | None, Tail] = {}
-
-    def read(self) -> list[DeviceTimes]:
-        """Take in what is new; what each device did."""
-        for host, path in devices_paths(self._run).items():
-            tail = self._tails.setdefault(host, Tail(path))
-            if tail.size() - tail.offset > 2 * _END:
-                tail.skip(keep=_END)
-            for event in tail.read():
-                if isinstance(event, schema.Devices):
-                    self._readings.add(host, event)
-        return self._readings.devices()
+def read(run: Path, since: float = 0.0) -> list[DeviceTimes]:
+    """What each device of the run in this folder did. `since`: as for `Readings`."""
+    readings = Readings(since)
+    for host, path in devices_paths(run).items():
+        for event in reversed([*islice(backwards(path, schema.Devices), LAST)]):
+            readings.add(host, event)
+    return readings.devices()
 
 
 def idle(devices: Sequence[DeviceTimes], least: int) -> float | None:

@@ -7,9 +7,8 @@ kind, and nothing is said where there is nothing to compare it with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 Line = Mapping[str, Any]
 """A line of the check: see worker/check.py."""
@@ -23,19 +22,12 @@ SLOW_LINK = 0.6
 the speed."""
 
 
-@dataclass(frozen=True)
-class Outlier:
+class Outlier(NamedTuple):
     """A figure far below those of its kind."""
 
     what: str
-    per_s: float
-    usual: float
-    """The median of its kind, per second."""
-
-    @property
-    def share(self) -> float:
-        """Its part of the median."""
-        return self.per_s / self.usual
+    share: float
+    """Its part of the median of its kind."""
 
 
 def slow_devices(products: Sequence[Line]) -> list[Outlier]:
@@ -65,6 +57,6 @@ def below(part: float, found: Sequence[tuple[str, str, float]]) -> list[Outlier]
         of_kind = [(what, figure) for k, what, figure in found if k == kind]
         # The median of two is between them: the faster of two is what the other could be.
         usual = median(f for _, f in of_kind) if len(of_kind) > 2 else max(f for _, f in of_kind)
-        out += [Outlier(what, f, usual) for what, f in of_kind if f < part * usual]
+        out += [Outlier(what, f / usual) for what, f in of_kind if f < part * usual]
     return out
 

@@ -1,14 +1,13 @@
-"""Where the time of a run's steps went, rank by rank. Pure, but for `newest`."""
+"""Where the time of a run's steps went, rank by rank. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 
 from gpu_engine.common import units
-from gpu_engine.events import reader, schema
+from gpu_engine.events import schema
 from gpu_engine.events.rank_view import ALWAYS, RankView
 from gpu_engine.events.schema import StepTime
 
@@ -75,16 +74,6 @@ def usable(view: RankView) -> list[StepTime]:
         return []
     known = [name for name in ALWAYS if getattr(last, name) is not None]
     return [s for s in found if not s.n or all(getattr(s, name) is not None for name in known)]
-
-
-def newest(path: Path) -> Iterator[schema.StepTime]:
-    """The spans in an events file, of the rank's last attempt and newest first, whose median can be
-    true."""
-    for event in reader.backwards(path, schema.StepTime, schema.Start):
-        if isinstance(event, schema.Start):
-            return
-        if event.n and event.median is not None and isfinite(event.median) and event.median > 0:
-            yield event
 
 
 def together(rank: int, spans: Sequence[StepTime]) -> Parts | None:

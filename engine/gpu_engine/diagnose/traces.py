@@ -1,27 +1,17 @@
-"""Traces of torch's profiler: asking the ranks of a live run for one of their next steps, which
-`worker/rank/tracer.py` writes; and which operators take longest in one. All else is for Perfetto.
-
-A trace is JSON of Chrome's format: ranges with a category, a thread, a beginning and a length in
-microseconds. Where there are kernels of a GPU, these are looked at, else the processor's operators.
-"""
+"""Asking the ranks of a live run for a trace of torch's profiler of their next steps, which
+`worker/rank/tracer.py` writes; what is in it is for Perfetto."""
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import time
-import zlib
-from collections import Counter, defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside, reason, write_json_inside
+from gpu_engine.common.files import write_json_inside
 from gpu_engine.events.paths import MOST_TRACED, TRACE_REQUEST, TRACES
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import Trace
@@ -109,115 +99,11 @@ def _read(tails: dict[int, Tail], view: RunView) -> None:
             view.fold(rank, event)
 
 
-# --- what a trace says ----------------------------------------------------------------------------
-
-_ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_MOST = 512 << 20
-"""Bytes of JSON that are read at most."""
-_LISTED = 8
-"""Operators that are named."""
-
-
-class _Range(msgspec.Struct):
-    ph: str = ""
-    cat: str | None = None
-    name: str = ""
-    tid: int | str | None = None
-    ts: float = 0.0
-    dur: float = 0.0
-
-    @property
-    def end(self) -> float:
-        return self.ts + self.dur
-
-
-class _File(msgspec.Struct):
-    traceEvents: list[_Range]
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """An operator, or a kernel of a GPU."""
-
-    name: str
-    seconds: float
-    """In all of its calls, without those that it made itself."""
-    calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What takes the time of a trace."""
-
-    steps: int
-    seconds: float
-    gpu: bool
-    """Whether the operators are kernels of a GPU."""
-    operators: tuple[Operator, ...]
-    """The longest first."""
-
-
-def read(run: Path, name: str) -> Summary:
-    """The trace `name` in the run folder `run`. Raises UserError if it is none, or is too large."""
-    try:
-        with file_inside(run, name) as file, gzip.open(file) as plain:
-            data = plain.read(_MOST + 1)
-        if len(data) > _MOST:
-            raise UserError(f"{name}: larger than {_MOST >> 20} MiB; open it in Perfetto, or trace "
-                            "fewer steps")
-        events = msgspec.json.decode(data, type=_File).traceEvents
-    except OSError as err:
-        raise UserError(f"{name}: {reason(err)}") from None
-    except (ValueError, EOFError, zlib.error, msgspec.MsgspecError) as err:
-        raise UserError(f"{name}: no trace: {err}") from None
-    ranges = sorted((e for e in events if e.ph == "X" and e.dur > 0), key=lambda e: e.ts)
-    marks = [e for e in ranges if e.cat == "user_annotation" and e.name.startswith("ProfilerStep#")]
-    if not marks:
-        raise UserError(f"{name}: there is no whole step in the trace")
-    begin, end = marks[0].ts, max(e.end for e in marks)
-    ranges = [e for e in ranges if begin <= e.ts < end]
-    kernels = [e for e in ranges if e.cat in _ON_GPU]
-    work = kernels or [e for e in ranges if e.cat == "cpu_op"]
-    seconds: dict[str, float] = defaultdict(float)
-    callers: dict[object, list[_Range]] = defaultdict(list)
-    for one in work:  # in the order of their beginning
-        seconds[one.name] += one.dur / 1e6
-        if not kernels:  # an operator's own time is without that of those inside of it
-            stack = callers[one.tid]
-            while stack and stack[-1].end <= one.ts:
-                stack.pop()
-            if stack:
-                seconds[stack[-1].name] -= one.dur / 1e6
-            stack.append(one)
-    calls = Counter(one.name for one in work)
-    longest = sorted(seconds, key=lambda name: -seconds[name])[:_LISTED]
-    return Summary(len(marks), (end - begin) / 1e6, bool(kernels), tuple(
-        Operator(name, max(seconds[name], 0.0), calls[name]) for name in longest))
-
-
-def describe(run: Run, answer: Trace | None) -> tuple[Path | None, Summary | None, list[str]]:
-    """Of what a rank of `run` has answered: the file, its summary, and the lines for people."""
+def describe(run: Run, answer: Trace | None) -> tuple[Path | None, str | None]:
+    """Of what a rank of `run` has answered: the file, or why there is none."""
     if answer is None:
-        return None, None, ["no trace: it made no step in that time, or has ended; gpu-engine "
-                            f"stacks {run.id} says where it is"]
+        return None, "no trace: it made no step in that time, or has ended; gpu-engine stacks " \
+            f"{run.id} says where it is"
     if answer.path is None:
-        return None, None, [f"no trace: {answer.problem}"]
-    path = run.path / answer.path
-    try:
-        whole = read(run.path, answer.path)
-    except UserError as err:
-        return path, None, [str(err)]
-    lines = [f"{whole.steps} step{'s' * (whole.steps > 1)} in {_time(whole.seconds)}, "
-             f"{_time(whole.seconds / whole.steps)} each with the profiler"]
-    for one in whole.operators:
-        name = one.name
-        for part in ("void ", "at::native::", "(anonymous namespace)::"):  # all of torch's have it
-            name = name.replace(part, "")
-        lines.append(f"{_time(one.seconds):>9}  {one.seconds / whole.seconds:4.0%}  "
-                     f"{one.calls:6,}×  {name[:100]}")
-    return path, whole, lines
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms" \
-        if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
+        return None, f"no trace: {answer.problem}"
+    return run.path / answer.path, None

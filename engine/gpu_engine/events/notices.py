@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from .schema import Warning  # relative: see `writer`
 
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
-SAME_ORDER, SAME_FILE = "set-epoch", "same-file"
+SAME_ORDER = "set-epoch"
 NONFINITE = "nonfinite"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
 RANK_LOST, NO_BATCH = "rank-lost", "no-batch"
 ORDER = (RANK_LOST, NO_BATCH, NONFINITE, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
-         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER, SAME_FILE)
+         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -126,11 +126,3 @@ def same_order(epochs: int, examples: int) -> Warning:
         f"{epochs} epochs had the same order of their {examples:,} examples: "
         "DistributedSampler.set_epoch is not called", SAME_ORDER,
         ("sampler.set_epoch(epoch)  # first in each epoch, before the loader is iterated over",))
-
-
-def same_file(name: str, world: int) -> Warning:
-    """Several ranks save the same file."""
-    return Warning(
-        f"more than one of {world} ranks saves {name}: they overwrite each other, and a file that "
-        "two write at once may be damaged", SAME_FILE,
-        (f'if int(os.environ["RANK"]) == 0: torch.save(…, "{name}")',))

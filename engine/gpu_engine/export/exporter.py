@@ -50,10 +50,13 @@ def export(run: Run, to: str, out: Path | None, *, several: bool = False, rank: 
         config = {}  # what can't be read of its spec is left out
     about = About(run.id, written.name or state.name, state.created, config, written.tags,
                   written.note)
-    source, last, count = Source(run.path, rank), None, 0
+    source: Source | None = None
+    last: Row | None = None
+    count = 0
 
     def rows() -> Iterator[Row]:
-        nonlocal last, count
+        nonlocal source, last, count
+        source, last, count = Source(run.path, rank), None, 0
         for last in source.rows():
             count += 1
             yield last
@@ -65,15 +68,15 @@ def export(run: Run, to: str, out: Path | None, *, several: bool = False, rank: 
             path = Path(f"{run.id}.csv") if out is None else out
             if out is not None and (several or out.is_dir()):
                 path = out / f"{run.id}.csv"
-            where = targets.csv(path, about, rows())
+            where = targets.csv(path, about, rows)
         elif to == "tensorboard":
             name = "".join(c if c.isalnum() or c in "-_." else "_" for c in about.name)
             folder = (out or Path("tensorboard")) / f"{run.id}-{name.lstrip('.')[:80] or 'run'}"
-            where = targets.tensorboard(folder, about, rows())
+            where = targets.tensorboard(folder, about, rows)
         else:
-            where = targets.wandb(out or Path(), project or targets.PROJECT, about, rows())
+            where = targets.wandb(out or Path(), project or targets.PROJECT, about, rows)
     except OSError as err:
         at = f"{err.filename}: " if err.filename else ""
         raise Failed(f"run {run.id} can't be exported: {at}{reason(err)}") from None
     return Exported(run.id, where, count, last.step if last is not None else None, state.state,
-                    state.live, source.skipped)
+                    state.live, 0 if source is None else source.skipped)

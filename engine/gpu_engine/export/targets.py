@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -109,40 +109,21 @@ FIRST = ("step", "time", "attempt")
 """The columns that every row has. Time is in Unix seconds."""
 
 
-def csv(path: Path, about: About, rows: Iterable[Row]) -> str:
-    """Write the file `path`. Which columns there are is known when all rows are, so they go to a
-    file without a name at first, and behind the head into the final one."""
-    names, at = Names(), dict[str, int]()
-    grown: dict[int, int] = {}
-    """Line from which on there are so many columns → columns."""
-    with replacing(path) as file, _without_name(path.parent) as body:
-        for number, row in enumerate(rows):
-            before = len(at)
-            for name in row.values:
-                if name not in at and names(name) is not None:
-                    at[name] = len(at)
-            if len(at) > before or number == 0:
-                grown[number] = len(at)
-            cells = [""] * len(at)
-            for name, value in row.values.items():
-                if name in at:
-                    cells[at[name]] = cell(value)
-            body.write(f"{row.step},{row.t:.3f},{row.attempt},{','.join(cells)}\n".encode())
-        head = [*FIRST, *(quoted(names(name) or "") for name in at)]
-        file.write((",".join(head) + "\n").encode())
-        body.seek(0)
-        lack = b"\n"
-        for number, line in enumerate(body):
-            if number in grown:
-                lack = b"," * (len(at) - grown[number]) + b"\n"
-            file.write(line[:-1] + lack)
+def csv(path: Path, about: About, rows: Callable[[], Iterable[Row]]) -> str:
+    """Write the file `path`. Which columns there are is known when all rows are, so they are read
+    twice."""
+    names, columns = Names(), dict[str, str]()
+    for row in rows():
+        for name in row.values:
+            if name not in columns and (column := names(name)) is not None:
+                columns[name] = column
+    with replacing(path) as file:
+        file.write((",".join([*FIRST, *map(quoted, columns.values())]) + "\n").encode())
+        for row in rows():
+            cells = (cell(row.values[name]) if name in row.values else "" for name in columns)
+            file.write(f"{','.join([str(row.step), f'{row.t:.3f}', str(row.attempt), *cells])}\n"
+                       .encode())
     return str(path)
-
-
-def _without_name(folder: Path) -> BinaryIO:
-    fd, name = tempfile.mkstemp(dir=folder, prefix=".exporting-")
-    Path(name).unlink()
-    return os.fdopen(fd, "w+b", buffering=1 << 16)
 
 
 def cell(value: float) -> str:
@@ -172,7 +153,7 @@ def quoted(name: str) -> str:
     return name
 
 
-def tensorboard(folder: Path, about: About, rows: Iterable[Row]) -> str:
+def tensorboard(folder: Path, about: About, rows: Callable[[], Iterable[Row]]) -> str:
     """Write one events file into `folder`, which is a run's folder below a logdir. Raises UserError
     if TensorBoard is not installed."""
     proto = "tensorboard.compat.proto."
@@ -200,7 +181,7 @@ def tensorboard(folder: Path, about: About, rows: Iterable[Row]) -> str:
         text("spec", _table(about.config))
         if about.note or about.tags:
             text("notes", "\n\n".join(filter(None, [", ".join(about.tags), about.note])))
-        for row in rows:
+        for row in rows():
             values = [kinds.Value(tag=tag, simple_value=value)
                       for tag, value in names.values(row).items()]
             writer.write(events.Event(wall_time=row.t, step=row.step,
@@ -218,7 +199,7 @@ def _table(config: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def wandb(folder: Path, project: str, about: About, rows: Iterable[Row]) -> str:
+def wandb(folder: Path, project: str, about: About, rows: Callable[[], Iterable[Row]]) -> str:
     """Write a run of W&B, offline, into `folder`/wandb. Its id follows from the run's, so that a
     second export replaces the first. Raises UserError if W&B's library is not installed, or if the
     run was sent already."""
@@ -246,7 +227,7 @@ def wandb(folder: Path, project: str, about: About, rows: Iterable[Row]) -> str:
         # W&B's own step only counts rows; curves are drawn over the value `step`.
         run.define_metric("step", hidden=True)
         run.define_metric("*", step_metric="step")
-        for row in rows:
+        for row in rows():
             run.log(names.values(row) | {"step": row.step, "attempt": row.attempt,
                                          "_timestamp": row.t})
         run.finish()

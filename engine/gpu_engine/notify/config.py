@@ -13,38 +13,38 @@ import stat
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import open_file, reason, write_atomic
 from gpu_engine.notify import exists, path
-from gpu_engine.notify.messages import EVENTS, USUAL
+from gpu_engine.notify.messages import EVENTS, USUAL, Told
 
 Kind = Literal["ntfy", "slack", "discord", "json", "command"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_KEYS = ("name", "kind", "url", "command", "token", "on", "min_seconds")
 _LONGEST_FILE = 64 << 10
 _MOST = 32
-_LONGEST = {"name": 40, "url": 2048, "token": 1024}
-_MOST_WORDS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class To:
     """One entry: where messages go, and which."""
 
-    name: str
+    name: Annotated[str, Meta(min_length=1, max_length=40)]
     kind: Kind
-    url: str = field(default="", repr=False)
+    url: Annotated[str, Meta(max_length=2048)] = field(default="", repr=False)
     """Of every kind but "command"."""
-    command: tuple[str, ...] = field(default=(), repr=False)
+    command: Annotated[tuple[str, ...], Meta(max_length=64)] = field(default=(), repr=False)
     """The words of a command, of that kind alone."""
-    token: str | None = field(default=None, repr=False)
+    token: Annotated[str, Meta(max_length=1024)] | None = field(default=None, repr=False)
     """Sent as `Authorization: Bearer TOKEN`."""
-    on: tuple[str, ...] = USUAL
-    min_seconds: float = 0.0
+    on: tuple[Told, ...] = USUAL
+    min_seconds: Annotated[float, Meta(ge=0)] = 0.0
     """Nothing is sent of runs that took less."""
 
     @property
@@ -116,13 +116,11 @@ def _require_private(seen: os.stat_result) -> None:
 
 
 def _entries(data: dict[str, Any]) -> list[To]:
-    unknown = next((k for k in data if k != "to"), None)
-    if unknown is not None:
-        raise UserError(f"{path()}: {clean(unknown, 80)}: no such key; every entry begins with "
-                        "[[to]]")
     entries = data.get("to", [])
-    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-        raise UserError(f"{path()}: to: expected a list of entries, each begun with [[to]]")
+    if data.keys() - {"to"} or not isinstance(entries, list) \
+            or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"{path()}: expected a list of entries, each begun with [[to]], and "
+                        "nothing else")
     if len(entries) > _MOST:
         raise UserError(f"{path()}: {len(entries)} entries; at most {_MOST} are allowed")
     found: list[To] = []
@@ -136,70 +134,49 @@ def _entries(data: dict[str, Any]) -> list[To]:
 
 def _entry(number: int, entry: dict[str, Any]) -> To:
     """Raises UserError, which names the entry and the key and never the value of a secret."""
-    given = entry.get("name")
-    called = f'"{clean(given, 40)}"' if isinstance(given, str) and given else f"number {number}"
-
-    def wrong(key: str, message: str) -> UserError:
-        return UserError(f"{path()}: entry {called}: {clean(key, 80)}: {message}")
-
-    kind = entry.get("kind")
-    if kind not in KINDS:
-        said = "is missing" if kind is None else "no such kind"
-        raise wrong("kind", f"{said}; there are {', '.join(KINDS)}")
-    for key, value in entry.items():
-        if key not in _KEYS:
-            raise wrong(key, "no such key; " + meant(key, _KEYS))
-        if key in (("url", "token") if kind == "command" else ("command",)):
-            raise wrong(key, f'an entry of kind "{kind}" has none')
-        if key in _LONGEST:
-            if not isinstance(value, str) or not value.strip():
-                raise wrong(key, "expected a text in quotes")
-            if len(value) > _LONGEST[key]:
-                raise wrong(key, f"at most {_LONGEST[key]:,} characters")
-            if not value.isprintable() or (key != "name" and not value.isascii()):
-                raise wrong(key, "control characters, and others that no address has, can't be in "
-                                 "it")
-    min_seconds, on = entry.get("min_seconds", 0), entry.get("on", list(USUAL))
-    if type(min_seconds) not in (int, float) or not 0 <= min_seconds < 1e9:
-        raise wrong("min_seconds", "expected a number of seconds, 0 or more")
-    if not _are_texts(on):
-        raise wrong("on", f"expected a list of {', '.join(EVENTS)}")
-    if (unknown := next((v for v in on if v not in EVENTS), None)) is not None:
-        raise wrong("on", f"{clean(unknown, 40)}: no such event; {meant(unknown, EVENTS)}")
-    command, url, token = entry.get("command", []), entry.get("url", ""), entry.get("token")
-    if kind == "command":
-        if not _are_texts(command) or not 0 < len(command) <= _MOST_WORDS or not command[0] \
-                or any("\0" in word for word in command):
-            raise wrong("command",
-                        'expected the words of a command, as in ["notify-send", "a run"]')
-    elif not url:
-        raise wrong("url", "is missing")
+    name, kind, keys = entry.get("name"), entry.get("kind"), To.__dataclass_fields__
+    unknown = next((key for key in entry if key not in keys), None)
+    to = None
+    if unknown is not None:
+        problem = f"{unknown}: no such key; {meant(unknown, tuple(keys))}"
+    elif kind not in KINDS:
+        problem = f"kind: expected one of {', '.join(KINDS)}"
+    elif not isinstance(on := entry.get("on", []), list) or any(e not in EVENTS for e in on):
+        problem = f"on: expected a list of {', '.join(EVENTS)}"
     else:
-        _check_url(kind, url, wrong)
-    if token is not None and " " in token:
-        raise wrong("token", "has a blank in it")
-    return To(entry.get("name", kind), kind, url, tuple(command), token, tuple(dict.fromkeys(on)),
-              float(min_seconds))
+        try:
+            to = msgspec.convert({"name": kind} | entry, To)
+            problem = _problem(to)
+        except msgspec.ValidationError as err:
+            problem = str(err)  # the key and its type, never the value
+    if to is None or problem is not None:
+        called = f'"{name}"' if isinstance(name, str) and name else f"number {number}"
+        raise UserError(f"{path()}: {clean(f'entry {called}: {problem}', 300)}")
+    return to
 
 
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _check_url(kind: str, url: str, wrong: Any) -> None:
+def _problem(to: To) -> str | None:
+    """What is wrong with an entry whose values have the right types."""
+    if not all(map(str.isprintable, (to.name, to.url, to.token or ""))):
+        return "control characters can't be in name, url and token"
+    if to.kind == "command":
+        if not to.command or not to.command[0] or any("\0" in word for word in to.command):
+            return 'command: expected its words, as in ["notify-send", "a run"]'
+        return "a command has neither url nor token" if to.url or to.token else None
     try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        parts = urlsplit(to.url)
+        known = parts.hostname and parts.port != 0
     except ValueError:
-        raise wrong("url", "no address") from None
-    if parts.scheme not in ("https", "http") or not host or " " in url:
-        raise wrong("url", "expected an address that begins with https:// or http://")
-    if "@" in parts.netloc:
-        raise wrong("url", "a user name and password can't be in it; use token")
-    if parts.fragment:
-        raise wrong("url", "what stands behind # is never sent; leave it out")
-    if kind == "ntfy" and (not parts.path.strip("/") or parts.query):
-        raise wrong("url", "expected the address of a topic, as https://ntfy.sh/TOPIC")
+        parts, known = urlsplit(""), False
+    if not known or parts.scheme not in ("https", "http") or not to.url.isascii() \
+            or " " in to.url or to.command:
+        return "url: expected an address that begins with https:// or http://, and no command"
+    if "@" in parts.netloc or parts.fragment or (to.token and (
+            " " in to.token or not to.token.isascii())):
+        return "url: a password or #… can't be in it; token takes a secret in ASCII without blanks"
+    if to.kind == "ntfy" and (not parts.path.strip("/") or parts.query):
+        return "url: expected the address of a topic, as https://ntfy.sh/TOPIC"
+    return None
 
 
 def _place(said: str) -> str:
@@ -220,7 +197,7 @@ _BEGINNING = """\
 # name = "phone"
 # kind = "ntfy"
 # url = "https://ntfy.sh/TOPIC"
-# on = ["finished", "failed", "stalled", "lost"]   # and "stopped", "slow"
+# on = ["finished", "failed", "stalled", "lost"]   # and "stopped"
 # min_seconds = 300                                # nothing of runs that took less
 
 # [[to]]

@@ -74,7 +74,7 @@ def troubles(run: Path) -> list[str]:
 
 def read(run: Path) -> list[tuple[str, str, str]]:
     """(key, entry, result) of each line, the oldest first; none where nothing was told. A key
-    begins with the state that was told, or with "stalled" or "slow"."""
+    begins with the state that was told, or with "stalled"."""
     try:
         with file_inside(run, FILE) as file:
             lines = file.read(_MOST).decode("utf-8", "replace").split("\n")

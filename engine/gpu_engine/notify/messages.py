@@ -7,21 +7,22 @@ no control character reaches a phone, a terminal or a command.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.events.view import Progress
 from gpu_engine.runs.state import State
 
-Event = Literal["finished", "failed", "stopped", "stalled", "lost", "slow", "test", "message"]
+Told = Literal["finished", "failed", "stopped", "stalled", "lost"]
+Event = Literal[Told, "test", "message"]
 """The last two are no events of a run: a message that tries whether it arrives, and a text of the
 person's own."""
 
-EVENTS = ("finished", "failed", "stopped", "stalled", "lost", "slow")
+EVENTS: tuple[Told, ...] = get_args(Told)
 """The names that `on` in notify.toml takes."""
 
-USUAL: tuple[Event, ...] = ("finished", "failed", "stalled", "lost")
+USUAL: tuple[Told, ...] = ("finished", "failed", "stalled", "lost")
 """What an entry without `on` gets."""
 
 _LONGEST = 400
@@ -68,7 +69,7 @@ class Message:
 
 
 _DONE = {"finished": "completed", "failed": "failed", "stopped": "was stopped",
-         "stalled": "has stalled", "lost": "was lost", "slow": "is slow"}
+         "stalled": "has stalled", "lost": "was lost"}
 
 
 def of_run(event: Event, state: State, progress: Progress, *, name: str, machine: str,
@@ -76,8 +77,7 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
     """The message that `event` has happened to a run.
 
     name: what the run is called. on: the hosts or nodes that it is on, if not `machine`.
-    why: for "stalled", which ranks stand still; for "slow", why, with the verdict's code before it;
-    for the others the state says it.
+    why: for "stalled", which ranks stand still; for the others the state says it.
     """
     called = clean(name, 80) or state.id
     where = ", ".join(clean(h, 60) for h in on[:4]) + (", …" if len(on) > 4 else "") \
@@ -87,8 +87,6 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
     done = _DONE[event]
     if event == "stalled" and why is not None and why == state.reason and state.unheard:
         done = "sends no heartbeat"  # it may well go on
-    if event == "slow" and cause.startswith("memory:"):
-        done = "is short of memory"
     text = f"{called} (run {state.id}) on {where} {done}"
     if took is not None:
         text += f" after {units.clock(took)}"

@@ -46,13 +46,13 @@ from gpu_engine.notify.config import To
 from gpu_engine.notify.messages import Message
 
 SECONDS = 10.0
-"""For one request in all, from looking up the host to the end of the answer's head."""
+"""Within which an endpoint has to go on answering."""
 PAUSES = (1.0, 3.0)
 """Seconds between three tries."""
-_LONGEST_PAUSE = 5.0
-"""Seconds that an endpoint may ask for between two tries."""
 COMMAND_SECONDS = 30.0
 """For a command."""
+IN_ALL = 45.0
+"""Seconds after which an entry is given up, whatever it is doing."""
 _GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for a command's group."""
 _OWN = ("GPU_PANEL_RUN", "GPU_PANEL_ATTEMPT")
@@ -62,81 +62,54 @@ Result = str | None
 """Why a message was not delivered; None: it was."""
 
 
-def deliver(to: To, message: Message, *, sleep: Callable[[float], object] = time.sleep) -> Result:
-    """Deliver `message` to `to`. Takes at most three times `SECONDS` and the pauses; a command
-    gets `COMMAND_SECONDS`. Raises nothing."""
-    try:
-        if to.kind == "command":
-            return _command(to.command, message)
-        return _post(post(to, message), sleep)
-    except Exception as err:  # noqa: BLE001  its text may have a secret in it
-        return f"a fault of gpu-panel: {type(err).__name__}"
-
-
 def deliver_all(to: Iterable[To], message: Message,
                 done: Callable[[To, Result], object] = lambda to, result: None,
                 ) -> list[tuple[To, Result]]:
     """Deliver `message` to all entries at once, each in a thread of its own, and return how that
-    went, in their order. `done` is called with each as it is known, in this thread."""
+    went, in their order. `done` is called with each as it is known, in this thread.
+
+    A thread whose time is up is left behind: looking up a host can't be interrupted, and a socket's
+    own timeout begins anew with each byte of an answer that drips.
+    """
     entries = list(to)
-    known: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
+    # Not SimpleQueue: in Python 3.11 and 3.12 its `get(timeout=…)` may wait for ever if a signal
+    # comes just as the time is over (Modules/_queuemodule.c).
+    known: queue.Queue[tuple[int, Result]] = queue.Queue()
     for number, entry in enumerate(entries):
         threading.Thread(target=lambda n=number, e=entry: known.put((n, deliver(e, message))),
                          daemon=True).start()
     results: dict[int, Result] = {}
-    for _ in entries:
-        number, result = known.get()
-        results[number] = result
-        done(entries[number], result)
+    until = time.monotonic() + IN_ALL
+    while len(results) < len(entries):
+        try:
+            late = [known.get(timeout=max(until - time.monotonic(), 0.0))]
+        except queue.Empty:
+            late = [(number, f"no answer within {IN_ALL:.0f} s") for number in range(len(entries))
+                    if number not in results]
+        for number, result in late:
+            results[number] = result
+            done(entries[number], result)
     return [(entry, results[number]) for number, entry in enumerate(entries)]
 
 
-# --- a request ----------------------------------------------------------------------------------
-
-def _post(post: Post, sleep: Callable[[float], object]) -> Result:
-    for number, pause in enumerate((*PAUSES, None), 1):
-        why, again, after = _try(post)
-        if why is None:
-            break
-        if not again or pause is None:
-            return why + (f", {number} times" if number > 1 else "")
-        sleep(pause if after is None else min(after, _LONGEST_PAUSE))
-    return None
-
-
-def _try(post: Post) -> tuple[Result, bool, float | None]:
-    """Send a request once: how that went, whether another try may help, after how many seconds.
-
-    It is made in a thread that is left behind when time is up: looking up a host can't be
-    interrupted, and a socket's own timeout begins anew with each byte of an answer that drips.
-    """
-    # Not SimpleQueue: in Python 3.11 and 3.12 its `get(timeout=…)` may wait for ever if a signal
-    # comes just as the time is over (Modules/_queuemodule.c).
-    answer: queue.Queue[tuple[int, str | None] | Exception] = queue.Queue()
-
-    def work() -> None:
-        try:
-            answer.put(_request(post))
-        except Exception as err:  # noqa: BLE001  handed to the caller
-            answer.put(err)
-
-    threading.Thread(target=work, daemon=True).start()
+def deliver(to: To, message: Message, *, sleep: Callable[[float], object] = time.sleep) -> Result:
+    """Deliver `message` to `to`. Raises nothing."""
     try:
-        got = answer.get(timeout=SECONDS)
-    except queue.Empty:
-        got = TimeoutError()
-    if isinstance(got, Exception):
-        return *_failure(got), None
-    status, after = got
-    if status in range(200, 300):
-        return None, False, None
-    if status in range(300, 400):
-        return f"the endpoint answered {status}, a redirect, which is never followed", False, None
-    # Retry-After may be a date: then the usual pause is taken.
-    digits = after if after is not None and after.isascii() and after.isdigit() else ""
-    return (f"the endpoint answered {status}", status == 429 or status >= 500,
-            float(digits) if 0 < len(digits) < 6 else None)
+        if to.kind == "command":
+            return _command(to.command, message)
+        request = post(to, message)
+        why, again = _try(request)
+        for pause in PAUSES:
+            if not again:
+                return why
+            sleep(pause)
+            why, again = _try(request)
+        return why and (f"{why}, {1 + len(PAUSES)} times" if again else why)
+    except Exception as err:  # noqa: BLE001  its text may have a secret in it
+        return f"a fault of gpu-panel: {type(err).__name__}"
 
+
+# --- a request ----------------------------------------------------------------------------------
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any
@@ -144,43 +117,34 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None  # it is then answered as any other status
 
 
-def _request(post: Post) -> tuple[int, str | None]:
-    """The status of the answer, and its Retry-After. Through a proxy if the environment names
-    one."""
+def _try(post: Post) -> tuple[Result, bool]:
+    """Send a request once, through a proxy if the environment names one: how that went, in our own
+    words, and whether another try may help."""
     request = urllib.request.Request(post.url, post.body, {  # its scheme: see `config`
         "User-Agent": f"gpu-panel/{version()}", **post.headers})
     opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(
         context=ssl.create_default_context()))
     try:
-        with opener.open(request, timeout=SECONDS) as got:
-            return got.status, None
-    except HTTPError as err:
-        with err:
-            return err.code, err.headers.get("Retry-After")
-
-
-_FAILURES: tuple[tuple[type[Exception], str, bool], ...] = (
-    (ssl.SSLCertVerificationError, "its certificate can't be verified", False),
-    (ssl.SSLError, "no TLS connection could be made", False),
-    (socket.gaierror, "its host can't be found", True),
-    (http.client.RemoteDisconnected, "the endpoint closed the connection without an answer", True),
-    (http.client.HTTPException, "the endpoint's answer is not HTTP", False))
-"""What an exception means, in our own words, and whether another try may help."""
-
-
-def _failure(err: Exception) -> tuple[str, bool]:
-    if isinstance(err, URLError) and isinstance(err.reason, Exception):
-        err = err.reason
+        with opener.open(request, timeout=SECONDS):
+            return None, False
+    except HTTPError as answer:
+        with answer:
+            code = answer.code
+            more = ", a redirect, which is never followed" if 300 <= code < 400 else ""
+            return f"the endpoint answered {code}{more}", code == 429 or code >= 500
+    except (OSError, http.client.HTTPException) as raised:
+        err = raised.reason if isinstance(raised, URLError) else raised
     if isinstance(err, TimeoutError):
         return f"no answer within {SECONDS:.0f} s", False
-    for kind, why, again in _FAILURES:
-        if isinstance(err, kind):
-            return why, again
-    if isinstance(err, OSError) and not err.errno:  # a proxy that refuses, in words of its own
-        return "the proxy did not connect", False
-    if isinstance(err, OSError):
-        return reason(OSError(err.errno, os.strerror(err.errno or 0))), True
-    return f"a fault of gpu-panel: {type(err).__name__}", False
+    if isinstance(err, ssl.SSLCertVerificationError):
+        return "its certificate can't be verified", False
+    if isinstance(err, socket.gaierror):
+        return "its host can't be found", True
+    if isinstance(err, OSError) and err.errno and not isinstance(err, ssl.SSLError):
+        return reason(OSError(err.errno, os.strerror(err.errno))), True
+    if isinstance(err, http.client.RemoteDisconnected):
+        return "the endpoint closed the connection without an answer", True
+    return "no HTTP or TLS is spoken there, or by the proxy", False
 
 
 # --- a command ----------------------------------------------------------------------------------
@@ -229,7 +193,7 @@ _NTFY_MOST = 4000
 """Bytes; below its limit, as the text is cut between characters."""
 _PRIORITY = {"failed": 4, "lost": 4, "stalled": 4}
 _TAG = {"finished": "white_check_mark", "failed": "x", "lost": "x", "stalled": "warning",
-        "stopped": "stop_button", "slow": "turtle"}
+        "stopped": "stop_button"}
 _MARKDOWN = re.compile(r"([\\*_~`|>#\[\]()<-])")
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from gpu_engine.diagnose import hangs
-from gpu_engine.diagnose.device_times import DeviceFiles
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import Progress, RunView
@@ -40,11 +39,6 @@ _SURE = 2
 """Looks in a row that must find a run lost, or standing still. Its process may be started again
 within a moment, and after a machine's sleep everything seems to have stood still."""
 
-_SLOW_EVERY, _SLOW_SURE = 60.0, 3
-"""Seconds between two searches for why a run is slow; how many in a row must find the same."""
-COSTLY = 0.2
-"""The share of its time that a reason must cost to be told of."""
-
 _ENDS: dict[str, Event] = {"completed": "finished", "failed": "failed", "stopped": "stopped",
                            "lost": "lost"}
 
@@ -59,8 +53,7 @@ class Happened:
     state: State
     progress: Progress
     why: str | None = None
-    """For "stalled": which ranks stand still; for "slow": why, with the verdict's code before it.
-    For the others `state` says why."""
+    """For "stalled": which ranks stand still. For the others `state` says why."""
 
 
 @dataclass(slots=True)
@@ -118,10 +111,6 @@ class RunWatch:
         self._read = self._stalled_at = float("-inf")
         self._lost = self._still = 0
         self._goes_on = goes_on
-        self._devices = DeviceFiles(run.path)
-        self._judged = time.monotonic()
-        self._found: dict[str, int] = {}
-        """Verdict → in how many searches in a row it was found."""
 
     @property
     def told(self) -> frozenset[str]:
@@ -146,7 +135,7 @@ class RunWatch:
             if now - self._read >= _FIGURES_EVERY:
                 self._read = now
                 self._figures.read(now)
-                return self._stall(state, now) or self._slow(state, now)
+                return self._stall(state, now)
             return None
         self._lost += state.state == "lost"
         if _key(state) in self._told or (state.state == "lost" and self._lost < _SURE):
@@ -172,25 +161,6 @@ class RunWatch:
         self._stalled_at = now
         return Happened("stalled", f"{_key(state)} stall {time.time():.0f}", state,
                         self._figures.view.progress(), why)
-
-    def _slow(self, state: State, now: float) -> Happened | None:
-        """Why it is slow, each reason once in all attempts."""
-        if state.state != "running" or now - self._judged < _SLOW_EVERY:
-            return None
-        from gpu_engine.diagnose import verdicts  # a mebibyte that a short run does without
-
-        self._judged = now
-        found = {f"slow {v.code}": v for v in verdicts.of(
-                     list(self._figures.view.ranks.values()), self._devices.read())
-                 if v.cost is None or v.cost >= COSTLY}
-        self._found = {key: self._found.get(key, 0) + 1 for key in found}
-        key = next((key for key, times in self._found.items()
-                    if times >= _SLOW_SURE and key not in self._told), None)
-        if key is None:
-            return None
-        self._told.add(key)
-        return Happened("slow", key, state, self._figures.view.progress(),
-                        f"{found[key].code}: {found[key].text}")
 
 
 def _key(state: State) -> str:

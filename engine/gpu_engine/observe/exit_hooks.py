@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any
 
-from . import frames
+from . import wrap
 from .observer import Observer
 
 
@@ -78,7 +78,7 @@ def _child_ends(observer: Observer) -> None:
 
 def _failed(observer: Observer, err: BaseException | None) -> None:
     with contextlib.suppress(Exception):
-        frames.leave_out_ours(err)
+        wrap.leave_out_ours(err)
         observer.failed(err)
 
 

@@ -4,7 +4,7 @@ anything, devices that are not used, data that is not divided among the ranks.
 A script may be right in a way that is not known here: it reduces its gradients by hand, divides
 its data itself, lets each rank try another seed. So each finding needs evidence, and without it
 nothing is said. None of them needs anything from a step but the first few: modules are seen as they
-are put into others, the first batches as they are loaded, files as they are saved; the rest is
+are put into others, the first batches as they are loaded; the rest is
 looked at by the thread that writes the record, until the first steps are done.
 
 What is told and under which codes: `events.notices`.
@@ -27,7 +27,6 @@ import torch
 
 from ..common.files import open_inside
 from ..events import notices, schema
-from . import torch_private
 
 STEPS = 3
 """The first steps, after which there is something to tell."""
@@ -35,10 +34,8 @@ EPOCHS = 3
 """In two, `set_epoch` may have come too late for the second, which is hard to see from here."""
 ALONE = 100
 """Steps without any exchange after which ranks with a process group train apart."""
-_FILES = 20
-"""The most files whose names a process notes."""
 FOLDER = "observed"
-"""The folder in the run folder in which ranks note what they load and save."""
+"""The folder in the run folder in which ranks note what they load."""
 _OTHER_WAYS = ("horovod", "mpi4py", "byteps", "bagua", "deepspeed", "jax", "ray", "hivemind",
                "torchft", "megatron", "colossalai")
 """Libraries through which ranks may exchange what is not seen here."""
@@ -67,7 +64,6 @@ class Findings:
         self._one_device = world == 1 and len(devices) > 1
         self._loader: _Loader | None = None
         """The loader that is iterated over before the first steps."""
-        self._files: set[str] = set()
 
     def begins(self, plain: Callable[[], bool]) -> None:
         """Called when the process begins to train. `plain`: see the field."""
@@ -99,19 +95,6 @@ class Findings:
         if mine is not None and len(mine.read) < STEPS and not mine.judged and mine.id == loader:
             with contextlib.suppress(Exception):
                 mine.read.append(list(contents(batch)))
-
-    def saved(self, target: Any, step: int) -> None:
-        """Called when the script has saved something with torch.save. `step`: steps so far."""
-        with contextlib.suppress(Exception):
-            if not step or len(self._files) >= _FILES:
-                return
-            name = target if isinstance(target, (str, os.PathLike)) else target.name
-            path = os.path.abspath(os.fspath(name))  # noqa: PTH100  also for bytes
-            if path in self._files or not os.path.isfile(path):  # noqa: PTH113
-                return
-            self._files.add(path)
-            if self._noted_by_another(f"saves {path}"):
-                self._warn(notices.same_file(os.path.basename(path), self._world))  # noqa: PTH119
 
     # --- what is looked at -----------------------------------------------------------------------
 
@@ -168,7 +151,9 @@ class Findings:
         if (self._wrapper is not None and self.ddp() is None) or group is None \
                 or distributed.get_pg_count() != 1 or not self.plain():
             return False
-        count = torch_private.operations_of(group)
+        # How many operations it has begun tells ranks that made a group and then train apart, which
+        # nothing public does. Where it is gone, this is an error, and nothing is told.
+        count = group._get_sequence_number_for_group()
         if self._exchanged is None:
             self._exchanged = (step, count)
             return None
@@ -287,9 +272,8 @@ def contents(batch: Any, deep: int = _DEEP) -> Iterator[object]:
         yield batch
     elif (type(batch) is torch.Tensor and batch.is_cpu and batch.layout == torch.strided) or (
             numpy is not None and type(batch) is numpy.ndarray):
-        with torch_private.no_modes(batch):
-            flat = (batch.detach() if isinstance(batch, torch.Tensor) else batch).reshape(-1)
-            numbers = flat[::len(flat) // _NUMBERS + 1].tolist()
+        flat = (batch.detach() if isinstance(batch, torch.Tensor) else batch).reshape(-1)
+        numbers = flat[::len(flat) // _NUMBERS + 1].tolist()
         yield tuple(batch.shape), numbers
     elif isinstance(batch, (list, tuple, Mapping)) and deep:
         for one in list(batch.values() if isinstance(batch, Mapping) else batch)[:_WIDE]:

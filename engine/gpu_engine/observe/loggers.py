@@ -1,5 +1,5 @@
-"""Records the values that a script passes to a logger: TensorBoard, W&B, Lightning, Fabric,
-accelerate, transformers.
+"""Records the values that a script passes to a logger: TensorBoard, W&B, Lightning, transformers.
+Fabric and accelerate log through these.
 
 We import none of these libraries. Once the script has imported one, its methods are wrapped; what
 they do, return and raise does not change. Only numbers are recorded.
@@ -7,14 +7,14 @@ they do, return and raise does not change. Only numbers are recorded.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from typing import Any
 
 from ..events.schema import Warning
 from ..worker.rank import record_writer
-from . import frames, parts
+from . import parts, wrap
 from .observer import Observer
 
 Read = Callable[..., Any]
@@ -34,17 +34,12 @@ def _mapping(*args: Any, **kwargs: Any) -> Any:
 
 
 _WRITER = (("SummaryWriter", "add_scalar", _scalar), ("SummaryWriter", "add_scalars", _scalars))
-_LIGHTNING = (("_LoggerConnector", "log_metrics", _mapping),)
-_FABRIC = (("Fabric", "log_dict", _mapping),)
 _WHERE: dict[str, tuple[tuple[str, str, Read], ...]] = {
     "torch.utils.tensorboard.writer": _WRITER,
     "tensorboardX.writer": _WRITER,
     "wandb.sdk.wandb_run": (("Run", "log", _mapping),),
-    "lightning.pytorch.trainer.connectors.logger_connector.logger_connector": _LIGHTNING,
-    "pytorch_lightning.trainer.connectors.logger_connector.logger_connector": _LIGHTNING,
-    "lightning.fabric.fabric": _FABRIC,
-    "lightning_fabric.fabric": _FABRIC,
-    "accelerate.accelerator": (("Accelerator", "log", _mapping),),
+    "lightning.pytorch.trainer.connectors.logger_connector.logger_connector":
+        (("_LoggerConnector", "log_metrics", _mapping),),
     "transformers.trainer_callback": (("CallbackHandler", "on_log", _mapping),),
 }
 """For each module: its classes, their methods, and a function that takes a method's arguments and
@@ -58,9 +53,9 @@ def wrap_all(observer: Observer) -> None:
     for name in _WHERE:
         module = sys.modules.get(name)
         if module is not None:
-            _wrap(observer, module)
-    # Just before the last finder, the one for sys.path, which is the one that finds these modules.
-    sys.meta_path.insert(-1, _Finder(observer))
+            wrap.quietly(_wrap, observer, module)
+    # Just before the finder for sys.path, which is the one that finds these modules.
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder(observer))
 
 
 class _Finder:
@@ -77,68 +72,37 @@ class _Finder:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                try:
-                    self._wrap_once_loaded(spec.loader)
-                except Exception as err:  # noqa: BLE001 - never the script's problem
-                    self._observer.fault(err)
+                loader: Any = spec.loader
+                wrap.quietly(setattr, loader, "exec_module", wrap.around(
+                    loader.exec_module, None, lambda _, __, module: _wrap(self._observer, module)))
                 return spec
         return None
 
-    def _wrap_once_loaded(self, loader: Any) -> None:
-        execute = loader.exec_module
-
-        @frames.unseen
-        def exec_module(module: Any) -> None:
-            try:
-                execute(module)
-            except BaseException as err:  # the program's own
-                frames.leave_out_ours(err)
-                raise
-            vars(loader).pop("exec_module", None)
-            _wrap(self._observer, module)
-
-        loader.exec_module = exec_module
-
 
 def _wrap(observer: Observer, module: Any) -> None:
-    try:
-        for name, method, read in _WHERE[module.__name__]:
-            cls = getattr(module, name, None)
-            if isinstance(cls, type) and callable(vars(cls).get(method)):
-                setattr(cls, method, _around(observer, vars(cls)[method], read))
-    except Exception as err:  # noqa: BLE001 - never the script's problem
-        observer.fault(err)
+    for name, method, read in _WHERE[module.__name__]:
+        cls = getattr(module, name, None)
+        if isinstance(cls, type) and callable(vars(cls).get(method)):
+            setattr(cls, method, _around(observer, vars(cls)[method], read))
 
 
 def _around(observer: Observer, method: Any, read: Read) -> Any:
-    @frames.unseen
-    @functools.wraps(method)
-    def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        values = None
-        if not observer.off and observer.rec is not None:
-            try:
-                values = numbers(read(*args, **kwargs))
-            except Exception:  # noqa: BLE001 - wrong arguments: the method itself will raise
-                values = None
-        rec = observer.rec
-        if rec is not None:
-            rec.parts.here(parts.SAVES)
+    def before(_: Any, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        if observer.rec is None:
+            return None
+        observer.rec.parts.here(parts.SAVES)
         try:
-            result = method(self, *args, **kwargs)
-        except BaseException as err:
-            frames.leave_out_ours(err)
-            raise
-        finally:
-            if rec is not None:
-                rec.parts.here(parts.SAVED)
-        if values:
-            try:
-                _record(observer, values)
-            except Exception as err:  # noqa: BLE001
-                observer.fault(err)
-        return result
+            return numbers(read(*args, **kwargs))
+        except Exception:  # noqa: BLE001 - wrong arguments: the method itself will raise
+            return None
 
-    return observed
+    def after(values: dict[str, Any] | None, *_: Any, **__: Any) -> None:
+        if observer.rec is not None:
+            observer.rec.parts.here(parts.SAVED)
+        if values:
+            _record(observer, values)
+
+    return wrap.around(method, before, after)
 
 
 def _record(observer: Observer, values: dict[str, Any]) -> None:

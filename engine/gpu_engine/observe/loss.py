@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-from . import torch_private
-
 _SLOTS = 4096
 MOST = 1000
 """The most losses of one step that are kept one by one."""
@@ -117,8 +115,7 @@ class Losses:
         """Add the losses of a call `backward(tensors, gradients)` that is about to run."""
         if type(tensors) is torch.Tensor and gradients is None and self.unscaled \
                 and tensors.is_cpu and tensors.numel() == 1:
-            with torch_private.no_modes(tensors):
-                value = tensors.item()  # the usual case, kept quick
+            value = tensors.item()  # the usual case, kept quick
             if type(value) is float:
                 self.parts.append(value)
                 if len(self.parts) > MOST and self._ring is None:  # calls without steps
@@ -139,8 +136,7 @@ class Losses:
         for out, of in pairs:
             if isinstance(out, torch.Tensor) and out is not of:
                 # Detached, so that we do not keep its graph alive.
-                with torch_private.no_modes(of):
-                    self._scaled.append((weakref.ref(out), of.detach()))
+                self._scaled.append((weakref.ref(out), of.detach()))
         self._scale = scale
         self.unscaled = False
 
@@ -191,7 +187,7 @@ class Losses:
             # matrix is an activation, as between two stages of a pipeline.
             if tensor.dim() > 1:
                 return None
-            with torch_private.no_modes(tensor), torch.no_grad():
+            with torch.no_grad():
                 tensor = (tensor.detach() * gradient.detach()).sum()
         if tensor.numel() != 1 or tensor.is_complex():
             return None
@@ -211,14 +207,13 @@ class Losses:
             if ordinary is None:
                 return None
             tensor = ordinary
-        with torch_private.no_modes(tensor):
-            if tensor.is_cpu:
-                return float(tensor.item())
-            if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
-                return None
-            if self._ring is None:
-                self._ring = _Ring()
-            slot = self._ring.put(tensor.detach().reshape(()))
+        if tensor.is_cpu:
+            return float(tensor.item())
+        if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
+            return None
+        if self._ring is None:
+            self._ring = _Ring()
+        slot = self._ring.put(tensor.detach().reshape(()))
         return None if slot is None else (slot,)
 
 

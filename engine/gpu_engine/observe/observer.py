@@ -22,11 +22,11 @@ from ..events.writer import append
 from ..worker.rank import record_writer
 from ..worker.rank.memory import error_event
 from ..worker.rank.step_parts import LastGradient
-from . import frames, identity, parts, torch_private
+from . import identity, parts, wrap
 from .findings import Findings
 from .identity import Identity
 from .loss import Losses, PendingLoss
-from .optimizers import ByHand, Cleared, Clips, Optimizers
+from .optimizers import Cleared, Clips, Optimizer, Optimizers
 from .recorder import ScriptRecorder
 from .steps import Step
 
@@ -35,6 +35,8 @@ RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
 _PROCESSES = 64  # the most processes that may train as the same rank at the same time
 _FULL = 1 << 20
 """Bytes below which a disk is full."""
+_BY_HAND = 100
+"""So many calls of backward() without a step of any optimizer are steps themselves."""
 _FAULTS = 5  # errors of our own after which nothing more is observed
 
 
@@ -70,7 +72,8 @@ class Observer:
         self.optimizers = Optimizers()
         self.cleared = Cleared(self.optimizers)
         self.clips = Clips(self.optimizers)
-        self._by_hand = ByHand()
+        self._by_hand: Optimizer | None = None
+        """Under whose number calls of backward() are recorded as steps."""
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
@@ -152,93 +155,88 @@ class Observer:
 
     # --- what the script does ------------------------------------------------------------------
 
-    # These three run at each step. They never raise.
-
     def backward(self, tensors: Any, gradients: Any) -> ScriptRecorder | None:
         """Called before `backward(tensors, gradients)`. Returns the recorder, if there is one."""
-        try:
-            if not self.tried:
-                self.become(tensors)
-            rec = self.rec
-            if rec is None:
-                return None
-            if not rec.started:
-                rec.begin()  # after a fork
-            if self.here.closed and self.here.steps:
-                return rec
+        if not self.tried:
+            self.become(tensors)
+        rec = self.rec
+        if rec is None:
+            return None
+        if not rec.started:
+            rec.begin()  # after a fork
+        if not (self.here.closed and self.here.steps):
             # Not at the end of a step, which is inside of a range that torch records itself.
             if rec.tracer.wanted:
                 rec.tracer.stepped(self.steps_so_far())
             if not self.here.steps and not self.stepped:
-                self._without_steps(rec, tensors)
+                self._without_steps(rec)
             elif self.losses.parts:
                 self.cleared.look(len(self.losses))
             self.losses.add(tensors, gradients)
-            if self.clips.clipped:
-                self.clips.clipped.clear()
-        except Exception as err:  # noqa: BLE001 - never the script's problem
-            self.fault(err)
-        return self.rec
+            self.clips.clipped.clear()
+        rec.phase = BACKWARD
+        rec.parts.begin_backward()
+        return rec
+
+    def backward_ended(self, rec: ScriptRecorder) -> None:
+        """Called after it. Where it raises, that is the phase in which the script has failed."""
+        rec.phase = OPTIMIZER if self.here.steps else RUNNING
+        rec.parts.here(parts.BACK)
+        if self.cleared.suspected:
+            self.cleared.confirm()
 
     def step_begins(self) -> None:
         """Called before an optimizer's `step()`."""
-        try:
-            if not self.tried:
-                self.become()
-            if self.rec is None:
-                return
-            here = self.here
-            if here.steps and frames.calls_of_our_caller() <= 1:
-                here.steps = 0  # an exception has ended the previous step
-            here.steps += 1
-            if here.steps == 1:
-                here.closed = False
-                self.rec.phase = OPTIMIZER
-                self.rec.parts.here(parts.OPTIMIZER)
-        except Exception as err:  # noqa: BLE001
-            self.fault(err)
+        if not self.tried:
+            self.become()
+        if self.rec is None:
+            return
+        here = self.here
+        if here.steps and wrap.calls_of_our_caller() <= 1:
+            here.steps = 0  # an exception has ended the previous step
+        here.steps += 1
+        if here.steps == 1:
+            here.closed = False
+            self.rec.phase = OPTIMIZER
+            self.rec.parts.here(parts.OPTIMIZER)
 
     def step_ends(self, optimizer: Any) -> None:
         """Called after `optimizer.step()`."""
-        try:
-            here = self.here
-            rec = self.rec
-            if rec is None or not here.steps:
-                return
-            here.steps -= 1
-            if here.steps:
-                return
-            self.stepped += 1
-            here.closed = False
-            rec.phase = RUNNING
-            calls = len(self.losses)
-            if self.cleared.count and (count := self.cleared.take(optimizer)):
-                calls -= count
-                self._left_out(rec, count, calls)
-                left_out, loss = self.losses.take_each([0, count])
-                rec.drop(left_out)
-            else:
-                loss = self.losses.take()
-            self._calls = calls
-            if not self.losses.unscaled and _found_inf(optimizer):
-                rec.skipped += 1
-                rec.drop(loss)
-                rec.parts.here(parts.STEPPED)
-                return
-            stepped = self.optimizers.stepped(optimizer, loss)
-            if stepped is None:
-                rec.parts.here(parts.STEPPED)
-                return
-            mine = stepped.optimizer
-            rec.parts.here(parts.STEPPED if mine.number else parts.STEP)
-            if self.last_gradient is None:
-                self._await_last_gradient(rec)
-            lr = optimizer.param_groups[0].get("lr")
-            norm = self._norm_of(optimizer) if self._norm else None
-            rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
-                             norm, stepped.others_alive))
-        except Exception as err:  # noqa: BLE001
-            self.fault(err)
+        here, rec = self.here, self.rec
+        if rec is None or not here.steps:
+            return
+        here.steps -= 1
+        if here.steps:
+            return
+        self.stepped += 1
+        here.closed = False
+        rec.phase = RUNNING
+        calls = len(self.losses)
+        if self.cleared.count and (count := self.cleared.take(optimizer)):
+            calls -= count
+            self._left_out(rec, count, calls)
+            left_out, loss = self.losses.take_each([0, count])
+            rec.drop(left_out)
+        else:
+            loss = self.losses.take()
+        self._calls = calls
+        if not self.losses.unscaled and _found_inf(optimizer):
+            rec.skipped += 1
+            rec.drop(loss)
+            rec.parts.here(parts.STEPPED)
+            return
+        stepped = self.optimizers.stepped(optimizer, loss)
+        if stepped is None:
+            rec.parts.here(parts.STEPPED)
+            return
+        mine = stepped.optimizer
+        rec.parts.here(parts.STEPPED if mine.number else parts.STEP)
+        if self.last_gradient is None:
+            self._await_last_gradient(rec)
+        lr = optimizer.param_groups[0].get("lr")
+        norm = self._norm_of(optimizer) if self._norm else None
+        rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
+                         norm, stepped.others_alive))
 
     def iterated(self, loader: Any) -> None:
         """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
@@ -295,35 +293,30 @@ class Observer:
         if told is not None and self.rec is not None:
             self.rec.write(told)
 
-    def _without_steps(self, rec: ScriptRecorder, tensors: Any) -> None:
-        """Handle a call of backward() while no optimizer has ever stepped."""
-        hand = self._by_hand
-        if hand.adds_up:
-            if hand.ended(tensors):
-                self._record_by_hand(rec, [self.losses.take()])
-        elif hand.found:
+    def _without_steps(self, rec: ScriptRecorder) -> None:
+        """Called at a call of backward() while no optimizer has ever stepped. So many of them are
+        taken for steps that the script makes by hand, or inside torch.compile."""
+        if self._by_hand is not None:
             self._record_by_hand(rec, [self.losses.take()])
-        elif hand.call(tensors, len(self.losses)):
-            self._record_by_hand(rec, self.losses.take_each(hand.marks))
-            step = "each change of the parameters" if hand.adds_up else "each call of backward()"
-            rec.write(schema.Warning("no step of a torch optimizer was seen, but the parameters "
-                                     f"change: {step} is shown as a step"))
+        elif len(self.losses) == _BY_HAND:
+            self._by_hand = self.optimizers.by_hand()
+            self._record_by_hand(rec, self.losses.take_each(list(range(_BY_HAND))))
+            rec.write(schema.Warning("no step of a torch optimizer was seen: each call of "
+                                     "backward() is shown as a step"))
 
     def _record_by_hand(self, rec: ScriptRecorder,
                         losses: Sequence[float | PendingLoss | None]) -> None:
         """Record steps that were made by hand, given their losses."""
-        if self._by_hand.optimizer is None:
-            self._by_hand.optimizer = self.optimizers.by_hand()
-        one = self._by_hand.optimizer
-        for loss in losses:
-            rec.stepped(Step(one.number, one.name, loss, None))
+        if (one := self._by_hand) is not None:
+            for loss in losses:
+                rec.stepped(Step(one.number, one.name, loss, None))
 
     def _norm_of(self, optimizer: Any) -> Any:
         grads = [p.grad.detach() for g in optimizer.param_groups for p in g["params"]
                  if p.grad is not None]
         if not grads:
             return None
-        with torch_private.no_modes(grads[0]), torch.no_grad():
+        with torch.no_grad():
             norms = torch._foreach_norm(grads)  # pyright: ignore[reportPrivateImportUsage]
             return self.losses.read(torch.linalg.vector_norm(
                 torch.stack([n.float().to(norms[0].device, non_blocking=True) for n in norms])))
@@ -384,7 +377,7 @@ class Observer:
         self.optimizers = Optimizers()
         self.cleared = Cleared(self.optimizers)
         self.clips = Clips(self.optimizers)
-        self._by_hand = ByHand()
+        self._by_hand = None
         self.stepped = 0
         self.here = _ThreadState()
         if rec is not None:
@@ -399,10 +392,7 @@ class Observer:
             return
         self.failed(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
         if not self.stepped and len(self.losses):
-            if self._by_hand.found:
-                self._record_by_hand(rec, [self.losses.take()])
-            elif self._by_hand.likely:  # the script ended before it was certain
-                self._record_by_hand(rec, self.losses.take_each(self._by_hand.marks))
+            self._record_by_hand(rec, [self.losses.take()])
         self.rec = None
         rec.close()
         if self.tried:
@@ -417,15 +407,11 @@ class Observer:
 
 def _number(lr: Any) -> float | None:
     if isinstance(lr, torch.Tensor):
-        with torch_private.no_modes(lr):
-            return float(lr.item()) if lr.is_cpu else None  # on a GPU, reading it would wait
+        return float(lr.item()) if lr.is_cpu else None  # on a GPU, reading it would wait
     return None if lr is None else float(lr)
 
 
 def _found_inf(optimizer: Any) -> bool:
     """Whether a GradScaler has told a fused optimizer to leave the step out."""
     found = getattr(optimizer, "found_inf", None)
-    if not isinstance(found, torch.Tensor):
-        return False
-    with torch_private.no_modes(found):
-        return found.is_cpu and bool(found.item())
+    return isinstance(found, torch.Tensor) and found.is_cpu and bool(found.item())

@@ -14,13 +14,12 @@ Only the thread that trains is looked at: batches that another one reads ahead a
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from ..worker.rank.step_parts import READY, STEP, StepParts
-from . import frames
+from . import wrap
 
 ASKS, ASKS_AGAIN, BATCH, NO_BATCH = "asks", "asks again", "batch", "no batch"
 """A DataLoader is asked for a batch, another than before or the same; gives one; has no more."""
@@ -117,12 +116,11 @@ class ScriptParts(StepParts):
         return "other"
 
 
-def watch_loader(loader: Any, set_in: Callable[[Any, str, Any], None],
-                 parts_now: Callable[[], ScriptParts | None],
+def watch_loader(loader: Any, undo: wrap.Undo, parts_now: Callable[[], ScriptParts | None],
                  loaded: Callable[[int, Any], None]) -> Callable[[Any, Any], None]:
     """A function that is told each `DataLoader` and the new iteration over it. The class of such an
-    iteration is watched from when it is first seen: `set_in` sets an attribute of it. `loaded` gets
-    the id of the loader, and each batch."""
+    iteration is watched from when it is first seen. `loaded` gets the id of the loader, and each
+    batch."""
     watched: set[type] = set()
     loaders: dict[int, tuple[int, int]] = {}
     """By the id of the iteration: the loader's id, and how many workers it has."""
@@ -134,32 +132,21 @@ def watch_loader(loader: Any, set_in: Callable[[Any, str, Any], None],
         cls = next(c for c in type(iteration).__mro__ if "__next__" in vars(c))
         if cls not in watched and cls.__module__ == loader.__module__:
             watched.add(cls)
-            set_in(cls, "__next__", _around_next(vars(cls)["__next__"], parts_now, loaders, loaded))
+            undo.wrap(cls, "__next__", asked, given,
+                      lambda parts, *_: parts and parts.mark(NO_BATCH))
 
-    return began
-
-
-def _around_next(original: Any, parts_now: Callable[[], ScriptParts | None],
-                 loaders: dict[int, tuple[int, int]], loaded: Callable[[int, Any], None]) -> Any:
-    @frames.unseen
-    @functools.wraps(original)
-    def observed_next(self: Any) -> Any:
+    def asked(iteration: Any) -> ScriptParts | None:
         parts = parts_now()
         if parts is None or threading.get_ident() != parts.thread:
-            batch = original(self)
-            loaded(loaders.get(id(self), (0, 0))[0], batch)
-            return batch
-        parts.mark(ASKS_AGAIN if parts.loader == id(self) else ASKS)
-        parts.loader = id(self)
-        loader, parts.loading = loaders.get(parts.loader, (0, None))
-        try:
-            batch = original(self)
-        except BaseException as err:
-            parts.mark(NO_BATCH)
-            frames.leave_out_ours(err)
-            raise
-        parts.mark(BATCH)
-        loaded(loader, batch)
-        return batch
+            return None
+        parts.mark(ASKS_AGAIN if parts.loader == id(iteration) else ASKS)
+        parts.loader = id(iteration)
+        _, parts.loading = loaders.get(parts.loader, (0, None))
+        return parts
 
-    return observed_next
+    def given(parts: ScriptParts | None, batch: Any, iteration: Any) -> None:
+        if parts is not None:
+            parts.mark(BATCH)
+        loaded(loaders.get(id(iteration), (0, 0))[0], batch)
+
+    return began

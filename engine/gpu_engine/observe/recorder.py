@@ -82,9 +82,9 @@ class ScriptRecorder(RecordWriter):
         return self._thread is not None
 
     def begin(self) -> None:
-        """Make sure that the thread runs, even if it was told to end and hangs in a write."""
-        thread = self._thread
-        if thread is None or not thread.go_on():
+        """Make sure that the thread runs. One that was told to end while it hangs in a write ends
+        first."""
+        if self._thread is None:
             self._thread = WriterThread(self._tick, self._has_ended)
 
     def pause(self) -> None:
@@ -219,33 +219,21 @@ class WriterThread:
         self._stop.acquire()
         self._gone.acquire()
         self._told_to_end = False
-        self._ticks = 0
-        self._hung_at = -1
         _thread.start_new_thread(self._live, ())
 
     def end(self) -> bool:
-        """Tell the thread to end, and wait for it for a second. Returns False if it hangs. The same
-        hanging write is waited for only once."""
+        """Tell the thread to end, and wait for it for a second, but only the first time. Returns
+        False if it hangs."""
+        patience = 0.0 if self._told_to_end else _END_PATIENCE
         if not self._told_to_end:
             self._told_to_end = True
             self._stop.release()
-        if self._gone.acquire(timeout=0 if self._hung_at == self._ticks else _END_PATIENCE):
-            return True
-        self._hung_at = self._ticks
-        return False
-
-    def go_on(self) -> bool:
-        """Let the thread go on if it was told to end but has not noticed yet. Returns False if it
-        ends."""
-        if self._told_to_end and self._stop.acquire(blocking=False):
-            self._told_to_end = False
-        return not self._told_to_end
+        return self._gone.acquire(timeout=patience)
 
     def _live(self) -> None:
         try:
             while not self._stop.acquire(timeout=_TICK):  # costs less than any other way to wait
                 self._tick()
-                self._ticks += 1
         finally:
             self._ended(self)
             self._gone.release()

@@ -96,8 +96,6 @@ class StepEvents:
                 if one.step is not step and self._curve.n >= _EACH_LOSS_UP_TO:
                     self._end_span(skipped, lines)  # a kept step: record each of its losses
                 self._add_step(one, skipped, lines)
-        for one in trainings.wait(now):
-            self._add_step(one, skipped, lines)
         self._end_span(skipped, lines)
         if self._logged and now >= self._logged_due:
             self._logged_due = now + _LOGGED_EVERY
@@ -182,19 +180,17 @@ def _numbers_of(item: Any) -> Iterable[Any]:
 # Decides which steps of a script's optimizers make the loss curve. Pure: the thread that writes
 # the record calls it, in the order of the steps, so a late decision does not hold up the script.
 #
-# The steps of one optimizer are the curve and are counted as the run's steps. What the steps of a
-# second optimizer mean shows only later: the two may take turns, as in a GAN, or one training has
-# ended and the next has begun, as in a cross-validation. Until that is known, such steps are
-# kept. The rules:
+# The steps of the optimizer that steps first are the curve and are counted as the run's steps. What
+# those of a second one mean shows only later, so they are kept until then:
 #
-# - If the first optimizer steps once more, the two take turns. The second one is shown beside the
-#   curve from then on.
+# - If the first one steps once more, the two take turns, as in a GAN: the second one is shown
+#   beside the curve from then on.
 # - If the second one makes 50 steps without the first (or a few within ten seconds), it is the next
-#   training, and its steps continue the count. If it already takes turns, it needs three times as
-#   many steps in a row as in its longest turn.
-# - An optimizer that takes over the number of one that is gone begins the next training at once.
-#   The exception is an inner loop, which makes a new optimizer each time: there, another
-#   optimizer that still exists has stepped in between.
+#   training, as of another layer, and its steps continue the count. One that already takes turns
+#   needs three times as many.
+# - An optimizer that takes over the number of one that is gone begins the next training at once, as
+#   in a cross-validation. The exception is an inner loop, which makes a new optimizer each time:
+#   there, another optimizer that still exists has stepped in between.
 
 
 ENOUGH = 50
@@ -246,60 +242,36 @@ class Trainings:
         """How many steps in a row the curve's optimizer made before them."""
         self._others: dict[int, int] = {}
         """How many steps each other optimizer has made since the curve's last step."""
-        self._turns: dict[int, int] = {}
-        """The longest turn of each optimizer that takes turns with the curve's."""
-        self._before: set[int] = set()
-        """Optimizers whose steps were the curve earlier."""
+        self._beside: set[int] = set()
+        """Optimizers that take turns with the curve's."""
         self._inner: set[int] = set()
         """Optimizers of inner loops."""
 
     def add(self, step: Step, now: float) -> Iterator[PlacedStep]:
         """Take one more step, at the time `now` in seconds. Gives, in order, the steps that are
         decided by it."""
-        if self.curve is None or (step.optimizer == self.curve and self._takes_over(step)):
-            yield from self._end_turns()
-            yield self._begin(step)
-        elif step.optimizer == self.curve:
-            yield from self._end_turns()
-            self._row += 1
-            yield PlacedStep(True, False, step)
-        else:
-            yield from self._other(step, now)
-
-    def wait(self, now: float) -> Iterator[PlacedStep]:
-        """Note that no step has come by the time `now`. Gives the steps that are decided by it."""
-        for index, count in self._others.items():
-            if index not in self._turns and min(count, self._row) >= _FEW \
-                    and now - self._since >= _SECONDS:
-                yield from self._continue_with(index, now)
-                return
-
-    def end(self, now: float) -> Iterator[PlacedStep]:
-        """Note that no further step will come. Gives all steps that are left."""
-        while self.kept:
-            new = [i for i, count in self._others.items() if i not in self._turns and count > 1]
-            if not new:
-                break
-            yield from self._continue_with(new[0], now)
-        yield from self._end_turns()
-
-    def _other(self, step: Step, now: float) -> Iterator[PlacedStep]:
         index = step.optimizer
-        count = self._others[index] = self._others.get(index, 0) + 1
-        if index in self._turns:
-            if count > max(ENOUGH, 3 * self._turns[index]):
-                self.kept.append(step)
-                yield from self._continue_with(index, now)
-            elif self.kept:
-                self.kept.append(step)  # so that all come out in order
-            else:
-                yield PlacedStep(False, False, step)
+        if index == self.curve or self.curve is None:
+            begins = self.curve is None or self._takes_over(step)
+            yield from self._end_turns()
+            yield self._begin(step) if begins else PlacedStep(True, False, step)
+            self._row += 1
             return
+        count = self._others[index] = self._others.get(index, 0) + 1
         if not self.kept:
             self._since = now
         self.kept.append(step)
-        if index in self._before or count >= ENOUGH:
+        enough = ENOUGH if index not in self._beside else 3 * ENOUGH
+        if count >= enough or (index not in self._beside and min(count, self._row) >= _FEW
+                               and now - self._since >= _SECONDS):
             yield from self._continue_with(index, now)
+
+    def end(self, now: float) -> Iterator[PlacedStep]:
+        """Note that no further step will come. Gives all steps that are left."""
+        while new := [i for i, count in self._others.items()
+                      if i not in self._beside and count > 1]:
+            yield from self._continue_with(new[0], now)
+        yield from self._end_turns()
 
     def _takes_over(self, step: Step) -> bool:
         """Whether this step, under the curve's number, is by a new optimizer that begins a
@@ -316,26 +288,20 @@ class Trainings:
         at = next(i for i, step in enumerate(kept) if step.optimizer == index)
         for step in kept[:at]:
             yield PlacedStep(False, False, step)
-        if index in self._before and self.curve is not None:  # the two take turns, long ones
-            self._turns[self.curve] = max(self._row, self._turns.get(self.curve, 0))
-        self._turns.pop(index, None)
         yield self._begin(kept[at])
         for step in kept[at + 1:]:
             yield from self.add(step, now)
 
     def _begin(self, step: Step) -> PlacedStep:
-        if self.curve is not None:
-            self._before.add(self.curve)
-        self._before.discard(step.optimizer)
         self._others.clear()
-        self.curve, self._row = step.optimizer, 1
+        self._beside.discard(step.optimizer)
+        self.curve, self._row = step.optimizer, 0
         self.number += 1
         return PlacedStep(True, True, step)
 
     def _end_turns(self) -> Iterator[PlacedStep]:
         """The curve's optimizer steps once more, so the steps in between were turns of others."""
-        for index, count in self._others.items():
-            self._turns[index] = max(count, self._turns.get(index, 0))
+        self._beside |= self._others.keys()
         if self._others:
             self._others.clear()
             self._row = 0

@@ -4,26 +4,23 @@ run for it.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from math import isfinite
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from gpu_engine.common import units
-from gpu_engine.common.errors import UserError, with_type
+from gpu_engine.common.errors import with_type
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import device_times, steps, verdicts
-from gpu_engine.diagnose.steps import NAMES, Parts
+from gpu_engine.diagnose.steps import Parts
 from gpu_engine.export.rows import Row, Source
 from gpu_engine.report.svg import Chart, Line, letter
 from gpu_engine.runs import compare, notes
 from gpu_engine.runs.compare import RunFacts
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
-from gpu_engine.spec import presets
-from gpu_engine.spec.schema import RunSpec, parse_best
-from gpu_engine.spec.write import flat, for_people
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import flat
 
 _CHARTS = (("train/loss", "loss", ""), ("memory/gpu_peak", "GPU memory, peak", "bytes"),
            ("memory/host", "host memory of the largest rank", "bytes"),
@@ -79,13 +76,8 @@ def of_run(story: Story) -> list[Section]:
     figures = compare.figure_rows([story.facts])
     parts.append(Table(("", "value"), tuple((r.name, r.values[0] or "–") for r in figures)))
     sections = [Section("How it ended" if not story.state.live else "How it stands", tuple(parts))]
-    if story.evaluations:
-        sections.append(Section("Evaluations", (_evaluations(story.evaluations.values()),)))
-    sections += _charts([story])
-    sections.append(_time(story))
-    sections.append(_asked(story))
-    sections.append(_where(story))
-    sections.append(_attempts(story))
+    sections += [_evaluations(story.curves), *_charts([story]), _time(story), _asked(story),
+                 _where(story), _attempts(story)]
     return [s for s in sections if s.parts]
 
 
@@ -115,9 +107,7 @@ def _charts(stories: Sequence[Story]) -> list[Section]:
         there = [line for line in lines if line is not None]
         if not there:
             continue
-        begins = tuple(stories[0].begins.items()) if len(stories) == 1 else ()
-        chart = Chart(title, [line or Line("", type(there[0].series)()) for line in lines], unit,
-                      begins)
+        chart = Chart(title, [line or Line("", type(there[0].series)()) for line in lines], unit)
         if not chart.empty:
             charts.append(chart)
     said: list[Text] = []
@@ -134,42 +124,31 @@ def _charts(stories: Sequence[Story]) -> list[Section]:
     return [Section(CURVES, (how, *said, *charts))]
 
 
-def _evaluations(each: Iterable[Best]) -> Table:
+def _evaluations(curves: dict[str, Series]) -> Section:
     rows = []
-    for one in each:
-        least, greatest = _at(one.least), _at(one.greatest)
-        best = {True: greatest, False: least, None: "–"}[one.larger_is_better]
-        rows.append((one.name.removeprefix("eval/"), _at((one.last, one.last_step)), least,
-                     greatest, best))
-    return Table(("evaluation", "last", "least", "greatest", "best, by train.best"), tuple(rows))
-
-
-def _at(found: tuple[float, int]) -> str:
-    return f"{units.loss(found[0])} at step {units.count(found[1])}"
+    for name, series in curves.items():
+        known = [i for i in range(len(series)) if series.count[i]]
+        if name.startswith("eval/") and known:
+            rows.append((name.removeprefix("eval/"), units.loss(min(series.lo[i] for i in known)),
+                         units.loss(max(series.hi[i] for i in known))))
+    return Section("Evaluations", (Table(("evaluation", "least", "greatest"), tuple(rows)),)
+                   if rows else ())
 
 
 def _time(story: Story) -> Section:
-    """Where the steps' time went, a column for each part that some rank knows."""
-    names = [name for name in NAMES if any(p.parts[name] is not None for p in story.parts)]
-    rows = tuple((f"rank {p.rank}", units.count(p.steps), units.brief(p.seconds / p.steps),
-                  *("–" if (share := p.share(name)) is None else f"{share:.0%}" for name in names))
-                 for p in story.parts)
-    parts: list[Table | Text] = [Text((one,)) for one in story.verdicts]
-    if rows:
-        parts.append(Table(("", "steps", "a step", *map(NAMES.__getitem__, names)), rows))
-    return Section("Where the time of a step went", tuple(parts))
+    """Where the steps' time went, a line for each rank."""
+    return Section("Where the time of a step went", tuple(Text((line,)) for line in (
+        *story.verdicts, *(f"rank {p.rank}: {steps.line(p)}" for p in story.parts))))
 
 
 def _asked(story: Story) -> Section:
-    rows = tuple((key, before if before is not None else "–", after if after is not None else "–")
-                 for key, before, after in story.changed)
-    parts: list[Table | Text] = [
-        Table(("key", f"in {story.base}", "in this run"), rows) if rows else
-        Text((f"Every setting is that of {story.base}.",))]
-    if story.lines:
-        parts.append(Text(story.lines, exact=True))
-    return Section(f"What was asked, against {story.base} as it is now"
-                   if story.base.startswith("preset") else "What was asked", tuple(parts))
+    defaults, settings = flat(RunSpec()), story.facts.settings
+    rows = tuple((key, settings.get(key, "–"), defaults.get(key, "–"))
+                 for key in dict.fromkeys((*settings, *defaults))
+                 if key != "name" and settings.get(key) != defaults.get(key))
+    parts = [Table(("key", "value", "default"), rows)] if rows else []
+    lines = [Text(story.lines, exact=True)] if story.lines else []
+    return Section("What was asked", (*parts, *lines))
 
 
 def _where(story: Story) -> Section:
@@ -203,34 +182,15 @@ _MOST = 200
 
 
 @dataclass(slots=True)
-class Best:
-    """The best and the last value of one evaluation."""
-
-    name: str
-    last: float
-    last_step: int
-    least: tuple[float, int]
-    """(value, step), as is greatest."""
-    greatest: tuple[float, int]
-    larger_is_better: bool | None = None
-    """None: nobody has said."""
-
-
-@dataclass(slots=True)
 class Story:
     """A run for a report."""
 
     facts: RunFacts
     state: State
     notes: notes.Notes
-    base: str
-    """What its settings are compared with: "preset digits" or "the defaults"."""
-    changed: list[tuple[str, str | None, str | None]]
-    """(key, value in `base`, value here) of the settings that differ."""
     lines: tuple[str, ...] = ()
     curves: dict[str, Series] = field(default_factory=dict)
     """Name of a value → its curve over the steps."""
-    evaluations: dict[str, Best] = field(default_factory=dict)
     begins: dict[int, int] = field(default_factory=dict)
     """Attempt after the first → its first step."""
     verdicts: list[str] = field(default_factory=list)
@@ -250,59 +210,27 @@ def read(run: Run) -> Story:
     told, view = compare.read(run)
     state = run.state()
     plan = run.plan()
-    base, changed = _changed(told.settings, state.name)
-    story = Story(told, state, notes.read(run.path), base, changed,
-                  plan.lines if plan is not None else (), at=time.time())
+    story = Story(told, state, notes.read(run.path), plan.lines if plan is not None else (),
+                  at=time.time())
     ranks = list(view.ranks.values())
     story.verdicts = [f"{v.code}: {v.text}" for v in verdicts.of(
-        ranks, device_times.DeviceFiles(run.path, state.began).read())]
+        ranks, device_times.read(run.path, state.began))]
     story.parts = [parts for rank in ranks if (parts := steps.of_run(rank)) is not None]
     source = Source(run.path)
     for row in source.rows():
         _add(story, row)
     story.begins = source.begins
-    best = parse_best(told.settings.get("train.best"))
-    if best is not None and (found := story.evaluations.get(f"eval/{best[0]}")) is not None:
-        story.evaluations[found.name] = replace(found, larger_is_better=best[1])
     return story
-
-
-def _changed(settings: dict[str, str], name: str
-             ) -> tuple[str, list[tuple[str, str | None, str | None]]]:
-    base, before = "the defaults", flat(RunSpec())
-    if name in presets.names():  # never the path of a file, which the run's folder would choose
-        with contextlib.suppress(UserError, OSError):
-            base, before = f"preset {name}", flat(for_people(presets.load(name).spec))
-    keys = [key for key in dict.fromkeys((*settings, *before)) if key != "name"]
-    return base, [(key, before.get(key), settings.get(key)) for key in keys
-                  if before.get(key) != settings.get(key)]
 
 
 def _add(story: Story, row: Row) -> None:
     for name, value in row.values.items():
-        if name.endswith(("loss_min", "loss_max")) and name.startswith("train/"):
+        if name in ("train/loss_min", "train/loss_max"):
             continue
-        series = story.curves.get(name)
-        if series is None:
+        if name not in story.curves:
             if len(story.curves) >= _MOST:
                 continue
-            series = story.curves[name] = Series(_BUCKETS)
-        if name == "train/loss":
-            series.add(row.step, value, row.values.get("train/loss_min"),
-                       row.values.get("train/loss_max"))
-        else:
-            series.add(row.step, value)
-        if name.startswith("eval/") and isfinite(value):
-            _evaluated(story, name, value, row.step)
-
-
-def _evaluated(story: Story, name: str, value: float, step: int) -> None:
-    found = story.evaluations.get(name)
-    if found is None:
-        story.evaluations[name] = Best(name, value, step, (value, step), (value, step))
-        return
-    found.last, found.last_step = value, step
-    if value < found.least[0]:
-        found.least = (value, step)
-    if value > found.greatest[0]:
-        found.greatest = (value, step)
+            story.curves[name] = Series(_BUCKETS)
+        around = (row.values.get("train/loss_min"), row.values.get("train/loss_max")) \
+            if name == "train/loss" else ()
+        story.curves[name].add(row.step, value, *around)

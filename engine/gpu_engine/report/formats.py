@@ -35,14 +35,12 @@ a { color: #1a5fb4; }
 """ + STYLE
 
 
-def html(title: str, sections: Sequence[Section], made: str, every: int | None = None,
-         back: str | None = None) -> str:
+def html(title: str, sections: Sequence[Section], made: str, every: int | None = None) -> str:
     """The page. `made`: when and by what it was made. `every`: seconds after which a browser loads
-    it again. `back`: where the list of runs is."""
+    it again."""
     digest = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     again = [f'<meta http-equiv="refresh" content="{every}">'] if every else []
-    up = [f'<p><a href="{escape(back)}">← all runs</a></p>'] if back else []
-    body = [*up, f"<h1>{_escaped(title)}</h1>"]
+    body = [f"<h1>{_escaped(title)}</h1>"]
     for section in sections:
         name = f' id="{escape(section.name)}"' if section.name else ""
         body.append(f"<h2{name}>{_escaped(section.title)}</h2>")

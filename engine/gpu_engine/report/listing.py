@@ -111,10 +111,6 @@ def best_evaluation(one: Digest, figures: Figures) -> tuple[str, float, bool] | 
     return None
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _why(one: Digest, now: float) -> list[str]:
     """The reason for a run's state, what hangs, and the first file of its folder that can't be
     read."""

@@ -36,7 +36,7 @@ def _colours(ink: str, faint: str, ground: str, *lines: str) -> str:
     return "\n".join([
         f".chart .ground {{ fill: {ground}; }}", f".chart text {{ fill: {ink}; }}",
         f".chart .grid {{ stroke: {faint}; }}",
-        f".chart .axis, .chart .attempt {{ stroke: {ink}; }}",
+        f".chart .axis {{ stroke: {ink}; }}",
         *(f".chart .c{i} {{ fill: {one}; }}\n.chart .line.c{i} {{ fill: none; stroke: {one}; }}"
           for i, one in enumerate(lines))])
 
@@ -46,8 +46,7 @@ STYLE = f"""\
 .chart .title {{ font-weight: 600; font-size: 14px; }}
 .chart .end {{ text-anchor: end; }}
 .chart .middle {{ text-anchor: middle; }}
-.chart .grid, .chart .axis, .chart .attempt {{ fill: none; }}
-.chart .attempt {{ stroke-dasharray: 2 4; }}
+.chart .grid, .chart .axis {{ fill: none; }}
 .chart .line {{ stroke-width: 1.8; }}
 .chart .band {{ fill-opacity: 0.22; }}
 .chart .d1 {{ stroke-dasharray: 7 3; }}
@@ -77,8 +76,6 @@ class Chart:
     lines: Sequence[Line]
     unit: str = ""
     """"bytes": numbers are shown in GiB, from 0 on."""
-    begins: Sequence[tuple[int, int]] = ()
-    """(attempt, its first step)."""
 
     @property
     def empty(self) -> bool:
@@ -93,10 +90,8 @@ def draw(chart: Chart, *, alone: bool = False) -> str:
     x0, x1 = min(b[0] for b in bounds), max(b[1] for b in bounds)
     axis = _Axis.of(min(b[2] for b in bounds), max(b[3] for b in bounds), chart.unit)
     across = _Across(x0, x1 if x1 > x0 else x0 + 1)
-    about = _about(chart, x0, x1, bounds)
-    name = ' xmlns="http://www.w3.org/2000/svg"'
-    out = [f'<svg class="chart" role="img"{name} viewBox="0 0 {WIDTH} {HEIGHT}">',
-           f"<title>{_text(chart.title)}</title>", f"<desc>{_text(about)}</desc>"]
+    out = ['<svg class="chart" role="img" xmlns="http://www.w3.org/2000/svg" '
+           f'viewBox="0 0 {WIDTH} {HEIGHT}">', f"<title>{_text(chart.title)}</title>"]
     if alone:
         out.append(f"<style>{STYLE}</style>")
     out.append(f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}"/>')
@@ -104,11 +99,6 @@ def draw(chart: Chart, *, alone: bool = False) -> str:
     scale = ", logarithmic" if axis.log else ""
     out.append(_label(_LEFT, 20, chart.title + unit + scale, "title"))
     out += _grid(axis, across)
-    for attempt, step in chart.begins:
-        if x0 <= step <= x1:
-            x = across(step)
-            out.append(f'<path class="attempt" d="M{x:.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>')
-            out.append(_label(x + 3, HEIGHT - _BOTTOM - 5, f"attempt {attempt}"))
     for index, line in enumerate(chart.lines):
         if _bounds(line.series) is not None:
             out += _curve(line.series, axis, across, index, len(chart.lines) > 1)
@@ -213,12 +203,6 @@ def _bounds(series: Series) -> tuple[float, float, float, float] | None:
     x1 = min((series.first + known[-1] + 1) * series.stride - 1, series.last)
     low, high = min(series.lo[i] for i in known), max(series.hi[i] for i in known)
     return (x0, max(x1, x0), low, high) if isfinite(low) and isfinite(high) else None
-
-
-def _about(chart: Chart, x0: float, x1: float, bounds: Sequence[tuple[float, ...]]) -> str:
-    shown = units.size if chart.unit == "bytes" else units.loss
-    low, high = min(b[2] for b in bounds), max(b[3] for b in bounds)
-    return f"Steps {x0:,.0f} to {x1:,.0f}, values {shown(low)} to {shown(high)}."
 
 
 def _label(x: float, y: float, text: str, kind: str = "") -> str:

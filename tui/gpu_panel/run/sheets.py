@@ -1,4 +1,4 @@
-"""Sheets over the run screen, everything about the run and what its traces say, and the questions
+"""Sheets over the run screen, everything about the run and where its traces are, and the questions
 before it is stopped."""
 
 from __future__ import annotations
@@ -129,13 +129,12 @@ class TraceSheet(Sheet):
 
 
 def ask_for_traces(run: Run) -> TraceSheet:
-    """Have each rank trace its next steps, and read the traces. Raises UserError and OSError."""
-
-    lines: list[str] = []
+    """Have each rank trace its next steps. Raises UserError and OSError."""
+    lines = []
     for rank, answer in traces.trace(run).items():
-        path, _, text = traces.describe(run, answer)
-        lines += [f"rank {rank}" + ("" if path is None else f": {path}"), *text, ""]
-    lines.append("https://ui.perfetto.dev opens the files")
+        path, problem = traces.describe(run, answer)
+        lines.append(f"rank {rank}: {path or problem}")
+    lines += ["", "https://ui.perfetto.dev opens the files"]
     return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))
 
 

@@ -139,23 +139,17 @@ class _WaitForTorch(object):
 
 
 class _ForLog(object):
-    """Makes `import gpu_engine` work, for `gpu_engine.log`, in an environment without gpu-panel,
-    even if there is an unrelated folder of that name."""
+    """The last entry on sys.meta_path: makes `import gpu_engine` work, for `gpu_engine.log`, in an
+    environment without gpu-panel."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name != "gpu_engine":
-            return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if find is not None and not isinstance(finder, _ForLog):
-                spec = find(name, path, target)
-                if spec is not None and spec.loader is not None and spec.origin is not None:
-                    return spec
-        from importlib.util import spec_from_file_location
+        if name == "gpu_engine":
+            from importlib.util import spec_from_file_location
 
-        return spec_from_file_location(name, os.path.join(_PACKAGE, "__init__.py"),
-                                       submodule_search_locations=[_PACKAGE])
+            return spec_from_file_location(name, os.path.join(_PACKAGE, "__init__.py"),
+                                           submodule_search_locations=[_PACKAGE])
+        return None
 
 
 def _after(loader):
@@ -189,7 +183,7 @@ def _install():
             or any(type(f).__name__ == "_WaitForTorch" for f in sys.meta_path):
         return
     _own_log()
-    sys.meta_path.insert(-1, _ForLog())  # before the finder for sys.path, which accepts any folder
+    sys.meta_path.append(_ForLog())
     if _direct():
         _begin()
     else:

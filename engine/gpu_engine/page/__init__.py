@@ -1,1 +1,0 @@
-"""Devices, runs, curves and logs as pages for a browser: to look at, and nothing else."""
