@@ -34,7 +34,7 @@ SHOWS = """
     CurvePicker: move
     CurveView: band cross log_scale mark range smooth whole zoom
     CurvesPane: axis value
-    DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all
+    DevicesPane: move_rank other_kind tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
     DetailPane: order
     FilterInput: keep leave
