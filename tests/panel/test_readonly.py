@@ -36,7 +36,6 @@ SHOWS = """
     CurvesPane: axis value
     DevicesPane: move_rank other_kind tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
-    DetailPane: order
     FilterInput: keep leave
     FindInput: leave
     FormPane: focus_next focus_previous leave page presets

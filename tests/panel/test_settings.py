@@ -115,7 +115,7 @@ def test_two_actions_may_change_places():
 
 
 def test_the_same_key_on_another_screen_or_pane_is_no_conflict():
-    for id in ("detail.order", "plan.copy"):
+    for id in ("runs.order", "plan.copy"):
         remapped(KEYS, {id: of(KEYS, "run.maximize")})
 
 

@@ -74,8 +74,6 @@ KEYS: tuple[Key, ...] = (
         "Offer the machine's CPU slots in place of its GPUs, or look for its GPUs again"),
     Key("detail.end", "detail", "x", "end", "end process",
         "Send a signal to the process under the cursor; asks first", footer=True),
-    Key("detail.order", "detail", "o", "order", "sort",
-        "Sort processes by GPU memory, SM, CPU or age", footer=True),
     Key("detail.before", "detail", "left,h", "screen.other_device(-1)", "previous",
         "Show the previous device"),
     Key("detail.after", "detail", "right,l", "screen.other_device(1)", "next",

@@ -347,5 +347,5 @@ w notifies you when the device under the cursor is free, W when any is."""
             draft.forget_ticks()
             self.paint()
             return
-        # As many CPU slots; which GPUs are wanted is for the person to say.
-        self.tick([d.id for d in found.devices[:max(1, len(draft.ids))]] if found.is_cpu else [])
+        # As many of the other kind.
+        self.tick(await self._source.freest_of(None, max(1, len(draft.ids))) or [])
