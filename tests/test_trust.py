@@ -64,7 +64,7 @@ WRITING = {
         remote/reach/file.py: write_atomic in _write
         notify/config.py: write_atomic in begin
         settings/file.py: write_atomic in begin
-        spec/presets.py: write_atomic in duplicate, write_atomic in save
+        spec/presets.py: write_atomic in save
         gpu_panel/launch/saved_form.py: write_json in write
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """

@@ -31,9 +31,8 @@ SHOWS = """
     FiguresPane: open
     CurveView: cross log_scale smooth whole zoom
     CurvesPane: axis value
-    DevicesPane: count_free move_rank order other_kind sort_ranks tick tick_all
+    DevicesPane: move_rank other_kind tick tick_all
     DevicesPane: fewer more tick_free wait wait_any
-    DetailPane: order
     FilterInput: keep leave
     FormPane: focus_next focus_previous leave page presets
     HelpScreen: close

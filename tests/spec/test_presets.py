@@ -99,43 +99,22 @@ def test_a_description_is_kept_in_the_file_and_is_no_part_of_the_spec(home):
     path.write_text("# why\n" + path.read_text())
     presets.save("mine", replace(spec, name="b"))
     assert presets.about(presets.load("mine")) == "two cards, small batch"
-    presets.describe("mine", "")
+    presets.save("mine", presets.load("mine").spec, "")
     assert "description" not in path.read_text()
     assert presets.about(presets.load("mine")) == "why"
     assert presets.load("mine").spec.name == "b"
     for wrong in ("x" * 201, "two\nlines", "a\x1b[31m"):
         with pytest.raises(UserError, match="a text in one line, at most 200"):
-            presets.describe("mine", wrong)
+            presets.save("mine", spec, wrong)
     path.write_text("description = 3\n")
     with pytest.raises(SpecError, match="description"):
         presets.load("mine")
-    with pytest.raises(UserError, match=r"ddp ships .* can't be described; duplicate it first"):
-        presets.describe("ddp", "x")
 
 
 def test_a_description_stands_before_the_sections(home):
     path = presets.save("ddp", presets.load("ddp").spec, "mine now")
     assert tomllib.loads(path.read_text())["description"] == "mine now"
     assert presets.load("ddp").spec == presets.load(str(presets.shipped_folder() / "ddp.toml")).spec
-
-
-def test_renaming_and_copying(home):
-    text = (presets.shipped_folder() / "ddp.toml").read_text()
-    copied = presets.duplicate("ddp", "mine")
-    assert copied.read_text() == text
-    assert presets.changes(presets.load("mine")) is None  # it hides none
-    moved = presets.rename("mine", "yours")
-    assert (moved.read_text(), copied.exists()) == (text, False)
-    presets.save("single", from_dict({}))
-    for change in (presets.rename, presets.duplicate):
-        with pytest.raises(UserError, match="have a preset single already"):
-            change("yours", "single")
-        with pytest.raises(UserError, match="can't be a preset's name"):
-            change("yours", "../x")
-    with pytest.raises(UserError, match="ddp ships with gpu-panel and can't be renamed"):
-        presets.rename("ddp", "x")
-    with pytest.raises(UserError, match="you have no preset 'gone'"):
-        presets.rename("gone", "x")
 
 
 def test_what_differs_from_the_shipped_one(home):

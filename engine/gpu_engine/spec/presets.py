@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError, meant, telling
-from gpu_engine.common.files import expanded, open_file, write_atomic
+from gpu_engine.common.files import expanded, write_atomic
 from gpu_engine.spec.read import from_dict, in_our_words, read_toml
 from gpu_engine.spec.schema import RunSpec, keys
 from gpu_engine.spec.write import Difference, compare, to_dict
@@ -135,36 +135,6 @@ def description_problem(text: str) -> str | None:
     return f"expected a text in one line, at most {LONGEST_DESCRIPTION} characters"
 
 
-def rename(name: str, new: str) -> Path:
-    """Give the person's own preset another name. Raises UserError if there is no such preset, or
-    one of the new name, or if that name is not allowed."""
-    path, target = _own(name, "renamed"), _new(new)
-    with telling(f"{path}: can't be renamed"):
-        path.rename(target)
-    return target
-
-
-def duplicate(name: str, new: str) -> Path:
-    """Copy a preset, also a shipped one, with its comments, as the person's own preset `new`.
-    Raises UserError as `rename` does."""
-    path, target = _locate(name)[0], _new(new)
-    try:
-        with open_file(path) as file:  # a FIFO there would be waited for
-            text = file.read().decode()
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(target, text)
-    except (OSError, UnicodeDecodeError) as err:
-        raise UserError(f"{path}: can't be copied to {target}: {err}") from None
-    return target
-
-
-def describe(name: str, text: str) -> Path:
-    """Set the description of the person's own preset; an empty text removes it. Raises UserError
-    if there is no such preset, or for the text."""
-    _own(name, "described; duplicate it first")
-    return save(name, load(name).spec, text.strip())
-
-
 def _own(name: str, done: str) -> Path:
     """The path of the person's own preset. Raises UserError if it can't be `done`."""
     path = own_folder() / f"{name}.toml"
@@ -174,16 +144,6 @@ def _own(name: str, done: str) -> Path:
                             f"in {own_folder()}, can be")
         raise UserError(f"you have no preset {name!r} in {own_folder()}")
     return path
-
-
-def _new(name: str) -> Path:
-    """The path of a preset that is not there yet. Raises UserError."""
-    wrong = name_problem(name)
-    if wrong is None and os.path.lexists(own_folder() / f"{name}.toml"):
-        wrong = f"you have a preset {name} already, in {own_folder()}; choose another name"
-    if wrong is not None:
-        raise UserError(wrong)
-    return own_folder() / f"{name}.toml"
 
 
 def save(name: str, spec: RunSpec, description: str | None = None) -> Path:

@@ -49,7 +49,7 @@ def made(home: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(("key", "said"), [
-    ("o", "commands.a.key = \"o\": o is the key of devices.order (sort)"),
+    ("o", "commands.a.key = \"o\": o is the key of runs.order (sort)"),
     ("ctrl+q", "is the key of quit"), ("f8", "is the key of tell"), ("3", "goes to a pane"),
     ("f3", "goes to a pane"), ("hyper+x", "that is no key"), ("enter", "is the key of")])
 def test_a_key_of_ours_is_refused_by_its_name(key: str, said: str):

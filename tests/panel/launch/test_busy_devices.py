@@ -10,7 +10,7 @@ from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
-from gpu_panel.common.dialogs import AskLine, Confirm
+from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices import DevicesPane
 
 from ...conftest import gpus
@@ -101,30 +101,6 @@ async def test_a_device_with_a_fault_is_asked_about_and_not_shared(started):
         await pilot.press("y")
         await until(pilot, lambda: started)
         assert started[0].spec.devices.share is False
-
-
-# --- the freest, by number ----------------------------------------------------------------------
-
-async def test_so_many_of_the_freest_and_again():
-    machine = gpus(4)
-    async with panel(machine) as (pilot, screen):
-        await pilot.press("F")
-        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
-        await pilot.press("9", "enter")
-        await pilot.pause()
-        assert isinstance(pilot.app.screen, AskLine)  # there are only four
-        await pilot.press("backspace", "3", "enter")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        await until(pilot, lambda: len(screen.draft.ids) == 3)
-        await settled(pilot, screen)
-        await pilot.press("a", "a")
-        await until(pilot, lambda: screen.draft.ids == [])
-        await settled(pilot, screen)
-        await pilot.press("f")
-        await until(pilot, lambda: len(screen.draft.ids) == 3)
-        await pilot.press("F", "escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        assert len(screen.draft.ids) == 3
 
 
 # --- what was inherited; the header -------------------------------------------------------------

@@ -74,7 +74,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             await until(pilot, lambda: screen.runs.keys == [second, first])
             assert screen.runs.key_at_cursor == second  # the cursor stays with the run
             assert list(waiting.line(paths.queue_folder())) == [second, first]
-            await pilot.press("right_curly_bracket")
+            await pilot.press("right_square_bracket")
             await until(pilot, lambda: screen.runs.keys == [first, second])
             await pilot.press("s")
             await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))

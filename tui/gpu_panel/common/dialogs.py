@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -138,15 +138,3 @@ class AskLine(ModalScreen[str | None]):
         text = self.query_one("#name", Input).value.strip()
         if self._may_be_empty if not text else self._wrong(text) is None:
             self.dismiss(text)
-
-
-async def ask_count(app: App[Any], title: str, value: int, most: int, note: str) -> int | None:
-    """Ask for a number from 1 to `most`; None if the person cancels. Call it from a worker."""
-    def wrong(text: str) -> str | None:
-        fits = text.isdecimal() and 1 <= int(text) <= most
-        return None if fits else f"type a number from 1 to {most}"
-
-    typed = await app.push_screen_wait(AskLine(
-        title, str(value), f"{note} There are {most}.", wrong=wrong,
-        longest=max(3, len(str(most))), does="accept"))
-    return int(typed) if typed is not None else None

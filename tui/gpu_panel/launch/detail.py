@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 Runs = Callable[[], Sequence[RunLine]]
 Stop = Callable[[RunLine, str], object]
 
-ORDERS: dict[str, Callable[[DeviceProcess], float]] = {
-    "memory": lambda p: -(p.memory or 0), "SM": lambda p: -(p.utilization or 0.0),
-    "CPU": lambda p: -(p.cpu or 0.0),
-    "age": lambda p: p.started if p.started is not None else float("inf")}
-"""How the processes can be sorted: by the most, or the oldest first."""
 _LEAST = 16
 """Cells that a command keeps; columns go to leave it so many."""
 _WIDE = 100
@@ -206,7 +201,6 @@ go to another device; x ends the process under the cursor, if it is your own, an
         """`runs`: those whose ranks are named. `stop`: asks, with a title, whether to stop one."""
         super().__init__(id=self.NAME)
         self._source, self._runs, self._stop = source, runs, stop
-        self.order = next(iter(ORDERS))
         self._device: str | None = None
         self._lent = False
         """Whether it has the focus only as there was no more room for the device table."""
@@ -243,7 +237,8 @@ go to another device; x ends the process under the cursor, if it is your own, an
         title = "Device"
         if machine is not None and device is not None:
             sample = machine.snapshot.of(device.id) if machine.snapshot else None
-            listed = sorted((sample.processes if sample else None) or (), key=ORDERS[self.order])
+            listed = sorted((sample.processes if sample else None) or (),
+                            key=lambda p: -(p.memory or 0))
             ranks = ranks_by_pid(self._runs()) if host is None else {}
             self.shown = DeviceDetails(
                 device, sample, (machine.freedom or {}).get(device.id),
@@ -255,7 +250,7 @@ go to another device; x ends the process under the cursor, if it is your own, an
                                          for key, _ in run.devices if key == self._device), 0))
             count, where = len(listed), f" on {clean(host)}" if host is not None else ""
             title = f"{device.label}{where} ─ {clean(device.name)}" + (
-                f" · {count} process{'es' if count > 1 else ''} by {self.order}" if count else "")
+                f" · {count} process{'es' if count > 1 else ''}" if count else "")
         self.entitle(title, "i close · ← → other device")
         self.repaint()
 
@@ -273,13 +268,6 @@ go to another device; x ends the process under the cursor, if it is your own, an
 
         process = self.at_cursor
         return of_process(process.pid, self.shown.host) if process is not None else {}
-
-    def action_order(self) -> None:
-        """Sort in the next way, and go to the first process."""
-        names = list(ORDERS)
-        self.order = names[(names.index(self.order) + 1) % len(names)]
-        self.paint()
-        self.cursor = 0
 
     @guarded("end-process")
     async def action_end(self) -> None:

@@ -7,7 +7,7 @@ hue whose run it was; heights tell the same without colours.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import TYPE_CHECKING
@@ -40,15 +40,6 @@ STALE_AFTER = 3.0
 PATIENCE = 2.0
 """Seconds after which it is explained why the devices are not known yet."""
 _STATES = ("free", "unknown", "busy", "leased", "unhealthy")
-ORDERS: dict[str, tuple[str, Callable[[Sample, str], float]]] = {
-    "index": ("by index", lambda s, state: 0),
-    "utilization": ("busiest first", lambda s, state: -_or(s.utilization, -1.0)),
-    "memory": ("fullest first", lambda s, state: -_or(s.memory_used, -1)),
-    "free": ("free first", lambda s, state: _STATES.index(state)),
-}
-"""How the table can be sorted: equal devices by index, unknown ones last."""
-
-
 def _or(value: float | None, unknown: float) -> float:
     return unknown if value is None else value
 
@@ -82,7 +73,6 @@ class DeviceTable:
     """Key of a device's row → the run of ours on it."""
     notes: tuple[tuple[str, str], ...] = ()
     """(text, style) of what stands below the devices, such as problems."""
-    order: str = "index"
     now: float = 0.0
     """Monotonic seconds, for the age of the hosts' figures."""
     looking: float = 0.0
@@ -134,8 +124,8 @@ def build(table: DeviceTable, width: int) -> Built:
     here, *others = table.machines
     if here.inventory is None:
         return Built(None, _looking(table.looking, width))
-    shown = {m.host: [_shown(table, m, d, s) for d, s in _sorted(table, m)]
-             for m in table.machines}
+    shown = {m.host: [_shown(table, m, d, (m.snapshot and m.snapshot.of(d.id)) or Sample(d))
+                      for d in m.devices] for m in table.machines}
     every = [device for devices in shown.values() for device in devices]
     layout = _Layout.of(every, width) if every else None
     rows = [_text("this machine", "strong", width)] if others else []
@@ -210,14 +200,6 @@ class _Layout:
                 parts += [*bars(drawn, device.hue), (" ", "")]
         room = max(0, self.use - cells(role))
         return (*parts, (role, "accent"), (fit(device.brief, room), device.use[1]))
-
-
-def _sorted(table: DeviceTable, machine: Machine) -> list[tuple[Device, Sample]]:
-    states, shot = machine.freedom or {}, machine.snapshot
-    pairs = [(d, (shot and shot.of(d.id)) or Sample(d)) for d in machine.devices]
-    _, order = ORDERS[table.order]
-    return sorted(pairs, key=lambda pair: order(
-        pair[1], states[pair[0].id].state if pair[0].id in states else "unknown"))
 
 
 def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> _Shown:
@@ -346,15 +328,14 @@ def _unseen(table: DeviceTable, machine: Machine, width: int) -> list[Row]:
 
 
 def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
-    """The pane's title: how many devices are ticked and free, and the order if it is unusual."""
+    """The pane's title: how many are ticked and free, and whether the ranks have another order."""
     if source.inventory is None or not (source.inventory.devices or source.hosts):
         return name
     judged = [f for machine in table.machines for f in (machine.freedom or {}).values()]
     counted = f" · {sum(f.free for f in judged)} free" if judged else ""
-    order = f" · {ORDERS[table.order][0]}" if table.order != "index" else ""
     places = [table.keys.index(key) for key in table.ticked if key in table.keys]
-    ranks = "" if places == sorted(places) else " · ranks in your order (r)"
-    return f"{name} ─ {len(set(table.ticked))} ticked{counted}{order}{ranks}"
+    ranks = "" if places == sorted(places) else " · ranks in your order"
+    return f"{name} ─ {len(set(table.ticked))} ticked{counted}{ranks}"
 
 
 def notes(source: DeviceSource, draft: Draft | None, resolved: bool,

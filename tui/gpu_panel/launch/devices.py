@@ -21,7 +21,7 @@ from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch import device_table, row_keys
 from gpu_panel.launch.device_source import READINGS, DeviceSource
-from gpu_panel.launch.device_table import ORDERS, STALE_AFTER, DeviceTable, ShadedRows
+from gpu_panel.launch.device_table import STALE_AFTER, DeviceTable, ShadedRows
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
@@ -49,8 +49,7 @@ over the last five minutes: brighter the busier it was, in a hue where a run of 
 words say who uses a device: nobody (free), a run of ours with its rank, or another process; those
 under the cursor stand whole in the pane's lower edge. You can also tick a
 device that isn't free; the panel asks before it launches there. a leaves out what runs hold. The
-order of ticking is the order of the ranks, which are shown with the devices: < and > move one, r
-sorts them by the machine's numbers.
+order of ticking is the order of the ranks, which are shown with the devices: < and > move one.
 
 w notifies you when the device under the cursor is free, W when any is."""
 
@@ -75,17 +74,12 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._runs: tuple[RunLine, ...] = ()
         self._table = DeviceTable()
         self._about: Mapping[str, str] = {}
-        self._order = "index"
-        self._count: int | None = None
-        """The number typed for F, until a device is ticked by hand."""
         self._began = time.monotonic()
         self.resolved = False
         """Whether the devices that the preset asks for have been looked up here."""
         self._waits = 0
         self._judging = False
         self._held: frozenset[str] = frozenset()
-        self._ticked_before: dict[str, list[str]] = {}
-        """Source of an inventory → what was ticked when another inventory replaced it."""
         self.entitle(self.TITLE)
 
     def on_mount(self) -> None:
@@ -155,7 +149,7 @@ w notifies you when the device under the cursor is free, W when any is."""
             source.machines, self.ticked, draft.mode if draft else "single",
             draft.first_rank if draft else 0,
             device_table.of_runs(self._runs, time.time(), source.hues),
-            device_table.notes(source, draft, self.resolved, self._problems), self._order,
+            device_table.notes(source, draft, self.resolved, self._problems),
             now=time.monotonic(), looking=time.monotonic() - self._began,
             wanted=frozenset(source.wanted))
         self.repaint()
@@ -258,7 +252,6 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.notify(f"{machine.host}: {machine.refusal}", title="View only",
                         severity="warning", markup=False)
             return
-        self._count = None  # f now ticks as many as are ticked
         rest = [k for k in self.ticked if k != key]
         self.tick(rest if key in self.ticked else [*rest, key])
 
@@ -287,29 +280,13 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     @guarded("free", exclusive=True)
     async def action_tick_free(self) -> None:
-        await self._tick_freest(self._count or max(1, len(set(self.ticked))))
-
-    @guarded("free", exclusive=True)
-    async def action_count_free(self) -> None:
-        inventory = self._source.inventory
-        if inventory is None:
-            return
-        from gpu_panel.common.dialogs import ask_count
-
-        count = await ask_count(
-            self.app, "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
-            "How many? f repeats it.")
-        if count is not None:
-            await self._tick_freest(count)
-
-    async def _tick_freest(self, count: int) -> None:
+        count = max(1, len(set(self.ticked)))
         chosen = await self._source.freest_of(self._host, count)
         if chosen is None:
             return
         if len(chosen) < count:
             self.notify(f"Only {len(chosen)} of {count} can be used now", title="Freest devices",
                         severity="warning", markup=False)
-        self._count = count
         self.tick(chosen)
 
     async def action_more(self) -> None:
@@ -322,12 +299,10 @@ w notifies you when the device under the cursor is free, W when any is."""
         if not more:
             self.notify("No other device can be used now", severity="warning")
             return
-        self._count = None
         self.tick([*have, *more][:count])
 
     def action_fewer(self) -> None:
         if self.ticked:
-            self._count = None
             self.tick(self.ticked[:-1])
 
     def action_move_rank(self, by: int) -> None:
@@ -335,12 +310,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         order, key = list(self.ticked), self.key_at_cursor
         if key in order and 0 <= (at := order.index(key)) + by < len(order):
             order[at], order[at + by] = order[at + by], order[at]
-            self.tick(order)
-
-    def action_sort_ranks(self) -> None:
-        numbers = {key: i for i, key in enumerate(self._table.keys)}  # those not there come last
-        order = sorted(self.ticked, key=lambda key: numbers.get(key, len(numbers)))
-        if order != list(self.ticked):
             self.tick(order)
 
     # --- waiting for a device ------------------------------------------------------------------
@@ -368,9 +337,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         before, draft = self._source.inventory, self._draft
         if before is None or draft is None:
             return
-        ticked = [d for d in map(before.find, draft.ids) if d is not None]
-        # By UUID, as the GPUs may have other numbers when they are found again.
-        self._ticked_before[before.source] = [d.uuid or d.id for d in ticked]
         found = await self._source.offer("gpu" if before.is_cpu else "cpu")
         if found.source == before.source:
             self.notify(found.problem or "No GPU was found on this machine",
@@ -381,14 +347,5 @@ w notifies you when the device under the cursor is free, W when any is."""
             draft.forget_ticks()
             self.paint()
             return
-        known = [d for d in map(found.find, self._ticked_before.get(found.source, ()))
-                 if d is not None]
-        if not known and found.is_cpu:
-            known = list(found.devices[:max(1, len(draft.ids))])
-        self.tick([d.id for d in known])
-
-    def action_order(self) -> None:
-        names = list(ORDERS)
-        self._order = names[(names.index(self._order) + 1) % len(names)]
-        self.paint()
-        self.cursor = 0
+        # As many of the other kind.
+        self.tick(await self._source.freest_of(None, max(1, len(draft.ids))) or [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -232,7 +232,7 @@ type in a field, digits and letters go into it: esc leaves it."""
     async def action_presets(self) -> None:
         from gpu_panel.launch.presets import PresetsScreen
 
-        name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
+        name = await self.app.push_screen_wait(PresetsScreen())
         if self._fields is None:
             return
         draft = self._fields.draft
@@ -241,14 +241,6 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._edited()
         if name is not None:
             self.post_message(self.Loaded(await in_thread(lambda: _read(name))))
-
-    def _renamed(self, old: str, new: str) -> None:
-        """If the preset in the form was renamed, go on with its new name."""
-        draft = self._fields.draft if self._fields is not None else None
-        preset = draft.preset if draft is not None else None
-        if draft is not None and preset is not None and preset.name == old and not preset.shipped:
-            draft.preset = replace(preset, name=new, path=preset.path.with_stem(new))
-            self._edited()
 
     @guarded("presets", exclusive=True)
     async def action_save(self) -> None:

@@ -1,9 +1,9 @@
-"""The list of presets, to load one, or to rename, copy, describe or delete one; and saving the
-form as one."""
+"""The list of presets, to load or delete one; and saving the form as one, also as a copy under
+another name."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from gpu_panel.common.dialogs import LETTERS, AskLine, Confirm
 from gpu_panel.common.errors import guard, guarded
 from gpu_panel.launch.draft import Draft
 
-_KEYS = "enter load · r rename · d copy · e describe · x delete · esc"
+_KEYS = "enter load · x delete one of yours · esc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,9 @@ class PresetsScreen(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *LETTERS,
-        Binding("escape,q", "dismiss", "close"), Binding("x,delete", "delete", "delete"),
-        Binding("r", "rename", "rename"), Binding("d", "duplicate", "duplicate"),
-        Binding("e", "describe", "description")]
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"delete", "rename", "duplicate", "describe"})
-
-    def __init__(self, renamed: Callable[[str, str], object] = lambda old, new: None) -> None:
-        """`renamed`: called with the old and the new name after a preset was renamed."""
-        super().__init__()
-        self._renamed = renamed
-        self._entries: dict[str, _Entry] = {}
+        Binding("escape,q", "dismiss", "close"), Binding("x,delete", "delete", "delete")]
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"delete"})
+    _entries: dict[str, _Entry] = {}  # noqa: RUF012  replaced, never changed
 
     def compose(self) -> ComposeResult:
         box = OptionList(id="presets", classes="sheet", markup=False)
@@ -68,8 +61,8 @@ class PresetsScreen(ModalScreen[str | None]):
     def on_mount(self) -> None:
         self.run_worker(self._read(), exit_on_error=False)
 
-    async def _read(self, go_to: str | None = None) -> None:
-        """Read and list the presets, with the cursor on `go_to` if it is there."""
+    async def _read(self) -> None:
+        """Read and list the presets, with the cursor about where it was."""
         with guard(self.app):
             found = await in_thread(lambda: list(_read_all()))
             box = self.query_one("#presets", OptionList)
@@ -83,89 +76,31 @@ class PresetsScreen(ModalScreen[str | None]):
                 box.add_option(Option(_broken(entry), id=entry.name, disabled=True)
                                if entry.preset is None
                                else Option(_shown(entry, entry.preset, room), id=entry.name))
-            names = [o.id for o in box.options]
             able = [i for i, o in enumerate(box.options) if not o.disabled]
-            wanted = names.index(go_to) if go_to in names else at
-            box.highlighted = min(able, key=lambda i: abs(i - wanted), default=None)
+            box.highlighted = min(able, key=lambda i: abs(i - at), default=None)
             box.focus()
-
-    # --- changing which there are ----------------------------------------------------------------
-
-    @property
-    def _at_cursor(self) -> _Entry | None:
-        box = self.query_one("#presets", OptionList)
-        at = box.highlighted
-        name = box.get_option_at_index(at).id if at is not None else None
-        return self._entries.get(name or "")
-
-    def _own(self, done: str) -> _Entry | None:
-        """The preset under the cursor; None, and why it can't be `done`, if it is not their own."""
-        entry = self._at_cursor
-        if entry is not None and (entry.preset is None or entry.preset.shipped):
-            self.notify(f"{entry.name} ships with gpu-panel and can't be {done}; presets of your "
-                        "own can be, and d copies it as one", severity="warning", markup=False)
-            return None
-        return entry
-
-    async def _change(self, do: Callable[[], object], go_to: str | None = None) -> None:
-        try:
-            await in_thread(do)
-        finally:
-            await self._read(go_to)
 
     @guarded("preset", exclusive=True)
     async def action_delete(self) -> None:
-        if (entry := self._own("deleted")) is None:
+        box = self.query_one("#presets", OptionList)
+        if box.highlighted is None:
             return
-        name = entry.name
+        name = box.get_option_at_index(box.highlighted).id or ""
+        entry = self._entries[name]
+        if entry.preset is None or entry.preset.shipped:
+            self.notify(f"{name} ships with gpu-panel and can't be deleted; presets of your own "
+                        "can be", severity="warning", markup=False)
+            return
         back = f" After that, the {name} that ships with gpu-panel is used again." \
             if presets.ships(name) else ""
         if await self.app.push_screen_wait(Confirm(
                 f"Delete preset {name}",
                 f"Deletes {presets.own_folder() / name}.toml.{back} This can't be undone.",
                 yes="Delete it")):
-            await self._change(lambda: presets.remove(name))
-
-    @guarded("preset", exclusive=True)
-    async def action_rename(self) -> None:
-        if (entry := self._own("renamed")) is None:
-            return
-        new = await self._ask_name(f"Rename preset {entry.name}", entry.name,
-                                   "Its file gets the new name; nothing in it changes.")
-        if new is not None and new != entry.name:
-            await self._change(lambda: presets.rename(entry.name, new), new)
-            self._renamed(entry.name, new)
-
-    @guarded("preset", exclusive=True)
-    async def action_duplicate(self) -> None:
-        if (entry := self._at_cursor) is None:
-            return
-        new = await self._ask_name(f"Duplicate preset {entry.name}", f"{entry.name}-2",
-                                   f"The copy is your own, in {presets.own_folder()}")
-        if new is not None:
-            await self._change(lambda: presets.duplicate(entry.name, new), new)
-
-    def _ask_name(self, title: str, value: str, note: str) -> Awaitable[str | None]:
-        def wrong(name: str) -> str | None:
-            if name != value and (presets.own_folder() / f"{name}.toml").exists():
-                return f"you have a preset {name} already"
-            return presets.name_problem(name)
-
-        return self.app.push_screen_wait(AskLine(
-            title, value, note, wrong=wrong, hint=lambda name: f"{name} ships with gpu-panel; your "
-            "copy will be used instead" if name != value and presets.ships(name) else ""))
-
-    @guarded("preset", exclusive=True)
-    async def action_describe(self) -> None:
-        if (entry := self._own("described")) is None or entry.preset is None:
-            return
-        text = await self.app.push_screen_wait(AskLine(
-            f"Description of {entry.name}", entry.preset.description,
-            "What this preset is for. Empty: the first comment in its file says it.",
-            wrong=presets.description_problem, longest=presets.LONGEST_DESCRIPTION,
-            may_be_empty=True))
-        if text is not None:
-            await self._change(lambda: presets.describe(entry.name, text), entry.name)
+            try:
+                await in_thread(lambda: presets.remove(name))
+            finally:
+                await self._read()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()

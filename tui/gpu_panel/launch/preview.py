@@ -36,7 +36,7 @@ class PreviewPane(Container, Pane):
     TAB = False
     HELP = """The run under the cursor of the list, as it is now: loss and memory of its ranks, what
 each rank does, the end of its log; why it has failed, or what it waits for. Of a sweep its curves
-and its best value so far, of marked runs the comparison."""
+and its best value so far."""
 
     def __init__(self, stores: Stores) -> None:
         """`stores`: what has been read of runs."""
@@ -113,8 +113,6 @@ and its best value so far, of marked runs the comparison."""
         kind: type[Page]
         if at.sweep is not None:
             from gpu_panel.launch.previews import SweepPage as kind
-        elif len(at.lines) > 1:
-            from gpu_panel.launch.previews import MarkedPage as kind
         else:
             from gpu_panel.launch.previews import RunPage as kind
         found = self.query_children(kind)

@@ -1,4 +1,4 @@
-"""The pages of the preview: a run, a sweep, marked runs. They are made of the panes of the screens
+"""The pages of the preview: a run, a sweep. They are made of the panes of the screens
 that enter opens, with less room."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.table import One, short, summary
 from gpu_panel.common.painting import put
 from gpu_panel.common.reading import Followed
-from gpu_panel.compare.panes import CurvesPane, DifferencesPane, FiguresPane
+from gpu_panel.compare.panes import CurvesPane
 from gpu_panel.compare.store import Compared, CompareStore
 from gpu_panel.launch.run_line import Pointed
 from gpu_panel.launch.stores import Stores
@@ -263,38 +263,3 @@ def labelled(one: One) -> str:
     """"lr 1e-4": short, as a legend has one line."""
     return clean(" ".join(f"{key} {value}" for key, value in zip(
         short(list(one.values)), one.values.values(), strict=True)), 40)
-
-
-_DIFFERENCES_FROM = 16
-"""Rows of a page from which on there is room for the differences too."""
-
-
-class MarkedPage(Page):
-    """Curves over each other, figures, and what differs if there is room."""
-
-    DEFAULT_CSS = """
-    MarkedPage {
-        CurvesPane { min-height: 4; }
-        FiguresPane { min-height: 2; }
-        DifferencesPane { min-height: 2; height: auto; max-height: 30%; }
-    }
-    """
-    store: CompareStore | None
-
-    def compose(self) -> ComposeResult:
-        yield CurvesPane(id="marked-curves")
-        yield FiguresPane(id="marked-figures")
-        yield DifferencesPane(id="marked-differences")
-
-    async def begin(self, at: Pointed) -> None:
-        self.store = self.stores.compared([line.run for line in at.lines])
-
-    def paint(self) -> None:
-        if self.store is None or not self.size:
-            return
-        self.entitle(Content(f"{len(self.store.runs)} marked runs"), "c whole screen · esc unmark")
-        self.query_one(DifferencesPane).display = self.size.height >= _DIFFERENCES_FROM
-        for pane in (self.query_one(CurvesPane), self.query_one(FiguresPane),
-                     self.query_one(DifferencesPane)):
-            if pane.display:
-                pane.paint(self.store, None)

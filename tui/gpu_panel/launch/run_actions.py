@@ -15,13 +15,12 @@ from textual.widgets import Button, Input, Static, TextArea
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.plan.own_command import on_stop
-from gpu_engine.runs import folder, notes
+from gpu_engine.runs import notes
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.notes import Notes
 from gpu_panel.commands import same
-from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import AskLine, Confirm, ask_count, harmless
+from gpu_panel.common.dialogs import AskLine, Confirm, harmless
 from gpu_panel.common.submit import SubmitDialog
 from gpu_panel.launch.run_line import RunLine
 from gpu_panel.run.sheets import ask_to_cancel, ask_to_leave
@@ -138,43 +137,6 @@ async def write_on(app: App[Any], lines: Sequence[RunLine], change: Callable[[No
     await in_thread(lambda: _each(lines, write))
     same.done(app, f"Written on run {lines[0].id}" if len(lines) == 1
               else f"Written on {len(lines)} runs", [one for one in changed if len(one) > 2])
-
-
-KEEP = 20
-
-
-async def ask_and_prune(app: App[Any]) -> bool:
-    """Ask how many of the newest finished runs to keep, then remove the others. Returns whether any
-    was. Call this from a worker. Raises UserError, naming every run that could not be
-    removed."""
-    from gpu_engine.remote.run.removal import what_goes
-
-    def finished() -> list[tuple[Run, int]]:
-        """Newest first, with their sizes in bytes."""
-        return [(run, run.size()) for run in folder.all_runs()
-                if run.state().state in folder.FINAL]
-
-    ended = await in_thread(finished)
-    if not ended:
-        app.notify("No run has ended yet", severity="warning")
-        return False
-    total = units.size(sum(size for _, size in ended))
-    keep = await ask_count(
-        app, "Keep the newest runs", min(KEEP, len(ended)), len(ended),
-        f"How many of the newest finished runs ({total} in all) do you want to keep?")
-    if keep is None:
-        return False
-    going = [run for run, _ in ended[keep:]]
-    if not going:
-        app.notify("Nothing to remove: all finished runs are kept")
-        return False
-    text = f"{_listed([run.id for run in going])}: {await in_thread(lambda: what_goes(going))}"
-    several = f"{len(going)} run{'s' * (len(going) > 1)}"
-    if not await app.push_screen_wait(Confirm(f"Remove {several}", text, yes="Remove them")):
-        return False
-    await in_thread(lambda: _remove(going))
-    same.done(app, f"Removed {several}", [["runs", "prune", "--keep", str(keep)]])
-    return True
 
 
 def _remove(going: Iterable[Run]) -> None:

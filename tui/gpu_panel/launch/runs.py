@@ -97,14 +97,14 @@ class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]
     KEYS = keys.of("runs", "filter")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("runs"))
     CHANGES: ClassVar[frozenset[str]] = frozenset({
-        "stop", "resume", "remove", "prune", "move", "note", "tags", "export"})
+        "stop", "resume", "remove", "move", "note", "tags", "export"})
     HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
 the run under the cursor, live or finished; enter shows it on a whole screen. s asks it to
 save and end; u resumes a run that has ended; e loads a run's settings into the
-form. x removes a finished run with its checkpoints for good, X all but the newest; both ask.
+form. x removes a finished run with its checkpoints for good, and asks.
 
 Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]
-move one forward and back, { and } to the front and to the end; s removes it.
+move one forward and back; s removes it.
 
 The runs of a sweep are one line: enter opens its table, → and ← show and hide its runs here.
 
@@ -273,7 +273,7 @@ compares them. Esc clears the marks, then the filter."""
             return f"{'← fold' if sweep.unfolded else '→ show its runs'} · m mark · x remove"
         line = self.line_at_cursor
         if line is not None and line.waits and not self.marked:
-            return "[ ] move in the queue · { first · } last"
+            return "[ ] move in the queue"
         return "/ filter · m mark · n name · x remove · e again" if self.lines else ""
 
     # --- painting ------------------------------------------------------------------------------
@@ -394,9 +394,7 @@ compares them. Esc clears the marks, then the filter."""
 
     @property
     def pointed(self) -> Pointed | None:
-        """The marked runs; unless there are several, the sweep or the run under the cursor."""
-        if len(self.marked) > 1:
-            return Pointed(tuple(in_order(self.targets, self.order, self.turned)))
+        """The sweep or the run under the cursor."""
         if (sweep := self.sweep_at_cursor) is not None:
             return Pointed(sweep.members, sweep.id)
         return Pointed((line,)) if (line := self.line_at_cursor) is not None else None
@@ -629,7 +627,7 @@ compares them. Esc clears the marks, then the filter."""
 
     @guarded("move")
     async def action_move(self, to: str) -> None:
-        """Move the run under the cursor in the queue: "up", "down", "first" or "last"."""
+        """Move the run under the cursor in the queue: "up" or "down"."""
         if (line := self.line_at_cursor) is None:
             return
         if not line.waits:
@@ -665,13 +663,6 @@ compares them. Esc clears the marks, then the filter."""
         from gpu_panel.launch import run_actions
 
         if (targets := self.targets) and await run_actions.ask_and_remove(self.app, targets):
-            self._list_anew()
-
-    @guarded("run", exclusive=True)
-    async def action_prune(self) -> None:
-        from gpu_panel.launch.run_actions import ask_and_prune
-
-        if self.lines and await ask_and_prune(self.app):
             self._list_anew()
 
     def _list_anew(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
-from gpu_panel.launch.detail import ORDERS, DeviceDetails, build
+from gpu_panel.launch.detail import DeviceDetails, build
 from gpu_panel.launch.device_source import History
 
 from ....conftest import slots
@@ -97,17 +97,6 @@ def test_names_of_others_are_harmless():
     assert all(c.isprintable() or c == "\n" for c in said)
     assert "[bold]x" in said
     assert "52;c" not in said
-
-
-@pytest.mark.parametrize(("order", "first"), [("memory", "7"), ("SM", "7"), ("CPU", "7"),
-                                              ("age", "9")])
-def test_processes_can_be_sorted(order, first):
-    listed = sorted(BUSY.processes or (), key=ORDERS[order])
-    shown = DeviceDetails(GPU, BUSY, processes=listed, now=NOW)
-    keys = [r.key for r in build(shown, 156) if r.key]
-    assert keys[0] == first
-    assert set(keys) == {"7", "8", "9"}
-    assert list(ORDERS) == ["memory", "SM", "CPU", "age"]
 
 
 def test_slowed_by_nothing_is_not_the_same_as_not_known():

@@ -147,22 +147,6 @@ def test_of_a_slice_its_size_is_read_first():
     assert "1:2 1g.10gb of" in said
 
 
-def test_the_table_sorts_free_ones_first_and_the_unknown_last():
-    machine = gpus(3)
-    d = machine.devices
-    samples = (Sample(d[0], 0.9, 70 << 30, 80 << 30, processes=()), Sample(d[1]),
-               Sample(d[2], 0.0, 0, 80 << 30, processes=()))
-
-    def order(name):
-        rows = build(look(machine, *samples, order=name), 80).rows
-        return [row.key for row in rows if row.key]
-
-    assert order("index") == ["0", "1", "2"]
-    assert order("utilization") == ["0", "2", "1"]
-    assert order("memory") == ["0", "2", "1"]
-    assert order("free") == ["2", "1", "0"]
-
-
 def test_an_inherited_allocation_is_shown_with_its_numbers():
     machine = gpus(4)
     kept = tuple(replace(machine.devices[i], visible_index=n) for n, i in enumerate((3, 1)))

@@ -14,7 +14,6 @@ from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices import MOST_WAITS, DevicesPane
 
 from ....conftest import gpus
-from ...machines import busy_machine
 from ...panel_kit import StillSampler, panel, screen_text, settled, shown, until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -36,7 +35,7 @@ async def test_a_presets_order_is_kept_and_shown(size):
     async with panel(gpus(8), "ddp", sets=("devices.ids=7,2,5",), size=size) as (pilot, screen):
         table = screen.query_one(DevicesPane)
         assert screen.draft.ids == ["7", "2", "5"]
-        assert "ranks in your order (r)" in screen_text(pilot.app)
+        assert "ranks in your order" in screen_text(pilot.app)
         told = roles(table)
         assert (told["2"], told["5"], told["0"]) == ("rank 1", "rank 2", "free")
         await pilot.press("space")  # GPU 0
@@ -64,13 +63,7 @@ async def test_it_can_be_chosen():
         await settled(pilot, screen)
         assert screen.draft.ids == ["3", "0", "1", "2"]
         assert roles(table) == {"0": "rank 1", "1": "rank 2", "2": "rank 3", "3": "rank 0"}
-        await pilot.press("r")
-        await settled(pilot, screen)
-        assert screen.draft.ids == ["0", "1", "2", "3"]
-        assert "in your order" not in screen_text(pilot.app)
-        await pilot.press("a", "greater_than_sign", "r")
-        await settled(pilot, screen)
-        assert screen.draft.ids == []
+        assert "in your order" in screen_text(pilot.app)
 
 
 async def test_what_the_order_means_is_the_modes():
@@ -86,28 +79,6 @@ async def test_what_the_order_means_is_the_modes():
         screen.devices.tick(["1"])
         await settled(pilot, screen)
         assert roles(table)["1"] == "free"
-
-
-async def test_the_table_can_be_sorted_and_ranks_keep_the_machine_s_order():
-    four, sampler = busy_machine()
-    busiest = [0.1, 0.9, None, 0.5]
-    samples = tuple(replace(s, utilization=u)
-                    for s, u in zip(sampler.latest.samples, busiest, strict=True))
-    async with panel(four, sampler=StillSampler(four, samples)) as (pilot, screen):
-        table = screen.query_one(DevicesPane)
-        await pilot.press("o")
-        await pilot.pause()
-        assert table.keys == ["1", "3", "0", "2"]
-        assert "busiest first" in str(table.border_title)
-        await pilot.press("a")
-        await settled(pilot, screen)
-        assert screen.draft.ids == ["0", "1", "2", "3"]
-        await pilot.press("o", "o")
-        await pilot.pause()
-        assert "free first" in str(table.border_title)
-        await pilot.press("o")
-        await pilot.pause()
-        assert table.keys == ["0", "1", "2", "3"]
 
 
 async def test_all_leaves_out_what_runs_hold():

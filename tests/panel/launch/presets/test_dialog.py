@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from textual.widgets import Input, OptionList
+from textual.widgets import OptionList
 
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import AskLine, Confirm
+from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.presets import PresetsScreen
 
 from ....conftest import gpus
@@ -63,7 +63,7 @@ def form(screen):
 async def test_loading_another_asks_once_where_changes_would_be_lost():
     async with panel(gpus(3)) as (pilot, screen):
         await pick(pilot, "ddp")  # nothing has changed, nothing is asked
-        await until(pilot, lambda: screen.draft.preset.name == "ddp")
+        await until(pilot, lambda: screen.draft.preset.name == "ddp" and screen.devices.ticked)
         await settled(pilot, screen)
         await type_into(pilot, screen, "f-train-lr", "0.005")
         mine = form(screen)
@@ -79,53 +79,22 @@ async def test_loading_another_asks_once_where_changes_would_be_lost():
         assert screen.form.border_title == "Launch ─ preset dp"
 
 
-@pytest.mark.parametrize("size", [(160, 48), (80, 24)], ids=str)
-async def test_they_are_copied_described_and_renamed(size):
-    async with panel(gpus(2), "ddp", size=size) as (pilot, screen):
-        await pilot.press("ctrl+o")
-        listed = await on(pilot, PresetsScreen)
-        box = listed.query_one(OptionList)
-        await until(pilot, lambda: box.option_count)
-        box.highlighted = box.get_option_index("ddp")
-        await pilot.press("r")  # a shipped one
-        await until(pilot, lambda: any("ddp ships with gpu-panel and can't be renamed" in n.message
-                                       for n in pilot.app._notifications))
-        await pilot.press("d")
-        asking = await on(pilot, AskLine)
-        assert asking.query_one(Input).value == "ddp-2"
-        await pilot.press("enter")
-        await until(pilot, lambda: pilot.app.screen is listed and "ddp-2" in listed._entries)
-        await until(pilot, lambda: box.get_option_at_index(box.highlighted or 0).id == "ddp-2")
-        await pilot.press("e")
-        asking = await on(pilot, AskLine)
-        asking.query_one(Input).value = "for the small cards"
-        await pilot.press("enter")
-        await until(pilot, lambda: pilot.app.screen is listed
-                    and "for the small cards" in str(box.get_option("ddp-2").prompt))
-
-        presets.save("single", replace(presets.load("single").spec, name="other"))
-        await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        await pick(pilot, "ddp-2")
-        await until(pilot, lambda: screen.draft.preset.name == "ddp-2")
-        await settled(pilot, screen)
+async def test_one_of_yours_says_how_it_differs_and_can_be_deleted():
+    presets.save("single", replace(presets.load("single").spec, name="other"))
+    async with panel(gpus(2), "ddp", size=(80, 24)) as (pilot, _):
         await pilot.press("ctrl+o")
         listed = await on(pilot, PresetsScreen)
         box = listed.query_one(OptionList)
         await until(pilot, lambda: box.option_count)
         assert "shipped → yours: name " in str(box.get_option("single").prompt)
-        assert "→ other" in str(box.get_option("single").prompt)
-        box.highlighted = box.get_option_index("ddp-2")
-        await pilot.press("r")
-        asking = await on(pilot, AskLine)
-        asking.query_one(Input).value = "single"
-        await until(pilot, lambda: "you have a preset single already" in str(
-            asking.query_one("#name-said").content))
-        asking.query_one(Input).value = "small"
-        await pilot.press("enter")
-        await until(pilot, lambda: pilot.app.screen is listed and "small" in listed._entries)
-        await pilot.press("escape")
-        await until(pilot, lambda: screen.draft.preset.name == "small")
-        await settled(pilot, screen)
-        assert screen.form.border_title == "Launch ─ preset small"
-        assert presets.load("small").description == "for the small cards"
+        box.highlighted = box.get_option_index("ddp")
+        await pilot.press("x")
+        await until(pilot, lambda: any("ddp ships with gpu-panel and can't be deleted" in n.message
+                                       for n in pilot.app._notifications))
+        box.highlighted = box.get_option_index("single")
+        await pilot.press("x")
+        await on(pilot, Confirm)
+        await pilot.press("y")
+        await until(pilot, lambda: pilot.app.screen is listed
+                    and presets.load("single").shipped and box.option_count
+                    and "shipped → yours" not in str(box.get_option("single").prompt))

@@ -12,8 +12,7 @@ from gpu_engine.common import paths
 from gpu_engine.events import reader
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Cause, Run
-from gpu_panel.compare.screen import CompareScreen
-from gpu_panel.launch.previews import MarkedPage, RunPage, SweepPage
+from gpu_panel.launch.previews import RunPage, SweepPage
 from gpu_panel.launch.run_line import Pointed
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
@@ -118,23 +117,6 @@ async def test_a_sweep_with_its_best_value(monkeypatch):
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
         assert pilot.app.screen.table.store is store
-
-
-async def test_marked_runs_are_compared(readers):
-    one, other = written("one", lr=0.1), written("other", lr=0.2)
-    async with panel(slots(2)) as (pilot, screen):
-        await at_the_runs(pilot, screen, 2)
-        await pilot.press("m", "m")
-        said = await says(pilot, screen, "2 marked runs", "loss over steps", "train.lr")
-        assert one.id in said
-        assert other.id in said
-        store = screen.query_one(MarkedPage).store
-        await until(pilot, lambda: store.caught_up)
-        before = len(readers)
-        await pilot.press("c")
-        await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
-        assert pilot.app.screen.store is store
-        assert len(readers) == before
 
 
 # --- when it reads ------------------------------------------------------------------------------

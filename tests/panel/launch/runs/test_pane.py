@@ -6,13 +6,11 @@ import os
 import time
 
 import pytest
-from textual.widgets import Input
 
 from gpu_engine.launching import launcher as launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.runs.folder import Run
-from gpu_panel.common.dialogs import AskLine, Confirm
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch import run_feed as runs_feed
 from gpu_panel.launch.run_feed import RunLine
@@ -22,7 +20,7 @@ from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
 from ....plans import plan
-from ...panel_kit import panel, screen_text, shown, until
+from ...panel_kit import panel, screen_text, until
 
 pytestmark = pytest.mark.usefixtures("home")
 PLAN = plan()
@@ -115,31 +113,6 @@ def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch: pytest.Monke
         lines, _ = feed.refresh()
         assert [line.live for line in lines] == [True, False, False, False]
         assert lines[0].id == old.id
-    finally:
-        os.close(lock)
-
-
-async def test_delete_all_but_the_newest():
-    made = [ended(age=n) for n in range(4)]
-    live, lock = create_run("long", "", PLAN)
-    try:
-        async with panel(slots(1)) as (pilot, screen):
-            table = await at_the_runs(pilot, screen, 5)
-            await pilot.press("X")
-            await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
-            assert "KiB in all" in screen_text(pilot.app)
-            pilot.app.screen.query_one(Input).value = "1"
-            await pilot.press("enter")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
-            assert "Remove 3 runs" in screen_text(pilot.app)
-            said = " ".join(screen_text(pilot.app).replace("│", "").split())
-            assert "3 runs with their checkpoints, " in said
-            assert "Nothing brings them back." in said
-            await pilot.press("y")
-            await until(pilot, lambda: len(runs.all_runs()) == 2)
-            assert {r.id for r in runs.all_runs()} == {made[0].id, live.id}
-            await until(pilot, lambda: len(table.lines) == 2)
-            assert made[3].id not in shown(table)
     finally:
         os.close(lock)
 
