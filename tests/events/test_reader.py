@@ -131,22 +131,6 @@ def test_the_steps_at_which_attempts_began(tmp_path):
     assert list(attempts(path)) == [(1, 3), (3, 6)]
 
 
-def test_steps_are_found_again_in_every_attempt_and_in_a_file_that_was_replaced(tmp_path):
-    path, reader = events_path(tmp_path, 0), RunReader(tmp_path)
-    path.parent.mkdir()
-    reader.add([0])
-    for steps in (range(100, 3000), range(1, 2000)):
-        event_lines.append(path, *(event_lines.line("step", {"step": n}) for n in steps))
-        reader.read(10.0, 1 << 14)
-    near = [e.step for e in reader.read_again(150, 150, 1 << 20)[0]]
-    assert near.count(150) == 2
-    assert len(near) < 4000
-    assert reader.read_again(150, 150, 100) is None
-    path.write_bytes(event_lines.line("step", {"step": 7}))
-    reader.read(10.0)
-    assert [e.step for e in reader.read_again(0, 5000, 1 << 20)[0]] == [7]
-
-
 def test_a_sample_has_the_beginning_the_end_and_some_of_the_middle_and_nothing_twice(tmp_path):
     path = tmp_path / "e"
     path.write_bytes(b"".join(event_lines.line("step", {"step": n}) for n in range(400)))

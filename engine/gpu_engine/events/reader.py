@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, Union
+from typing import Annotated, Any, TypeVar, Union
 
 import msgspec
 
@@ -31,9 +31,6 @@ END = 64 * 1024
 """How many bytes are read from the end of a large file, where only its end matters."""
 BEHIND = 4096
 """Bytes of events, some twenty at least."""
-
-_PIECE = 1 << 16
-"""Bytes of a file that are told apart, at least."""
 
 _Kind = TypeVar("_Kind", bound=Event)
 
@@ -176,11 +173,6 @@ class Tail:
         self._inode: int | None = None
         self._rest = b""
 
-    @property
-    def next_line(self) -> int:
-        """Where the first line begins that has not been returned, in bytes."""
-        return self.offset - len(self._rest)
-
     def size(self) -> int:
         """The file's size now, in bytes; 0 if it does not exist."""
         try:
@@ -297,25 +289,12 @@ def _marked(kinds: Iterable[type[Event]]) -> Callable[..., object]:
 # --- all ranks of a run -------------------------------------------------------------------------
 
 
-class _Piece(NamedTuple):
-    """A piece of a file, in bytes, and the steps that its events are of."""
-
-    begin: int
-    end: int
-    first: int
-    last: int
-
-
 class RunReader:
-    """Reads the new events of all ranks of a run, in pieces of bounded size. It remembers in which
-    part of a file which steps are, to read them again where somebody looks closely."""
+    """Reads the new events of all ranks of a run, in pieces of bounded size."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tails: dict[int, Tail] = {}
-        self._pieces: dict[int, list[_Piece]] = {}
-        """In the order of the file. Steps may be in several of them: a later attempt goes back to
-        earlier steps."""
         self.cut_short = False
         """Whether the last `read` ended for lack of time, so that more may be there."""
 
@@ -353,13 +332,10 @@ class RunReader:
             moved = False
             # The file read least so far goes first; else, with many ranks, the last would starve.
             for rank, tail in sorted(self._tails.items(), key=lambda pair: pair[1].offset):
-                before, begin = tail.offset, tail.next_line
+                before = tail.offset
                 events = tail.read(piece)
                 if events:
                     fresh.append((rank, events))
-                    if tail.offset < before:  # another file
-                        self._pieces[rank], begin = [], 0
-                    self._note(rank, begin, tail.next_line, events)
                 # All of a piece was there: there may be more. A long line gives no event at first.
                 moved = moved or tail.offset - before >= piece
                 if fresh and time.monotonic() > end:
@@ -368,38 +344,3 @@ class RunReader:
             if not moved:
                 self.cut_short = False
                 return fresh
-
-    def read_again(self, first: int, last: int, most: int) -> dict[int, list[Event]] | None:
-        """For each rank every event around the steps from `first` to `last`, as far as it was read,
-        in the order of its file. None: they take more than `most` bytes, or can't be found."""
-        found: dict[int, list[Event]] = {}
-        for rank, tail in self._tails.items():
-            pieces = [p for p in list(self._pieces.get(rank, ()))
-                      if p.first <= last and p.last >= first]
-            if sum(piece.end - piece.begin for piece in pieces) > most // len(self._tails):
-                return None
-            try:
-                with file_inside(*inside(tail.path)) as file:
-                    lines: list[bytes] = []
-                    for piece in pieces:
-                        file.seek(piece.begin)
-                        lines += file.read(piece.end - piece.begin).split(b"\n")
-            except OSError:
-                return None
-            found[rank] = [event for event in map(_event_in, lines) if event is not None]
-        return found
-
-    def _note(self, rank: int, begin: int, end: int, events: Iterable[Event]) -> None:
-        """Note that these events are in the piece of the rank's file from `begin` to `end`."""
-        steps = [event for event in events if isinstance(event, Step)]
-        if not steps:
-            return
-        first = min(event.step - max(event.n, 1) + 1 for event in steps)
-        last = max(event.step for event in steps)
-        pieces = self._pieces.setdefault(rank, [])
-        if pieces and end - pieces[-1].begin <= _PIECE:
-            before = pieces[-1]
-            pieces[-1] = _Piece(before.begin, end, min(first, before.first),
-                                max(last, before.last))
-        else:
-            pieces.append(_Piece(begin, end, first, last))

@@ -40,10 +40,6 @@ STALE_AFTER = 3.0
 PATIENCE = 2.0
 """Seconds after which it is explained why the devices are not known yet."""
 _STATES = ("free", "unknown", "busy", "leased", "unhealthy")
-def _or(value: float | None, unknown: float) -> float:
-    return unknown if value is None else value
-
-
 @dataclass(frozen=True, slots=True)
 class Ours:
     """A run of ours that is on a device."""
