@@ -75,15 +75,6 @@ def use(tmp_path, monkeypatch):
     return f"{tmp_path / 'mine.py'}:Mine"
 
 
-def test_the_source_tells_what_the_class_tells(use):
-    """All but what only running it can tell; the form is drawn from the source."""
-    told = {f["name"]: f for f in params.describe(params.load(use))}
-    for field in catalog.describe(use).fields:
-        assert told[field.name]["default"] == field.default, field.name
-        choices = [text for text, _ in field.kind.without_none.choices]
-        assert [show(c) for c in told[field.name].get("choices", [])] == choices, field.name
-
-
 GOOD = [  # typed, and what the task gets
     ("size", "large", "large"), ("kind", "b", "b"), ("depth", "18", 18), ("opt", "SGD", "SGD"),
     ("opt", "sgd", "SGD"), ("level", "LOW", "LOW"), ("far", "TWO", "TWO"),

@@ -14,7 +14,7 @@ from gpu_engine.devices.discover import discover
 from gpu_engine.devices.sampler import Sampler
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.spec.read import from_dict
-from gpu_panel.common.dialogs import AskLine, Confirm
+from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices import DevicesPane
 
 from ..conftest import wait_for
@@ -107,18 +107,3 @@ def test_a_whole_gpu_and_a_slice_are_not_picked_together(as_this_machine):
     assert prepare(spec(pick=1)).spec.devices.ids == ["0"]
     with pytest.raises(UserError, match="whole GPUs and MIG slices are not used together"):
         prepare(spec(pick=4))
-
-
-async def test_the_key_for_the_freest_does_not_pair_them_either(as_this_machine):
-    as_this_machine(*MIXED)
-    async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, _):
-        await until(pilot, lambda: screen.source.freedom and screen.source.freedom["0"].free)
-        for count, kinds in ((2, {"mig"}), (4, {"mig"}), (1, {"gpu"})):
-            await pilot.press("F")
-            await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
-            await pilot.press(str(count), "enter")
-            await until(pilot, lambda: pilot.app.screen is screen)
-            await settled(pilot, screen)
-            found = [screen.source.inventory.find(i) for i in screen.draft.ids]
-            assert {d.kind for d in found} == kinds
-            assert len(found) == min(count, 3)

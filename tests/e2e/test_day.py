@@ -73,7 +73,7 @@ def test_a_day(home, tmp_path):
 
     (listed,) = json.loads(ok("runs", "--json", "--filter", "tag:day"))
     assert (listed["id"], listed["state"]) == (two.id, "completed")
-    assert "train.steps" in ok("compare", two.id, long.id, "--markdown")
+    assert "parallel.mode" in ok("compare", two.id, long.id, "--markdown")
     ok("export", two.id, str(tmp_path / "w.pt"))
     assert (tmp_path / "w.pt").stat().st_size > 10_000
     ok("export", two.id, "--to", "csv", "-o", str(tmp_path / "two.csv"))

@@ -177,7 +177,7 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, mon
         with pytest.raises(exporter.UserError) as found:
             targets.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
                         else "no_such_module_at_all")
-        assert re.search(rf"{sys.executable} -m pip install '{extra}[<>]", str(found.value))
+        assert re.search(rf"{sys.executable} -m pip install {extra} ", str(found.value))
     assert "can't be imported" in str(found.value)
     # The folder that W&B makes is not its library.
     (tmp_path / "no_library").mkdir()

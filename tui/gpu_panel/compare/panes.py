@@ -125,7 +125,10 @@ class CompareTable(DataTable[Text], ComparePane):  # pyright: ignore[reportIncom
             at = self.cursor_row
             self.clear(columns=True)
             self.fixed_columns = fixed
-            self.add_columns(*head)
+            for at_column, title in enumerate(head):
+                # Textual's own widths come later, and not at all where the table changes meanwhile.
+                cells = [title, *(row[at_column] for row in rows if at_column < len(row))]
+                self.add_column(title, width=max(1, *(cell.cell_len for cell in cells)))
             self.add_rows(rows)
             self.move_cursor(row=at)
 

@@ -348,4 +348,6 @@ w notifies you when the device under the cursor is free, W when any is."""
             self.paint()
             return
         # As many of the other kind.
-        self.tick(await self._source.freest_of(None, max(1, len(draft.ids))) or [])
+        count = max(1, len(draft.ids))
+        self.tick(await self._source.freest_of(None, count)
+                  or [device.id for device in found.devices[:count]])

@@ -196,8 +196,6 @@ async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
             await until(pilot, lambda: "3 marked" in str(table.border_title))
             assert shown(table).count("▣") == 3
             assert len(screen.query_one(KeyBar).shown) <= 8
-            # The preview below the list follows a moment later.
-            await until(pilot, lambda: "u resume" not in screen_text(pilot.app))
 
             await pilot.press("t")
             await until(pilot, lambda: isinstance(pilot.app.screen, TagsDialog))
