@@ -27,7 +27,6 @@ ENGINE = {
             "_snapshot"},
     },
     "torch, in a script of the person's own": {
-        "engine/gpu_engine/observe/optimizers.py": {"_version"},
         "engine/gpu_engine/observe/exit_hooks.py": {"_wrap"},
         "engine/gpu_engine/observe/findings.py": {"_get_sequence_number_for_group"},
         "engine/gpu_engine/observe/install.py": {

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.worker import restarts
 from gpu_engine.worker.rank.job import Identity, expand_counts, identify
 
 from ..cable import joined
@@ -82,8 +81,8 @@ def until(condition: Callable[[], object], processes: list[ranks.Forked]) -> Non
     assert condition()
 
 
-def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> None:
-    home, line = tmp_path / "home", words(steps=50, pause=0.1)
+def test_a_requeued_job_goes_on_in_its_folder_where_it_was_stopped(job, tmp_path: Path) -> None:
+    home, line = tmp_path / "home", words("--folder", "mine", steps=50, pause=0.1)
     first = job(0, *line)
     until(lambda: (home / "runs").exists() and runs_of(home) and steps(runs_of(home)[0]) > 5, first)
     first[1].send_signal(signal.SIGUSR1)  # Slurm's warning, at one rank
@@ -104,7 +103,7 @@ def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> Non
         schedules = ranks.read(run, rank, "schedule")
         assert [e["first_step"] for e in schedules] == [0, reached]
         assert steps(run, rank) == 50
-    assert f"goes on as attempt 2, from step {reached}" in (tmp_path / "0.log").read_text()
+    assert f"goes on as attempt 2, from step-{reached:08d}" in (tmp_path / "0.log").read_text()
 
 
 def test_who_failed_first_is_the_cause_without_a_supervisor(job, tmp_path: Path) -> None:
@@ -124,19 +123,6 @@ class Odd(Toy):
     told = state(*runs_of(tmp_path / "home"))
     assert (told["state"], told["reason"]) == ("failed", "rank 1: odd")
     assert (told["cause"]["rank"], told["cause"]["type"]) == (1, "ValueError")
-
-
-def test_only_a_requeue_goes_on_by_itself(job, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    for requeued, line in ((0, words(steps=3)), (0, words(steps=3)), (1, words(steps=4))):
-        assert [p.wait() for p in job(requeued, *line)] == [0, 0]
-    found = runs_of(home)  # twice the same in one job is two runs; another spec is another run
-    assert [state(r)["attempt"] for r in found] == [1, 1, 1]
-    assert "a new run begins" in (tmp_path / "0.log").read_text()
-    warnings = json.loads((found[-1] / "plan.json").read_text())["warnings"]
-    assert "Slurm has requeued this job (1)" in warnings[0]
-    assert [p.wait() for p in job(1, *words(steps=3))] == [0, 0]
-    assert [state(r)["attempt"] for r in runs_of(home)] == [1, 2, 1]
 
 
 def test_a_run_goes_on_in_a_named_folder(job, tmp_path: Path) -> None:
@@ -199,32 +185,6 @@ def test_srun_without_a_number_of_tasks_a_machine(rank: int, local: int, node: i
     assert identify(env) == Identity(rank, 5, local, size, "gpu03", 20071, "srun", node, 3)
     # The number that Slurm really started counts, not the number that was asked for.
     assert identify(env | {"SLURM_NTASKS_PER_NODE": "2"}).local_world_size == size
-
-
-def test_a_note_of_another_torchrun_is_ignored(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path))
-    run = tmp_path / "runs" / "ab"
-    run.mkdir(parents=True)
-    (run / "plan.json").write_text("{}")
-    env = {"TORCHELASTIC_RUN_ID": "none"}
-    mine = restarts.Launcher.of(env, "spec")
-    assert mine.previous_run() is None
-    mine.remember(run)
-    assert restarts.Launcher.of(env, "spec").previous_run() == run
-    assert restarts.Launcher.of(env, "another spec").previous_run() is None
-    (run / "plan.json").unlink()  # the run was deleted since
-    assert restarts.Launcher.of(env, "spec").previous_run() is None
-    (run / "plan.json").write_text("{}")
-    monkeypatch.setattr(os, "getppid", os.getpid)  # any process but the parent, which may be pid 1
-    assert restarts.Launcher.of(env, "spec").previous_run() is None
-
-
-def test_a_run_without_a_checkpoint_is_behind_every_other(tmp_path: Path) -> None:
-    assert restarts.newest_step(tmp_path) == restarts.newest_step(None) == -1
-    folder = tmp_path / "checkpoints" / "step-00000000"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}")
-    assert restarts.newest_step(tmp_path) == 0
 
 
 # --- torchrun ----------------------------------------------------------------------------------
