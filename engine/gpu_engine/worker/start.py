@@ -99,8 +99,20 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
           stopped: int = 0) -> int:
     """Train or check, as `job` says. Returns the exit status. `ended` is called with the outcome
     and whether training had begun; `stopped` is the exit status of a rank that was stopped."""
-    rec = open_record(job, signals, lambda: ended("stopped", False), stopped)
+    rec = open_record(job)
     began = time.monotonic()
+
+    def end(outcome: str) -> int:
+        rec.phase = "done"
+        rec.write(schema.End(outcome, rec.step_now, round(time.monotonic() - began, 3)))
+        rec.close()
+        ended(outcome, rec.training)
+        return {"failed": 1, "stopped": stopped}.get(outcome, 0)
+
+    rec.leave = lambda outcome: exit_at_once(end(outcome))
+    rec.watches.append(_Watch(rec, signals))
+    rec.begin()
+    fault: str | None = None
     try:
         with importing_torch():
             import torch
@@ -133,12 +145,10 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
         # Ranks that are asked to stop before training begins exit one by one, so an error here
         # may come from another rank's exit.
         early = signals.arrived() and not rec.training
-        outcome = "stopped" if early else record_failure(err, rec, group)
-    rec.phase = "done"
-    rec.write(schema.End(outcome, rec.step_now, round(time.monotonic() - began, 3)))
-    rec.close()
-    ended(outcome, rec.training)
-    status = {"failed": 1, "stopped": stopped}.get(outcome, 0)
+        outcome, fault = ("stopped", None) if early else ("failed", record_failure(err, rec, group))
+    status = end(outcome)
+    if fault is not None and group is not None:  # native code may end the process in here
+        group.failures.announce(fault)
     sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
     sys.stdout.flush()
     # Where this rank has failed, others may be stuck in a collective. Closing would wait for them.
@@ -147,8 +157,7 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
     return status
 
 
-def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None,
-          stopped: int = 0) -> Recorder:
+def open_record(job: Job) -> Recorder:
     """Bind the process to the rank's cores and open its record. This happens before torch is
     imported, so that a rank is visible from its first moment."""
     if job.cores:
@@ -164,8 +173,6 @@ def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda
     pid = os.getpid()
     rec.write(schema.Start(who.rank, who.local_rank, job.mine.node, pid, procs.start_ticks(pid),
                            who.world_size, tuple(job.labels), job.attempt))
-    rec.watches.append(_Watch(rec, signals, leaving, stopped))
-    rec.begin()
     return rec
 
 
@@ -173,12 +180,9 @@ class _Watch:
     """Ends a rank that is asked to stop before training, while its main thread is stuck in a call
     such as waiting for ranks that don't come. There is nothing to save yet."""
 
-    def __init__(self, rec: Recorder, signals: Signals, leaving: Callable[[], None],
-                 status: int) -> None:
+    def __init__(self, rec: Recorder, signals: Signals) -> None:
         self._rec, self._signals = rec, signals
-        self._leaving, self._status = leaving, status
         self._since: float | None = None
-        self._began = time.monotonic()
 
     def __call__(self) -> None:
         if self._signals.arrived() and self._since is None:
@@ -186,15 +190,11 @@ class _Watch:
         if self._since is None or self._rec.training or self._rec.phase == "done":
             return
         if time.monotonic() - self._since > _INIT_GRACE:
-            self._rec.phase = "done"
-            self._rec.write(schema.End("stopped", self._rec.step_now,
-                                       round(time.monotonic() - self._began, 3)))
-            self._leaving()
-            exit_at_once(self._status)
+            self._rec.leave("stopped")
 
 
-def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str:
-    """Record why this rank failed and announce it to the others. Returns the outcome, "failed"."""
+def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str | None:
+    """Record why this rank failed. Returns what to tell the others of it; None if they know."""
     if group is not None:
         from gpu_engine.worker.rank.peers import blame
 
@@ -206,9 +206,7 @@ def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> st
     what = f"{event.type}: {event.message}"
     sys.stderr.write((event.traceback or what) + "\n")
     sys.stderr.flush()
-    if group is not None and event.type != "PeerLost":
-        group.failures.announce(what)
-    return "failed"
+    return what if event.type != "PeerLost" else None
 
 
 @contextlib.contextmanager

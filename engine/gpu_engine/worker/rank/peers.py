@@ -4,19 +4,21 @@ one failed first, and the step after which all end."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 
-from gpu_engine.common import units
+from gpu_engine.common import procs, units
 from gpu_engine.common.errors import UserError, own_fault
 from gpu_engine.events import schema
-from gpu_engine.worker.rank.process import exit_at_once
 from gpu_engine.worker.rank.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -121,6 +123,8 @@ class PatientBarrier:
             beat = _last(rank, self._store)
             before, since = seen.get(rank, ("", now))
             seen[rank] = (beat, since if beat == before and rank in seen else now)
+            if _is_gone(beat):
+                raise PeerLost(f"the process of rank {rank} has ended without a word")
             if now - seen[rank][1] > self._timeout:
                 raise PeerLost(f"rank {rank} has shown no sign of life for {self._timeout:g} s "
                                f"(parallel.timeout); it was last {_activity_in(beat)}")
@@ -151,7 +155,24 @@ def beat(store: Store, rank: int, activity: str) -> None:
     """Send one heartbeat, which says in words what the rank is doing. `store` must be a connection
     that no other thread uses."""
     with contextlib.suppress(RuntimeError):  # rank 0 may be gone
-        store.set(_beat(rank), json.dumps([time.monotonic(), activity[:500]]))
+        store.set(_beat(rank), json.dumps([time.monotonic(), activity[:500], *_process()]))
+
+
+@functools.cache
+def _process() -> tuple[object, ...]:
+    """This process, for the others on this machine: where its pid holds, the pid, its start."""
+    pid = os.getpid()
+    return f"{procs.boot_id()} {Path('/proc/self/ns/pid').readlink()}", pid, procs.start_ticks(pid)
+
+
+def _is_gone(heartbeat: str) -> bool:
+    """Whether the rank's process was on this machine, and is no more. A rank that is killed says
+    nothing, and between two steps no collective fails for it."""
+    try:
+        place, pid, ticks = json.loads(heartbeat)[2:]
+        return place == _process()[0] and not procs.alive(int(pid), int(ticks))
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def _activity(rec: Recorder) -> str:
@@ -456,5 +477,4 @@ class Beside:
         if now - self._since > _PEER_GRACE:
             rec.write(schema.Error("PeerLost", f"{word} (this rank waited for it)", "", rec.phase,
                                    rec.step_now))
-            rec.write(schema.End("failed", rec.step_now, None))
-            exit_at_once(1)
+            rec.leave("failed")

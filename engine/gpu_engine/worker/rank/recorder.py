@@ -62,6 +62,8 @@ class Recorder(RecordWriter):
         """What the time of the steps is spent on, from when `training` is true."""
         self.training = False
         """Whether the training loop has begun; before that, there is nothing to save."""
+        self.leave: Callable[[str], None] = lambda outcome: None
+        """Ends the process from any thread, whatever the main thread is stuck in."""
         self.total_steps: int | None = None
         self.skipped = 0
         self.nonfinite: tuple[int, float] | None = None
