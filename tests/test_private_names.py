@@ -17,9 +17,6 @@ OURS = {"_compared"}
 """Put on a class by `common/records.py`."""
 
 ENGINE = {
-    "Python": {
-        "engine/gpu_engine/worker/rank/process.py": {"_config"},
-    },
     "torch, in any rank": {
         "engine/gpu_engine/worker/rank/torch_private.py": {
             "_ddp_params_and_buffers_to_ignore", "_dump_fr_trace_json", "_dump_nccl_trace_json",
