@@ -15,7 +15,7 @@ from .kit import Ran, observe, observe_each
 PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py", "gan.py",
          "by_hand.py 120",
          "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
-         "odd.py workers,log", "short.py", "beside.py")
+         "odd.py workers,log", "odd.py at_once", "short.py", "beside.py")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,10 @@ def checked(seen: Ran, steps: int) -> Ran:
 @pytest.mark.parametrize(("script", "steps"), [("autograd.py", 9), ("lbfgs.py", 6)])
 def test_steps_and_losses_are_seen(each, script, steps):
     assert not checked(each[script], steps).of("metric")
+
+
+def test_an_end_by_os_exit_is_an_end(each):
+    assert not checked(each["odd.py at_once"], 5).of("error")
 
 
 def test_a_script_with_a_process_of_its_own_tells_its_phases(home):

@@ -121,6 +121,10 @@ class ScriptRecorder(RecordWriter):
             self.phase = "done"  # what functions of atexit or other threads do is no training
         self.tick()
 
+    def _write_heartbeat(self) -> None:
+        if not self._closing:  # after the end of a rank nothing else is to follow
+            super()._write_heartbeat()
+
     # --- what is observed ----------------------------------------------------------------------
 
     def write(self, event: schema.Event) -> bool:

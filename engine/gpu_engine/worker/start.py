@@ -104,8 +104,8 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
 
     def end(outcome: str) -> int:
         rec.phase = "done"
+        rec.close()  # so that no heartbeat follows
         rec.write(schema.End(outcome, rec.step_now, round(time.monotonic() - began, 3)))
-        rec.close()
         ended(outcome, rec.training)
         return {"failed": 1, "stopped": stopped}.get(outcome, 0)
 
