@@ -15,7 +15,7 @@ from .kit import Ran, observe, observe_each
 PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py", "gan.py",
          "by_hand.py 120",
          "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
-         "odd.py workers,log", "odd.py at_once", "short.py", "beside.py")
+         "odd.py workers,log", "odd.py at_once", "beside.py")
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +186,3 @@ def test_loader_workers_are_no_ranks_and_values_that_a_script_logs_are_added(eac
         "GPU_PANEL_HOME": str(seen.run.path.parents[1])}).output
     assert "value39 39" in shown
     assert "… 14 values under other names (--json has all)" in shown  # of 44
-
-
-def test_what_is_over_within_a_moment_has_told_its_memory(each):
-    seen = each["short.py"]
-    seen.same_as_without()
-    assert seen.losses() == [3.0]
-    assert seen.of("memory")[-1]["rss"] > 2**20
-    assert [e["kind"] for e in seen.events()][-1] == "end"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch.distributed as dist
@@ -139,6 +142,20 @@ def test_a_rank_whose_link_is_cut_waits_for_nobody(monkeypatch: pytest.MonkeyPat
     err = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms")
     assert "its machine can't be reached" in str(blame(err, cut))
     cut.announce("ValueError: bad")
+
+
+def test_connections_to_the_store_end_when_nothing_is_acknowledged() -> None:
+    """Those of all threads of a rank, after parallel.timeout."""
+    made = group.tcp_store("127.0.0.1", 0, 1, holds=True, timeout=timedelta(seconds=7))
+    own = group.another_connection(group.prefixed("x", made))
+    own.set("key", "1")
+    assert made.check(["x/key"])
+    limits = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as one:
+            if one.getpeername()[1] == cast("Any", made).port:
+                limits.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    assert limits == [7000, 7000]
 
 
 def test_missing_ranks_are_named(make) -> None:

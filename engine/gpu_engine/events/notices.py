@@ -84,14 +84,6 @@ def undivided(world: int, examples: int, sampler: str) -> Warning:
         f"divide them, so an epoch takes each example {world} times", UNDIVIDED, (_SAMPLER,))
 
 
-def same_part(world: int, rank: int, replicas: int) -> Warning:
-    """Ranks train on the same part of the examples: that of `rank` among `replicas`."""
-    return Warning(
-        f"more than one of {world} ranks loads the same part of the examples: DistributedSampler "
-        f"has rank={rank} and num_replicas={replicas} on each of them", UNDIVIDED,
-        (_SAMPLER + ", rank= or num_replicas=",))
-
-
 def same_order(epochs: int, examples: int) -> Warning:
     """A DistributedSampler shuffles alike in each epoch."""
     return Warning(

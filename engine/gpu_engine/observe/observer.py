@@ -79,7 +79,6 @@ class Observer:
         """None: this process is not looked at in that way."""
         self.names: set[str] = set()
         """The names of values that the script has passed to a logger and that are recorded."""
-        self.names_left_out = False
 
     # --- becoming a rank -----------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
         return 2
 
     met = threading.Event()
-    threading.Thread(target=_leave_if_asked, args=(signals, met, EXIT_STOPPED), daemon=True).start()
+    _leave_when_asked(signals, met.is_set, lambda: exit_at_once(EXIT_STOPPED))
     try:
         rank = RankWithoutSupervisor(args, env)
     except AlreadyStopped:
@@ -85,13 +85,19 @@ def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
     return _rank(rank.job, signals, args.check, rank.group, rank.record_end, EXIT_STOPPED)
 
 
-def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
-    """End this process if it is asked to stop while it waits for ranks that don't come."""
-    while not met.wait(0.2):
-        if signals.arrived():
-            if not met.wait(_INIT_GRACE):
-                exit_at_once(code)
-            return
+def _leave_when_asked(signals: Signals, over: Callable[[], bool], leave: Callable[[], None],
+                      ) -> None:
+    """In a thread, call `leave` if this rank is asked to stop before `over`, while its main thread
+    is stuck in a call, such as waiting for ranks that don't come. There is nothing to save yet."""
+    def watch() -> None:
+        while not over():
+            if signals.arrived():
+                time.sleep(_INIT_GRACE)
+                return None if over() else leave()
+            time.sleep(0.2)
+        return None
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
@@ -110,8 +116,9 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
         return {"failed": 1, "stopped": stopped}.get(outcome, 0)
 
     rec.leave = lambda outcome: exit_at_once(end(outcome))
-    rec.watches.append(_Watch(rec, signals))
     rec.begin()
+    _leave_when_asked(signals, lambda: rec.training or rec.phase == "done",
+                      lambda: rec.leave("stopped"))
     fault: str | None = None
     try:
         with importing_torch():
@@ -174,23 +181,6 @@ def open_record(job: Job) -> Recorder:
     rec.write(schema.Start(who.rank, who.local_rank, job.mine.node, pid, procs.start_ticks(pid),
                            who.world_size, tuple(job.labels), job.attempt))
     return rec
-
-
-class _Watch:
-    """Ends a rank that is asked to stop before training, while its main thread is stuck in a call
-    such as waiting for ranks that don't come. There is nothing to save yet."""
-
-    def __init__(self, rec: Recorder, signals: Signals) -> None:
-        self._rec, self._signals = rec, signals
-        self._since: float | None = None
-
-    def __call__(self) -> None:
-        if self._signals.arrived() and self._since is None:
-            self._since = time.monotonic()
-        if self._since is None or self._rec.training or self._rec.phase == "done":
-            return
-        if time.monotonic() - self._since > _INIT_GRACE:
-            self._rec.leave("stopped")
 
 
 def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str | None:

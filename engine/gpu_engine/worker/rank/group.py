@@ -32,6 +32,7 @@ from gpu_engine.worker.rank.peers import (
     LastStep,
     PatientBarrier,
     Store,
+    come,
     first_line,
     named,
 )
@@ -285,7 +286,7 @@ def _store(who: Identity, wait: timedelta, *, holds: bool) -> Store:
 
 def _roll_call(store: Store, who: Identity, timeout: float) -> None:
     """Wait until every rank is there. Raises CannotMeet, naming the ranks that are missing."""
-    store.set(f"gpu-panel/here/{who.rank}", socket.gethostname())
+    come(store, who.rank)
     keys = [f"gpu-panel/here/{r}" for r in range(who.world_size)]
     deadline = time.monotonic() + timeout
     pause = 0.005

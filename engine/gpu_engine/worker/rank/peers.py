@@ -4,7 +4,6 @@ one failed first, and the step after which all end."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -123,7 +122,8 @@ class PatientBarrier:
             beat = _last(rank, self._store)
             before, since = seen.get(rank, ("", now))
             seen[rank] = (beat, since if beat == before and rank in seen else now)
-            if _is_gone(beat):
+            if self._store.check([_place(rank)]) \
+                    and _is_gone(self._store.get(_place(rank)).decode()):
                 raise PeerLost(f"the process of rank {rank} has ended without a word")
             if now - seen[rank][1] > self._timeout:
                 raise PeerLost(f"rank {rank} has shown no sign of life for {self._timeout:g} s "
@@ -155,24 +155,32 @@ def beat(store: Store, rank: int, activity: str) -> None:
     """Send one heartbeat, which says in words what the rank is doing. `store` must be a connection
     that no other thread uses."""
     with contextlib.suppress(RuntimeError):  # rank 0 may be gone
-        store.set(_beat(rank), json.dumps([time.monotonic(), activity[:500], *_process()]))
+        store.set(_beat(rank), json.dumps([time.monotonic(), activity[:500]]))
 
 
-@functools.cache
-def _process() -> tuple[object, ...]:
-    """This process, for the others on this machine: where its pid holds, the pid, its start."""
+def come(store: Store, rank: int) -> None:
+    """Say that this process has come as a rank."""
     pid = os.getpid()
-    return f"{procs.boot_id()} {Path('/proc/self/ns/pid').readlink()}", pid, procs.start_ticks(pid)
+    store.set(_place(rank), json.dumps([_machine(), pid, procs.start_ticks(pid)]))
 
 
-def _is_gone(heartbeat: str) -> bool:
-    """Whether the rank's process was on this machine, and is no more. A rank that is killed says
+def _machine() -> str:
+    """Names where a pid holds: this machine since its start, or a container of it."""
+    return f"{procs.boot_id()} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _is_gone(process: str) -> bool:
+    """Whether a rank's process was on this machine, and is no more. A rank that is killed says
     nothing, and between two steps no collective fails for it."""
     try:
-        place, pid, ticks = json.loads(heartbeat)[2:]
-        return place == _process()[0] and not procs.alive(int(pid), int(ticks))
-    except (ValueError, TypeError, KeyError):
+        machine, pid, ticks = json.loads(process)
+        return machine == _machine() and not procs.alive(int(pid), int(ticks))
+    except (ValueError, TypeError):
         return False
+
+
+def _place(rank: int) -> str:
+    return f"gpu-panel/here/{rank}"
 
 
 def _activity(rec: Recorder) -> str:
