@@ -29,7 +29,7 @@ _PROGRAMS = (
     ("git", "run.sync, and for the commit that is noted with each run", "git"),
     ("tmux", "panels that stay open when a connection breaks", "tmux"),
     ("sbatch", "gpu-engine slurm", ""))
-"""(name, what it is needed for, the package of Debian and Ubuntu; "" where an admin installs it)."""
+"""(name, what it is needed for, the package of Debian; "" where an admin installs it)."""
 
 
 @dataclass(frozen=True, slots=True)
