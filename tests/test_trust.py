@@ -44,7 +44,7 @@ WRITING = {
         supervisor/logs.py: open_inside in _keep, open_inside in bound, open_inside in note,
             open_inside in punch
         training/checkpoint.py: write_inside in add_metrics
-        worker/rank/memory.py: open_inside in write_snapshot, write_inside in write_snapshot
+        worker/rank/memory.py: open_inside in write_snapshot
         worker/start.py: open_inside in _own_log
         worker/without_supervisor.py: write_json_inside in _folder""",
     "as that function, where it can't be imported": """
@@ -57,7 +57,6 @@ WRITING = {
         training/checkpoint.py: open in write_file
         remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in _send
-        worker/rank/process.py: mkdtemp in _made_folder
         doctor/user_files.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
@@ -74,7 +73,6 @@ WRITING = {
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
-        worker/restarts.py: write_json in remember
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """
