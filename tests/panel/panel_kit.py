@@ -207,7 +207,7 @@ async def _becomes(path: Path, draw: Callable[[], str]) -> None:
     their room again when more is there."""
     write = os.environ.get("GOLDENS") == "write"
     wanted = "" if write else path.read_text(encoding="utf-8")
-    end = time.monotonic() + (2.0 if write else 20.0)
+    end = time.monotonic() + (2.0 if write else patience() / 2)  # a picture may follow
     while (drawn := draw()) != wanted and time.monotonic() < end:
         await asyncio.sleep(0.05)
     if write:

@@ -10,15 +10,16 @@ from gpu_engine.devices.leases import Holder, key
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
+from gpu_engine.spec.read import from_dict
 from gpu_panel.launch.device_source import freest
-from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.draft import Draft, first_draft
 
 from ...conftest import gpus, slots
 
 
 @pytest.fixture
 def draft(home):
-    return Draft(presets.load("default"))
+    return Draft(None, presets.load("default"))
 
 
 def looks(inventory, busy=()):
@@ -128,8 +129,7 @@ def test_cores_in_use_are_ticked_where_no_others_can_be():
 
 def test_cards_are_found_by_uuid_and_absent_ones_named(home):
     machine = gpus(2)
-    draft = Draft(presets.load("default"))
-    draft.assign(f"devices.ids={machine.devices[1].uuid},GPU-gone")
+    draft, _ = first_draft("default", [f"devices.ids={machine.devices[1].uuid},GPU-gone"], None)
     draft.resolve(machine, (), {})
     assert draft.ids == ["1"]
     assert draft.absent == ("GPU-gone",)
@@ -150,7 +150,7 @@ def test_comments_survive_a_round_trip(draft):
     path = presets.save("mine", draft.to_save(machine))
     text = path.read_text().replace("lr = 0.001", "lr = 0.001  # chosen by hand")
     path.write_text("# my words\n" + text)
-    again = Draft(presets.load("mine"))
+    again = Draft(None, presets.load("mine"))
     again.put("train.steps", "11")
     presets.save("mine", again.to_save(machine))
     assert "# my words" in path.read_text()
@@ -158,10 +158,8 @@ def test_comments_survive_a_round_trip(draft):
     assert presets.load("mine").spec.train.steps == 11
 
 
-def test_that_a_preset_shares_outlives_ticks():
-    draft = Draft()
-    draft.assign("devices.ids=0")
-    draft.assign("devices.share=true")
+def test_that_a_preset_shares_outlives_ticks(home):
+    draft, _ = first_draft("default", ["devices.ids=0", "devices.share=true"], None)
     machine = gpus(2)
     draft.resolve(machine, (), {})
     assert draft.spec().devices.share is True
@@ -171,6 +169,12 @@ def test_that_a_preset_shares_outlives_ticks():
 
 
 def test_what_a_preset_shares_is_shared_by_a_run_that_waits():
-    draft = Draft.of_run("3f2a", {"devices": {"ids": ["0"], "share": True}})
+    draft = Draft(from_dict({"devices": {"ids": ["0"], "share": True}}), run="3f2a")
     draft.tick(["1"])
     assert draft.spec_to_wait().devices.share is True
+
+
+def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine(home):
+    draft, said = first_draft("default", ("devices.hosts=gpu1:0", "devices.pick=2"), None)
+    assert "give this or devices.hosts, not both" in str(said)
+    assert draft.spec() == presets.load("default").spec

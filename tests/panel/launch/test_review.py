@@ -38,9 +38,9 @@ ODD = ["", "0", "-1", "1e400", "nan", "99999999999999999999", "[1,2]", "{a=1}", 
 def test_nothing_that_can_be_typed_breaks_the_review(key):
     machine = slots(2)
     for text in ODD:
-        draft = Draft(presets.load("default"))
+        draft = Draft(None, presets.load("default"))
         draft.tick([d.id for d in machine.devices])
         draft.put(key, text)
-        found = review(draft.effective(), machine, draft.base)
+        found = review(draft.data, machine, draft.base)
         assert found.plan is not None or all(str(p) for p in found.problems)
         assert isinstance(draft.text(key) + draft.title, str)

@@ -109,20 +109,3 @@ async def test_with_little_room_the_words_can_be_scrolled(size):
         await pilot.press(*["up"] * 30)
         await pilot.pause()
         assert "GPU-00000000" in shown(detail)
-
-
-@pytest.mark.parametrize("keys", [("i",), ("enter",)], ids=str)
-async def test_the_focus_is_kept_when_the_terminal_is_small_for_a_while(keys):
-    four, sampler = busy_machine()
-    async with panel(four, sampler=sampler) as (pilot, screen):
-        await pilot.press(*keys)
-        await until(pilot, lambda: screen.detail.display)
-        before = screen.focused
-        for size in ((80, 24), (160, 48)):
-            await pilot.resize_terminal(*size)
-            await until(pilot, lambda size=size: tuple(screen.size) == size)
-            await settled(pilot, screen)
-            await until(pilot, lambda size=size: screen.focused is (
-                screen.detail if size[0] == 80 else before))
-        await pilot.press("down")
-        await until(pilot, lambda: screen.devices.cursor == 1 or before is screen.detail)

@@ -24,10 +24,6 @@ def filled(values, first: int = 1000) -> History:
     return history
 
 
-def text(line) -> str:
-    return "".join(part for part, _ in line)
-
-
 @pytest.mark.parametrize("width", [1, 7, 10, 38, 60, 97, 150, 400])
 def test_five_minutes_fit_into_any_width(width):
     cells, seconds = spread(width)
@@ -95,10 +91,5 @@ def test_a_clock_that_is_set_back_begins_anew():
 
 
 def test_a_bar_s_scale_is_always_the_whole():
-    assert text(bars([0.0, 0.5, 1.0, None], 0)) == "▁▅█ "
-    assert set(text(bars([0.01] * 9, 0))) == {"▁"}
-
-
-def test_load_is_told_by_brightness():
-    assert [style for _, style in bars([0.09, 0.10, 0.74, 0.75], 0)] == [
-        "idle0", "moderate0", "heavy0"]
+    assert bars([0.0, 0.5, 1.0, None], "")[0] == "▁▅█ "
+    assert set(bars([0.01] * 9, "")[0]) == {"▁"}

@@ -117,7 +117,7 @@ async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(home, entry
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
         pane, [key] = screen.devices, row_keys.of_hosts([entry], {})
         await pilot.press("1")
-        screen.draft.tick_hosts([entry, "local:cpu:1"], 2)
+        screen.draft.tick([key, "cpu:1"], [entry, "local:cpu:1"])
         pane.paint()
         await until(pilot, lambda: pane.ticked == (key, "cpu:1") and key in pane.keys)
         pane.cursor = pane.keys.index(key)
@@ -179,15 +179,11 @@ async def test_what_is_only_looked_at_is_not_ticked_and_says_why(home):
         await pilot.press("a")
         await until(pilot, lambda: pane.ticked == before)
 
-        # Its details, and no process here is ended for it.
+        # Its details.
         pane.cursor = pane.keys.index("gpu1 1")
         await pilot.press("i")
         await until(pilot, lambda: "GPU 1 on gpu1" in str(screen.detail.border_title))
         assert "python train.py" in shown(screen.detail)
-        screen.detail.focus()
-        screen.detail.action_end()
-        await until(pilot, lambda: [n for n in pilot.app._notifications
-                                    if "Process 9 runs on gpu1: end it there" in n.message])
 
 
 async def test_a_host_that_falls_silent_grows_old_and_comes_back():

@@ -66,14 +66,14 @@ def test_a_field_has_its_type_default_and_help_from_the_schema():
         "train.checkpoint_every", "batch.meaning", "amp.tf32"))
     assert (steps.label, steps.options, steps.default) == ("checkpoint every", (), "500")
     assert steps.help == "Steps between checkpoints; 0: save only at the end."
-    assert meaning.options == (("global", "global"), ("per_gpu", "per GPU"))
+    assert meaning.options == (("global", "global"), ("per_gpu", "per_gpu"))
     assert tf32.options == (("false", "no"), ("true", "yes"))
 
 
 async def test_what_is_typed_is_planned_and_only_what_a_mode_uses_is_shown():
     sets = ("train.hang_timeout=900", "train.restarts=0")
     async with panel(gpus(2), sets=sets) as (pilot, screen):
-        assert screen.query_one("#f-train-hang_timeout", Input).value == "900"
+        assert screen.query_one("#f-train-hang_timeout", Input).value == "900.0"
         assert screen.query_one("#f-train-eval_every", Input).placeholder == "0"
         await type_into(pilot, screen, "f-train-clip", "1")
         await type_into(pilot, screen, "f-train-weight_decay", "0.1")

@@ -12,7 +12,7 @@ from gpu_engine.common import paths
 from gpu_engine.events import reader
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Cause, Run
-from gpu_panel.launch.previews import RunPage, SweepPage
+from gpu_panel.launch.previews import RunPage
 from gpu_panel.launch.run_line import Pointed
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
@@ -39,7 +39,6 @@ def readers(monkeypatch) -> list[str]:
             super().__init__(run, *more)
 
     monkeypatch.setattr("gpu_panel.run.store.RunReader", Counted)
-    monkeypatch.setattr("gpu_panel.compare.store.RunReader", Counted)
     return made
 
 
@@ -104,19 +103,15 @@ async def test_a_waiting_run_says_for_what(monkeypatch):
         assert "s out of the queue" in said
 
 
-async def test_a_sweep_with_its_best_value(monkeypatch):
+async def test_of_a_sweep_the_run_that_is_first_is_shown(monkeypatch):
     nobody_starts(monkeypatch)
-    made = submitted("train.lr=1e-3,1e-2,1e-1")
+    made = submitted("train.lr=1e-3,1e-2")
     ended(made.runs[0], [2.0, 1.0])
-    ended(made.runs[1], [2.0, 0.5])
     async with panel(slots(2)) as (pilot, screen):
-        await at_the_runs(pilot, screen, 3)
-        said = await says(pilot, screen, "0.500")
-        assert f"sweep {made.id} toy ─ 2 of 3 done, 1 waiting" in said
-        store = screen.query_one(SweepPage).sweep
+        table = await at_the_runs(pilot, screen, 2)
+        await says(pilot, screen, f"run {table.sweep_at_cursor.members[0].id}")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
-        assert pilot.app.screen.table.store is store
 
 
 # --- when it reads ------------------------------------------------------------------------------
