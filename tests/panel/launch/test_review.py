@@ -29,9 +29,10 @@ async def test_a_launch_on_a_full_disk_is_refused_by_name(home, monkeypatch):
         screen.review_now()
         await settled(pilot, screen)
         assert not screen.query_one("#launch", Button).disabled
-ODD = ["", "0", "-1", "1e400", "nan", "99999999999999999999", "[1,2]", "{a=1}", "'x", "\\",
-       "a\x00b:C", "x\ny", "[bold]", "é", "1_000", "2026-01-01", "./x.py:Foo", ":X", "..:X",
-       "/dev/null:X", "{batch.nope}", "python '", "a" * 3000, "[[", "sys:X", "١٢"]
+
+
+ODD = ["", "-1", "1e400", "nan", "[1,2]", "{a=1}", "'x", "\\", "a\x00b:C", "x\ny", "[bold]",
+       "./x.py:Foo", "..:X", "{batch.nope}", "a" * 3000, "[["]
 
 
 @pytest.mark.parametrize("key", list(FIELDS))

@@ -78,7 +78,7 @@ async def test_what_is_not_free_is_left_to_the_person():
     async with panel(machine, sampler=StillSampler(machine, busy)) as (pilot, screen):
         assert screen.draft.ids == []
         said = " ".join(shown(screen.query_one(DevicesPane)).split())
-        assert "asks for the 2 freest devices, and none of 2 is free; GPU 0: 70.0 GiB of" in said
+        assert "the 2 freest devices, and none can be taken; GPU 0: 70.0 GiB of" in said
         await pilot.press("space")
         await settled(pilot, screen)
         assert screen.review.problems == ()

@@ -359,6 +359,7 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
             widget = self._widgets.get(field_of(problem.key))
             if widget is not None and widget.display:
                 widget.focus()
+                self.call_after_refresh(self.on_resize)  # it may have been hidden until now
                 return
 
     # --- what is typed -------------------------------------------------------------------------

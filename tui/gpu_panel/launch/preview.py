@@ -17,10 +17,10 @@ from textual.worker import Worker
 from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.launch.run_line import Pointed
-from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
-    from gpu_panel.launch.previews import RunPage
+    from gpu_panel.launch.run_page import RunPage
+    from gpu_panel.run.store import RunStore
 
 AGES = 10.0
 """Seconds between two times that what does not change any more is drawn again, as it has ages."""
@@ -38,8 +38,8 @@ class PreviewPane(Container, Pane):
 each rank does, the end of its log; why it has failed, or what it waits for. Of a sweep the run that
 is first in the list."""
 
-    def __init__(self, stores: Stores) -> None:
-        """`stores`: what has been read of runs."""
+    def __init__(self, stores: dict[str, RunStore]) -> None:
+        """`stores`: what has been read of runs, by their folders."""
         super().__init__(id=self.NAME)
         self._stores = stores
         self._at: Pointed | None = None
@@ -101,7 +101,7 @@ is first in the list."""
 
     @guarded("preview", exclusive=True)
     async def _read(self, at: Pointed) -> None:
-        from gpu_panel.launch.previews import RunPage  # when it is first needed
+        from gpu_panel.launch.run_page import RunPage  # when it is first needed
 
         found = self.query_children(RunPage)
         page = found.first() if found else RunPage(self._stores)

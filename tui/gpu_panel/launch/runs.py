@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
     from gpu_panel.launch.run_feed import RunsFeed
     from gpu_panel.launch.run_line import RunLine
-    from gpu_panel.launch.stores import Stores
+    from gpu_panel.run.store import RunStore
 
 READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
@@ -127,7 +127,7 @@ compares them. Esc clears the marks, then the filter."""
     class Again(Message):
         run: Run
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: dict[str, RunStore]) -> None:
         """`stores`: what has been read of runs, for the screens that are opened here."""
         super().__init__(id=self.NAME)
         self._stores = stores
@@ -504,7 +504,7 @@ compares them. Esc clears the marks, then the filter."""
             return
         chosen = in_order(self.targets, self.order, self.turned)
         runs = [line.run for line in chosen]
-        self.app.push_screen(CompareScreen(runs, self._stores.compared(runs)))
+        self.app.push_screen(CompareScreen(runs))
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
@@ -514,7 +514,7 @@ compares them. Esc clears the marks, then the filter."""
         if (sweep := self.sweep_at_cursor) is not None:
             from gpu_panel.sweep.screen import SweepScreen
 
-            self.app.push_screen(SweepScreen(sweep.id, self._stores.sweep(sweep.id)))
+            self.app.push_screen(SweepScreen(sweep.id))
         elif (line := self.line_at_cursor) is not None:
             self.open(line.run)
 
@@ -530,9 +530,10 @@ compares them. Esc clears the marks, then the filter."""
             self.cursor = self.keys.index(name)
 
     def open(self, run: Run) -> None:
+        from gpu_panel.launch.run_page import store_of
         from gpu_panel.run.screen import RunScreen
 
-        self.app.push_screen(RunScreen(run, store=self._stores.run(run),
+        self.app.push_screen(RunScreen(run, store=store_of(self._stores, run),
                                        again=lambda: self.post_message(self.Again(run))))
 
     def placeholders(self) -> Values:

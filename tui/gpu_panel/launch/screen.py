@@ -31,7 +31,6 @@ from gpu_panel.launch.plan import PlanPane, as_before
 from gpu_panel.launch.preview import PreviewPane
 from gpu_panel.launch.row_keys import named_in
 from gpu_panel.launch.runs import RunsPane
-from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem, UserError
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.device_source import DeviceSource
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.review import BusyDevice, Review
+    from gpu_panel.run.store import RunStore
 
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
@@ -78,7 +78,7 @@ class LaunchScreen(PaneScreen):
         self.form = FormPane(source)
         self.plan = PlanPane()
         self.lower = Container(id="lower")
-        stores = Stores()
+        stores: dict[str, RunStore] = {}
         self.runs = RunsPane(stores)
         self.detail = DetailPane(source, lambda: self.runs.lines or ())
         self.preview = PreviewPane(stores)

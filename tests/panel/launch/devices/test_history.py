@@ -42,27 +42,6 @@ def test_each_value_is_the_mean_of_its_time():
     assert history.utilization("1", over) == [None] * 30
 
 
-def test_no_more_than_five_minutes_are_kept():
-    history = filled([0.5] * 3000)
-    assert [len(kept) for kept in history._kept.values()] == [SPAN]
-    assert None not in history.utilization("0", 30)
-
-
-def test_between_two_looks_only_the_last_cell_moves():
-    over = 30
-    values = [(i * 7 % 100) / 100 for i in range(400)]
-    shots = [shot(1000 + i, v) for i, v in enumerate(values)]
-    history, before = History(), []
-    for i in range(len(shots)):
-        history.learn(shots[max(0, i - 119):i + 1])
-        now = history.utilization("0", over)
-        if before and i % 10:
-            assert now[:-1] == before[:-1]
-        elif before:
-            assert now[:-1] == before[1:]
-        before = now
-
-
 def test_what_is_read_rarely_is_a_line_and_a_pause_is_a_gap():
     over = 300
     rare = History()

@@ -186,20 +186,6 @@ async def test_what_is_only_looked_at_is_not_ticked_and_says_why(home):
         assert "python train.py" in shown(screen.detail)
 
 
-async def test_a_host_that_falls_silent_grows_old_and_comes_back():
-    hosts = lab()
-    async with panel(slots(1), hosts=hosts, size=(160, 60)) as (pilot, screen):
-        first = hosts.seen[0]
-        await until(pilot, lambda: "gpu1  left  1 of 2 free" in shown(screen.devices))
-        hosts.show(replace(first, heard=time.monotonic() - 12))
-        await until(pilot, lambda: "1 of 2 free  seen 1" in shown(screen.devices))
-        hosts.show(away(first, "the connection broke", 20))
-        await until(pilot, lambda: "! the connection broke" in shown(screen.devices))
-        assert "71/80G" in shown(screen.devices), "what was seen last stays"
-        hosts.show(first)
-        await until(pilot, lambda: "broke" not in shown(screen.devices))
-
-
 async def test_the_hosts_of_the_file_and_of_the_preset_are_watched(home):
     file.add(Host("gpu7", label="new"))
     hosts = StillHosts()

@@ -18,7 +18,7 @@ from gpu_engine.devices.records import (
 from gpu_panel.launch.device_source import History, Machine
 from gpu_panel.launch.device_table import DeviceTable, Ours, build
 
-from ....conftest import gpus, slots
+from ....conftest import gpus
 
 
 def text(look: DeviceTable, width: int = 80) -> str:
@@ -58,19 +58,6 @@ def test_what_is_not_known_is_never_a_zero():
     assert " –" in said
     assert " 0 %" not in said
     assert "°C" not in said
-
-
-def test_our_run_is_named_with_its_rank():
-    machine = slots(1)
-    said = text(look(machine, Sample(machine.devices[0], 0.9),
-                     ours={"cpu:0": Ours("3f2a", 0, "gpt", "1:08")}))
-    assert "● r0 gpt" in said
-
-
-def test_a_problem_stands_with_its_device():
-    machine = gpus(1)
-    said = text(look(machine, Sample(machine.devices[0], problem="GPU is lost")))
-    assert "! GPU is lost" in said
 
 
 @pytest.mark.parametrize("inventory", [Inventory((), "nvml"),

@@ -18,14 +18,6 @@ def test_every_key_has_a_field_or_is_known_to_have_none():
     assert set(keys()) - set(FIELDS) == NO_FIELD
 
 
-async def test_launch_goes_to_a_problem_there():
-    async with panel(gpus(2)) as (pilot, screen):
-        screen.draft.put("train.keep", "1")
-        await pilot.press("ctrl+l")
-        await until(pilot, lambda: getattr(screen.focused, "id", "") == "f-train-keep")
-        assert problems_below(screen) == ["✗ keep: expected a whole number at least 2"]
-
-
 @pytest.mark.timeout(180)
 async def test_variables_are_typed_as_before_a_command():
     async with panel(gpus(2), sets=("run.env.NCCL_DEBUG=two words",)) as (pilot, screen):

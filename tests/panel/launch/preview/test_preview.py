@@ -12,8 +12,8 @@ from gpu_engine.common import paths
 from gpu_engine.events import reader
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Cause, Run
-from gpu_panel.launch.previews import RunPage
 from gpu_panel.launch.run_line import Pointed
+from gpu_panel.launch.run_page import RunPage
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
 
@@ -174,24 +174,6 @@ async def test_a_hidden_preview_reads_nothing(readers):
         await pilot.press("1")
         await until(pilot, lambda: not screen.preview.can_be_seen)
         await until(pilot, lambda: screen.preview._reader.is_finished)
-
-
-async def test_in_a_small_terminal_it_shows_the_first_run_once_its_tab_is_opened():
-    """The list is built for the first time when it is seen, so no cursor has moved."""
-    run = written("digits")
-    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
-        await until(pilot, lambda: screen.runs.lines)
-        await pilot.press("4")
-        await says(pilot, screen, run.id, "loss ─", "memory")
-
-
-async def test_where_there_is_no_room_the_list_has_all_of_it(readers):
-    written("digits")
-    async with panel(slots(2), size=(80, 20)) as (pilot, screen):
-        table = await at_the_runs(pilot, screen, 1)
-        assert not screen.preview.display
-        assert table.outer_size.height == 17
-        assert readers == []
 
 
 async def test_an_ended_run_costs_nothing_until_it_changes_but_grows_older(readers, monkeypatch):

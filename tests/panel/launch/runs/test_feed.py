@@ -99,18 +99,6 @@ class StepClock:
     time = staticmethod(time.time)
 
 
-def test_a_run_that_waits_for_its_next_attempt_says_so(home):
-    run, lock = create_run("toy", "", PLAN)
-    try:
-        run.write_state(runs.State("starting", run.id, "toy", 1.0, started=2.0,
-                                   reason="attempt 1 failed: rank 1: boom; again in 4 s"))
-        (line,), _ = RunsFeed().refresh()
-        assert "◔ starting" in text(line)
-        assert "attempt 1 failed: rank 1: boom; again in 4 s" in text(line)
-    finally:
-        os.close(lock)
-
-
 @pytest.mark.parametrize("full", [False, True])
 def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home, monkeypatch, full):
     run, lock = create_run("toy", "", PLAN)

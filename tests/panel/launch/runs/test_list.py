@@ -236,15 +236,6 @@ def test_a_completed_run_of_which_something_is_told_is_amber():
     assert not any("!" in text for text, _ in run_line(failed, shape))  # its reason comes first
 
 
-def test_of_columns_that_have_no_room_the_first_stay():
-    names = tuple(f"task.params.key_{at}" for at in range(9))
-    lines = [replace(LINE, settings=dict.fromkeys(names, "0.125"))]
-    shape = layout(lines, 90, ("run", *names))
-    shown_ones = [column.name for column, _ in shape.columns]
-    assert 2 < len(shown_ones) < 10
-    assert shown_ones == ["run", *names[:len(shown_ones) - 1]]
-
-
 def test_runs_without_a_value_come_last_in_any_order():
     lines = [replace(LINE, run=Run(Path(str(i))), loss=loss)
              for i, loss in enumerate((None, 2.0, float("nan"), 1.0))]

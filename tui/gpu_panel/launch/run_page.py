@@ -14,9 +14,9 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
+from gpu_engine.runs.folder import Run
 from gpu_panel.common.painting import put
 from gpu_panel.launch.run_line import Pointed
-from gpu_panel.launch.stores import Stores
 from gpu_panel.run.banner import Banner, banner
 from gpu_panel.run.chart import LossPane, MemoryPane
 from gpu_panel.run.headline import DOT, figures, heading
@@ -30,6 +30,20 @@ SOON = 0.05
 """Seconds for which a page waits for its first figures; what was shown stays until then."""
 AGAIN, CATCHING_UP = 0.5, 0.1
 """Seconds between two polls of what was read: usually, and while old events are being read."""
+
+
+MOST = 4
+"""Runs that are remembered: a store takes up to some tens of MiB."""
+
+
+def store_of(stores: dict[str, RunStore], run: Run) -> RunStore:
+    """What has been read of a run, also by a screen that showed it before. `stores`: of the runs
+    that were looked at last, by their folders."""
+    store = stores.pop(str(run.path), None) or RunStore(run)
+    stores[str(run.path)] = store  # the last one looked at is the last to go
+    while len(stores) > MOST:
+        del stores[next(iter(stores))]
+    return store
 
 
 class RunPage(Vertical):
@@ -48,7 +62,7 @@ class RunPage(Vertical):
     }
     """
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: dict[str, RunStore]) -> None:
         super().__init__()
         self.stores = stores
         self.store: RunStore | None = None
@@ -75,7 +89,7 @@ class RunPage(Vertical):
 
     async def begin(self, at: Pointed) -> None:
         """Get ready to be shown: what was shown before stays on the screen until this returns."""
-        store = self.stores.run(at.lines[0].run)
+        store = store_of(self.stores, at.lines[0].run)
         if store.caught_up:  # perhaps a while ago
             await store.poll_now()
         if store is self.store:
