@@ -224,7 +224,7 @@ def test_a_circle_is_seen(tmp_path: Path):
 
 def test_the_tests_on_a_gpu_need_only_torch_and_pytest():
     """Beside what gpu-panel needs: a machine with GPUs often can't fetch the rest."""
-    others = ["accelerate", "hypothesis", "jsonschema", "lightning", "nvitop", "pyte",
+    others = ["accelerate", "hypothesis", "lightning", "nvitop", "pyte",
               "pytest_asyncio", "pytest_timeout", "sklearn", "tensorboardX", "transformers",
               "xdist", "yaml"]
     code = (f"import sys; sys.modules |= dict.fromkeys({others}); import pytest; "
