@@ -16,6 +16,7 @@ from textual.worker import Worker
 
 from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
+from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.run_line import Pointed
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ is first in the list."""
             return
         if self._rest is not None:
             self._rest.stop()
-        self._rest = self.set_timer(SETTLE, self._rested)
+        self._rest = surely_rings(self.set_timer(SETTLE, self._rested))
 
     def _rested(self) -> None:
         self._rest = None

@@ -21,6 +21,7 @@ from gpu_panel.common.dialogs import AskLine
 from gpu_panel.common.errors import guard, guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch import run_line
 from gpu_panel.launch.run_line import (
     COLUMNS,
@@ -200,7 +201,8 @@ compares them. Esc clears the marks, then the filter."""
                         self.notify(news, markup=False)
                     self.show(found, unread)
                     if unread:
-                        self.set_timer(READ_ON, lambda: self.screen.is_active and self.poll_now())
+                        surely_rings(self.set_timer(
+                            READ_ON, lambda: self.screen.is_active and self.poll_now()))
         finally:
             self._reading = False
 

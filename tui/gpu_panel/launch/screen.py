@@ -23,6 +23,7 @@ from gpu_panel.common.errors import guarded, show
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import PaneScreen
+from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.detail import DetailPane
 from gpu_panel.launch.devices import DevicesPane
 from gpu_panel.launch.form import FormPane
@@ -113,7 +114,8 @@ class LaunchScreen(PaneScreen):
         # Details are painted every two seconds, as the processes are sampled every two seconds.
         for part, every, after in ((self._poll, 1.0, 0.01), (self.host.refresh, 1.0, APART),
                                    (self._paint_detail, 2.0, 2 * APART)):
-            self.set_timer(after, partial(self.set_interval, every, partial(self._if_seen, part)))
+            surely_rings(self.set_timer(
+                after, partial(self.set_interval, every, partial(self._if_seen, part))))
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -240,7 +242,7 @@ class LaunchScreen(PaneScreen):
         self.form.adapt()
         if self._debounce is not None:
             self._debounce.stop()
-        self._debounce = self.set_timer(DEBOUNCE, self.review_now)
+        self._debounce = surely_rings(self.set_timer(DEBOUNCE, self.review_now))
 
     @on(DevicesPane.Resolved)
     def _resolved(self) -> None:
