@@ -6,7 +6,7 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.values import Kind
-from gpu_engine.devices.leases import Holder, key
+from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
@@ -14,7 +14,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_panel.launch.device_source import freest
 from gpu_panel.launch.draft import Draft, first_draft
 
-from ...conftest import gpus, slots
+from ...conftest import gpus
 
 
 @pytest.fixture
@@ -102,29 +102,11 @@ def test_the_freest_are_ticked_where_a_preset_asks_for_a_number(draft):
     assert not draft.changed
 
 
-def test_fewer_devices_than_asked_for_are_ticked_too(draft):
-    machine = slots(1)
-    draft.resolve(machine, (), {})
-    assert draft.ids == ["cpu:0"]
-
-
 def test_leased_cards_are_not_the_freest():
     machine = gpus(2)
     uuid = machine.devices[0].uuid
     assert [d.id for d in freest(2, machine, looks(machine), {uuid: Holder(uuid, run="ab12")})] \
         == ["1"]
-
-
-def test_cores_in_use_are_ticked_where_no_others_can_be():
-    machine = slots(3)
-    samples = tuple(Sample(d, utilization=1.0, processes=()) for d in machine.devices)
-    full = (Snapshot(1.0, samples),) * 3
-    first = key(machine.devices[0])
-    held = {first: Holder(first, run="ab12")}
-    assert [d.id for d in freest(2, machine, full, {})] == ["cpu:0", "cpu:1"]
-    assert [d.id for d in freest(3, machine, full, held)] == ["cpu:1", "cpu:2"]
-    failed = Snapshot(2.0, (), problem="not read for 5 s")
-    assert [d.id for d in freest(2, machine, (failed,), {})] == ["cpu:0", "cpu:1"]
 
 
 def test_cards_are_found_by_uuid_and_absent_ones_named(home):
@@ -141,21 +123,6 @@ def test_a_preset_keeps_cards_by_uuid_and_untouched_wishes_as_they_were(draft):
     assert draft.to_save(machine).devices.pick == 2
     draft.tick(["2", "0"])
     assert draft.to_save(machine).devices.ids == [machine.devices[2].uuid, machine.devices[0].uuid]
-
-
-def test_comments_survive_a_round_trip(draft):
-    machine = gpus(2)
-    draft.resolve(machine, looks(machine), {})
-    draft.put("train.lr", "1e-3")
-    path = presets.save("mine", draft.to_save(machine))
-    text = path.read_text().replace("lr = 0.001", "lr = 0.001  # chosen by hand")
-    path.write_text("# my words\n" + text)
-    again = Draft(None, presets.load("mine"))
-    again.put("train.steps", "11")
-    presets.save("mine", again.to_save(machine))
-    assert "# my words" in path.read_text()
-    assert "# chosen by hand" in path.read_text()
-    assert presets.load("mine").spec.train.steps == 11
 
 
 def test_that_a_preset_shares_outlives_ticks(home):

@@ -52,7 +52,7 @@ async def test_first_light_on_a_laptop(size):
         await golden(f"laptop-{size[0]}", pilot, screen)
 
 
-@pytest.mark.parametrize("size", [*SIZES, (120, 36)], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_a_shared_machine(size):
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, size=size) as (pilot, screen):

@@ -15,7 +15,6 @@ from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.devices import DevicesPane
 from gpu_panel.launch.fields import OWN_CLASS, OWN_COMMAND
 from gpu_panel.launch.form import FormPane
-from gpu_panel.launch.plan import PlanPane
 
 from ...conftest import gpus, slots
 from ..panel_kit import (
@@ -208,12 +207,9 @@ async def test_a_preset_with_markup_in_its_words(home):
 
 @pytest.mark.parametrize(("preset", "sets", "said"), [
     ("nope", (), "there is no preset 'nope'"),
-    ("broken", (), "expected a whole number"),
     (None, ("batch.sise=3",), "did you mean batch.size?"),
 ])
 async def test_what_can_not_be_read_is_said_and_the_panel_opens(preset, sets, said):
-    presets.own_folder().mkdir(parents=True)
-    (presets.own_folder() / "broken.toml").write_text("[batch]\nsize = \"x\"\n")
     async with panel(slots(1), preset, sets=sets, ready=False) as (pilot, screen):
         await until(pilot, lambda: isinstance(pilot.app.screen, Message))
         assert said in str(pilot.app.screen.query_one(".dialog-text > Static").content)
@@ -251,23 +247,3 @@ async def test_help_has_every_key_and_the_footer_at_most_eight():
             await pilot.pause()
             await pilot.pause()
             assert 3 <= len(screen.query_one(KeyBar).shown) <= 8
-
-
-async def test_figures_that_are_old_say_so():
-    machine = gpus(1)
-    async with panel(machine, sampler=StillSampler(machine, age=12.0)) as (_, screen):
-        assert screen.query_one(DevicesPane).border_subtitle == "seen 12 s ago"
-
-
-async def test_narrow_shows_one_pane_at_a_time():
-    async with panel(slots(2), size=(80, 24)) as (pilot, screen):
-        assert screen.query_one("#devices").display
-        assert not screen.lower.display
-        assert screen.query_one(PlanPane).display
-        await pilot.press("2")
-        await pilot.pause()
-        assert not screen.query_one("#devices").display
-        assert screen.query_one("#form").display
-        await pilot.press("4")
-        await pilot.pause()
-        assert screen.lower.display

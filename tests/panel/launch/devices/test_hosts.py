@@ -21,7 +21,7 @@ from gpu_panel.launch.device_table import DeviceTable, build
 from gpu_panel.launch.plan import PlanPane
 from gpu_panel.launch.review import busy_devices
 
-from ....conftest import gpus, slots, wait_for
+from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen
 from ...panel_kit import StillHosts, StillSampler, panel, settled, shown, until
 
@@ -80,16 +80,6 @@ def test_ticks_become_entries_and_entries_ticks(keys):
     assert [k for k in again if k.startswith("gpu1 ")] == \
         [k for k in keys if k.startswith("gpu1 ")], "each machine's in the order of ticking"
     assert row_keys.entries(again) == entries
-
-
-def test_an_entry_without_ids_is_all_that_the_host_has():
-    machines = {"gpu1": gpus(2), "local": slots(1), "gpu2": None}
-    keys = row_keys.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines)
-    assert keys == ("gpu1 0", "gpu1 1", "cpu:0", "gpu2 ")
-    assert row_keys.entries(keys) == ["gpu1:0,1", "local:cpu:0", "gpu2"]
-    uuid = gpus(2).devices[1].uuid
-    assert row_keys.of_hosts([f"gpu1:{uuid}"], machines) == ("gpu1 1",)
-    assert row_keys.of_hosts(["a b", "gpu1:"], machines) == ()
 
 
 async def test_ticks_over_machines_and_back():
@@ -184,18 +174,6 @@ async def test_what_is_only_looked_at_is_not_ticked_and_says_why(home):
         await pilot.press("i")
         await until(pilot, lambda: "GPU 1 on gpu1" in str(screen.detail.border_title))
         assert "python train.py" in shown(screen.detail)
-
-
-async def test_the_hosts_of_the_file_and_of_the_preset_are_watched(home):
-    file.add(Host("gpu7", label="new"))
-    hosts = StillHosts()
-    async with panel(slots(1), hosts=hosts) as (pilot, screen):
-        await until(pilot, lambda: hosts.seen)
-        assert [s.host for s in hosts.seen] == [Host("gpu7", label="new")]
-        await screen.source.watch_hosts(["gpu8", "local", "gpu7"])
-        assert [s.host.name for s in hosts.seen] == ["gpu7", "gpu8"]
-        await settled(pilot, screen)
-    wait_for(lambda: hosts.closed)
 
 
 async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers(home):

@@ -66,10 +66,6 @@ def test_no_devices_say_what_to_do(inventory):
     assert "driver" in text(DeviceTable((Machine(None, inventory),)))
 
 
-def test_looking_is_said():
-    assert text(DeviceTable()) == "Looking for devices …"
-
-
 @pytest.mark.parametrize("count", [1, 9])
 @pytest.mark.parametrize("width", range(24, 160, 3))
 def test_a_device_has_one_line_and_none_is_wider_than_the_table(width, count):
@@ -80,13 +76,6 @@ def test_a_device_has_one_line_and_none_is_wider_than_the_table(width, count):
     assert len(lines) == count + 1
     if width >= 44:
         assert max(map(len, lines)) <= width
-
-
-def test_a_line_has_the_last_five_minutes_and_what_is_cut_is_told():
-    first, second = text(lab(8), 83).splitlines()[1:3]
-    assert "90 % " + "█" * 10 in first
-    assert " 0 % " + "▁" * 10 in second
-    assert build(lab(8), 83).about["0"] == "A100-SXM4-80GB · ● run 3f2a rank 0 · gpt · 1:08"
 
 
 def test_what_others_call_their_processes_is_harmless():

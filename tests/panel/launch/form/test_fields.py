@@ -35,9 +35,8 @@ async def test_variables_are_typed_as_before_a_command():
                                           "leave it out"]
 
 
-@pytest.mark.parametrize("size", [(160, 48), (80, 24)], ids=str)
-async def test_escape_is_told_where_digits_would_be_typed(size):
-    async with panel(gpus(2), size=size) as (pilot, screen):
+async def test_escape_is_told_where_digits_would_be_typed():
+    async with panel(gpus(2), size=(80, 24)) as (pilot, screen):
         await pilot.press("2")
         bar = screen.query_one(KeyBar)
         await until(pilot, lambda: "^l launch" in shown(bar))
@@ -51,15 +50,6 @@ async def test_escape_is_told_where_digits_would_be_typed(size):
         await until(pilot, lambda: screen.focused is screen.devices)
         assert "leave field" not in shown(bar)
         assert screen.query_one("#f-batch-size", Input).value == "32"
-
-
-def test_a_field_has_its_type_default_and_help_from_the_schema():
-    steps, meaning, tf32 = (FIELDS[k] for k in (
-        "train.checkpoint_every", "batch.meaning", "amp.tf32"))
-    assert (steps.label, steps.options, steps.default) == ("checkpoint every", (), "500")
-    assert steps.help == "Steps between checkpoints; 0: save only at the end."
-    assert meaning.options == (("global", "global"), ("per_gpu", "per_gpu"))
-    assert tf32.options == (("false", "no"), ("true", "yes"))
 
 
 async def test_what_is_typed_is_planned_and_only_what_a_mode_uses_is_shown():

@@ -38,14 +38,6 @@ def test_the_plan_says_what_the_command_is_told_and_no_more(words, said):
     assert plan("true", *words, devices=2).sentences() == said
 
 
-def test_a_script_that_is_not_told_of_accumulation_has_no_such_global_batch():
-    accumulate = {"size": 64, "accumulate": 2}
-    assert plan("true", "{batch.per_gpu}", devices=2, batch=accumulate).sentences() == [
-        "your command is told batch.per_gpu"]
-    assert plan("true", "{batch.per_gpu}", "{batch.accumulate}", devices=2,
-                batch=accumulate).sentences() == ["64 global = 16 per GPU × 2 GPUs × 2"]
-
-
 def test_what_it_does_not_hear_of_does_not_keep_it_from_running():
     assert len(plan("true").ranks) == 3  # by which the default batch does not divide
     for word in ("{batch.per_gpu}", "{batch.global}"):

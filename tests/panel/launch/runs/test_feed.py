@@ -18,7 +18,7 @@ from gpu_engine.runs.create import create_run
 from gpu_panel.launch import run_feed as figures
 from gpu_panel.launch import run_feed as runs_feed
 from gpu_panel.launch.run_feed import RunsFeed
-from gpu_panel.launch.run_line import COLUMNS, layout, run_row
+from gpu_panel.launch.run_line import layout, run_row
 
 from .... import event_lines
 from ....plans import plan
@@ -129,11 +129,11 @@ def test_nobody_stands_still_while_the_past_is_read(home, monkeypatch):
     """A long run that is listed for the first time: its last figures are read only later."""
     read = reader.RunReader.read  # a look reads for some time, here one piece
     monkeypatch.setattr(reader.RunReader, "read",
-                        lambda self, seconds: read(self, 0.0, 1 << 18))
+                        lambda self, seconds: read(self, 0.0, 1 << 16))
     run, lock = create_run("toy", "", PLAN)
     try:
         run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
-        now, steps = time.time(), 30_000
+        now, steps = time.time(), 6_000
         for rank in range(2):
             event_lines.append(run.events(rank), *(
                 event_lines.line("step", {"step": step, "n": 1, "loss": 1.0, "samples_per_s": 10.0},
@@ -186,17 +186,6 @@ def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
     assert (line.state, line.reason) == ("failed", "out of memory")
 
 
-def test_a_live_run_says_which_devices_it_is_on(home):
-    run, lock = create_run("toy", "", PLAN)
-    try:
-        (line,), _ = RunsFeed().refresh()
-        assert line.live
-        assert line.devices == (("cpu:0", 0), ("cpu:1", 1))
-    finally:
-        os.close(lock)
-    assert run.state().state == "lost"
-
-
 def test_an_older_run_is_looked_at_again_when_the_folder_is_listed(home, monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 1)
     made = [make(name=f"toy{i}", created=1000.0 - i) for i in range(3)]
@@ -215,12 +204,6 @@ def test_damage_is_not_raised(home):
     (run.path / "plan.json").write_text(json.dumps({"ranks": [7, {"rank": "a"}], "mode": []}))
     (line,), _ = RunsFeed().refresh()
     assert "completed" in text(line)
-
-
-def test_a_run_that_turned_nan_shows_where(home):
-    make(losses=(3.0,) * 4 + (float("nan"),) * 4, name="nan")
-    (line,), _ = RunsFeed().refresh()
-    assert COLUMNS["curve"].cell(line, 10) == "▄▄▄▄▄▄××××"
 
 
 def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
