@@ -64,7 +64,6 @@ WRITING = {
         notify/config.py: write_atomic in begin
         settings/file.py: write_atomic in begin
         spec/presets.py: write_atomic in save
-        gpu_panel/launch/saved_form.py: write_json in write
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """
         remote/there/code.py: open in send
