@@ -54,9 +54,9 @@ WRITING = {
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
         export/targets.py: mkstemp in replacing
-        training/checkpoint.py: open in write_file
+        training/checkpoint.py: open in write
         remote/reach/shell.py: TemporaryFile in _run
-        training/resuming.py: TemporaryFile in _send
+        training/resuming.py: TemporaryFile in find
         doctor/user_files.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
@@ -78,7 +78,7 @@ WRITING = {
         cli/page.py: write_atomic in command
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
-        training/export.py: open in _in_one_step
+        training/export.py: open in export
         remote/reach/setup/install_there.py: touch in main, copytree in make,
             write_text in make, write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """
