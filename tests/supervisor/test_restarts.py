@@ -64,6 +64,13 @@ def test_each_pause_is_twice_the_one_before_up_to_half_a_minute(made, restarts, 
     assert run.pauses == pauses
 
 
+def test_of_very_many_attempts_the_last_are_known(made):
+    run = made(restarts=55)
+    known = run._attempts().attempts
+    assert (len(known), known[0].number, known[-1].number) == (50, 7, 56)
+    assert {a.outcome for a in known} == {"failed"}
+
+
 def test_a_resumed_run_has_all_its_restarts_and_short_pauses_again(made):
     run = made(restarts=2, attempt=5)
     run._attempts()
@@ -211,3 +218,7 @@ def test_a_checkpoint_that_grows_is_no_standstill():
     assert seen.moved == 0.0
     seen.fold(schema.Phase(**saving, done=11))
     assert seen.moved > 0.0
+    assert seen.still_saving(seen.moved + 9.0, 10.0)
+    assert not seen.still_saving(seen.moved + 11.0, 10.0)
+    seen.fold(schema.End("failed", 7, 1.0))  # it has given up
+    assert not seen.still_saving(seen.moved + 9.0, 10.0)
