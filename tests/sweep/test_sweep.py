@@ -105,6 +105,9 @@ def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out
     figures = FiguresOf()
     assert group.read(group.find(made.id), figures)[1].steps is None
     ended(good, [1.0])
+    assert group.read(group.find(made.id), figures)[0].steps == 1
+    ended(good, [1.0, 0.5])  # two more lines of its events
+    assert group.read(group.find(made.id), figures)[0].steps == 2
     ended(bad, [1.0], "boom")
     spec = (bad.path / "spec.toml").read_text()
     (bad.path / "spec.toml").write_text(spec.replace("pick = 1", 'ids = ["cpu:1"]'))  # it started
