@@ -149,6 +149,21 @@ def test_a_member_that_went_on_with_fewer_ranks():
     assert track.steps == 6
     assert track.extents() == {"loss": Extent(0.5, 4.0, 0.5)}
     assert track.samples_per_s == 10.0
+    for rank in (0, 1):  # and with both again
+        track.fold(rank, start(3))
+        track.fold(rank, step(8, 1.0 + rank, 2.0 + rank, samples_per_s=10.0))
+    assert track.steps == 8
+    assert track.extents() == {"loss": Extent(0.5, 4.0, 2.5)}
+
+
+def test_what_was_done_before_there_were_more_ranks_counts_too():
+    track = Track()
+    track.fold(0, start())
+    track.fold(0, step(3, 4.0, 0.5, 3.0))
+    for rank in (0, 1):
+        track.fold(rank, start(2))
+        track.fold(rank, step(4, 2.0 + 2 * rank))
+    assert track.extents() == {"loss": Extent(0.5, 4.0, 3.0)}
 
 
 def test_a_loss_that_was_only_logged():

@@ -112,12 +112,16 @@ class Track:
         common = set(found[0]).intersection(*found[1:])
         if not common:
             return found[0]
+        alone: dict[int, float] = {}
         if any(len(one) != len(common) for one in found):
+            # An attempt before may have had fewer ranks: what those have done counts.
+            last = min(map(max, found))
+            alone = {s: v for s, v in found[0].items() if s not in common and s <= last}
             found = [{step: one[step] for step in one if step in common} for one in found]
         if any(list(one) != list(found[0]) for one in found[1:]):  # made again in another order
             found = [dict(sorted(one.items())) for one in found]
         means = [sum(each) / len(found) for each in zip(*(f.values() for f in found), strict=True)]
-        return dict(zip(found[0], means, strict=True))
+        return alone | dict(zip(found[0], means, strict=True))
 
     @staticmethod
     def _step(at: _Rank, event: Step) -> None:
