@@ -132,6 +132,12 @@ def test_what_does_not_end_after_a_save_that_took_longer_gets_one_more_moment(ma
     assert [run._let_save(attempt) for _ in range(3)] == [True, False, False]
 
 
+def test_a_save_that_took_longer_before_the_stop_does_not_shorten_that(made):
+    run, attempt = made(restarts=0), Attempt(1, late=True, leaving=True)
+    run._handle(attempt, (signal.SIGTERM, os.getpid()))
+    assert (attempt.late, attempt.leaving) == (False, False)
+
+
 def test_who_asked_first_has_stopped_it(made, monkeypatch):
     run, attempt = made(restarts=0), Attempt(1)
     monkeypatch.setattr(stopping, "sender", lambda pid: f"by {pid}")

@@ -16,7 +16,9 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.sweep import again, group
 from gpu_engine.sweep.__main__ import AHEAD
 from gpu_engine.sweep.figures import FiguresOf
+from gpu_engine.sweep.figures import of as figures_of
 
+from .. import event_lines
 from ..command_line import called
 from ..conftest import wait_for
 from ..queue import kit
@@ -137,6 +139,17 @@ def test_a_member_whose_supervisor_was_killed_is_tried_again_and_one_removed_is_
         (lost.id, "failed"), (made.runs[2].id, "waiting")]
     assert said("sweep", "retry", made.id) == f"1 run will be tried again: {lost.id}\n"
     assert "2 waiting, 1 not there" in said("sweep")
+
+
+def test_of_a_run_that_is_read_in_parts_no_rate_of_all_ranks_is_told(monkeypatch):
+    [run] = submitted("train.lr=1").runs
+    ended(run, [2.0, 1.0])
+    event_lines.append(run.events(0), event_lines.line("step", {"step": 3, "samples_per_s": 5.0}))
+    assert figures_of(run.path).samples_per_s == 5.0
+    monkeypatch.setattr("gpu_engine.sweep.figures._PARTS", 0)
+    monkeypatch.setattr("gpu_engine.sweep.figures._END", 200)
+    parts = figures_of(run.path)
+    assert (parts.exact, parts.samples_per_s) == (False, None)
 
 
 def test_a_stop_takes_the_last_of_the_line_first(monkeypatch):
