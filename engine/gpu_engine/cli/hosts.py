@@ -147,27 +147,24 @@ def _devices(inventory: Inventory) -> str:
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--python", help="The interpreter there that ours is made from, and whose torch is "
                                "used. Without it: the first that has torch.")
-@click.option("--no-torch", is_flag=True, help="Don't download torch where there is none.")
-def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
+def setup(name: str, yes: bool, python: str | None) -> None:
     """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own, and write NAME
     into hosts.toml. Says what it will do, and asks."""
-    from gpu_engine import __version__
     from gpu_engine.remote.reach import checkup
-    from gpu_engine.remote.reach.setup import bring, decide, packages, probe
+    from gpu_engine.remote.reach import setup as bringing
 
     host = file.find(name)
     if host.is_local:
         raise UserError("local is this machine: gpu-panel is here already")
     echo(f"looking around on {name} …", err=True)
-    carried = packages.everything()
-    plan = decide.decide(host, probe.inspect(host, python or host.python), carried,
-                         packages.digest(carried), __version__, python=python, torch=not no_torch)
+    plan = bringing.decide(host, bringing.inspect(host, python or host.python), python,
+                           bringing.files())
     echo("gpu-panel will be set up")
     for sentence in plan.sentences():
         echo(clean(f"  {sentence}"))
     if not yes and not agreed("Do it?"):
         raise click.Abort
-    bring.bring(plan, packages.requirements(), lambda step: echo(f"  {step}", err=True))
+    bringing.bring(plan, lambda step: echo(f"  {step}", err=True))
     host = replace(host, python=None)
     file.add(host)
     found, = checkup.check([host])

@@ -72,8 +72,6 @@ def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, restarts: int) 
         # The one that was named may still be held by what ended just now.
         address, port = survey.meeting_point(met, replace(
             spec, parallel=replace(spec.parallel, master_port=None)))
-    finally:
-        survey.part(met)
     return tuple(_once_more(p, _at(p.spec, address, port)) for p in before)
 
 
