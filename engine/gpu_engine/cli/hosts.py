@@ -26,18 +26,13 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the hosts: those of hosts.toml, the nodes of the Slurm job that this is in, and names
-    that ssh has for others."""
+    """List the hosts: those of hosts.toml, and the nodes of the Slurm job that this is in. What ssh
+    knows by a name need not be among them."""
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.remote.reach import ssh_config
-
     hosts = file.known()
-    reached = {host.destination for host in hosts.values()}
-    others = [name for name in ssh_config.names() if name not in hosts and name not in reached]
     if as_json:
-        echo(in_json({"hosts": [asdict(h) for h in hosts.values()], "ssh_config": others,
-                      "file": str(file.path())}))
+        echo(in_json({"hosts": [asdict(h) for h in hosts.values()], "file": str(file.path())}))
         return
     width = max((len(name) for name in hosts), default=0)
     for host in hosts.values():
@@ -45,9 +40,6 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if not hosts:
         echo("no hosts yet; gpu-engine hosts add NAME takes one that ssh reaches, or an "
              "address", err=True)
-    if others:
-        shown = ", ".join(others[:20]) + (f" and {len(others) - 20} more" * (len(others) > 20))
-        echo(clean(f"ssh also knows {shown}"), err=True)
     echo(f"\nKept in {file.path()}", err=True)
 
 
@@ -164,7 +156,8 @@ def setup(name: str, yes: bool, python: str | None) -> None:
         echo(clean(f"  {sentence}"))
     if not yes and not agreed("Do it?"):
         raise click.Abort
-    bringing.bring(plan, lambda step: echo(f"  {step}", err=True))
+    echo("sending it …", err=True)
+    bringing.bring(plan)
     host = replace(host, python=None)
     file.add(host)
     found, = checkup.check([host])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import zlib
@@ -73,18 +72,6 @@ def test_every_kind_is_among_the_messages():
                                            *get_args(protocol.Answer)}
 
 
-@given(st.binary(max_size=300) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=20).map(lambda value: json.dumps(value).encode()))
-def test_whatever_comes_is_a_message_or_refused(line):
-    for read in (protocol.request, protocol.answer):
-        try:
-            read(line)
-        except BadMessage:
-            continue
-
-
 @given(st.sampled_from(MESSAGES), st.data())
 def test_a_message_with_one_odd_value_is_read_or_refused(message, data):
     """Refused, or a record whose every value is of its type: nothing odd gets in."""
@@ -98,13 +85,6 @@ def test_a_message_with_one_odd_value_is_read_or_refused(message, data):
     except BadMessage:
         return
     assert _read(protocol.pack(again), again) == again
-
-
-@given(st.binary(max_size=4000), st.integers(0, 1 << 40))
-def test_a_piece_of_a_file_keeps_its_bytes(data, offset):
-    piece = protocol.answer(protocol.pack(Piece.of("a", offset, data)))
-    assert isinstance(piece, Piece)
-    assert (piece.offset, piece.content()) == (offset, data)
 
 
 @given(st.sampled_from([b"", b"x" * 5000]), st.integers(1, 20))
@@ -183,12 +163,3 @@ def test_figures_that_are_not_numbers_are_unknown():
         1.0, (dataclasses.replace(SAMPLE, utilization=float("nan")),)))))
     assert isinstance(read, protocol.Looked)
     assert read.snapshot.samples[0].utilization is None
-
-
-def test_the_largest_piece_fits_into_a_line():
-    import os
-
-    data = os.urandom(protocol.PIECE)
-    line = protocol.pack(Piece.of("x" * 4096, 1 << 60, data, size=1 << 60))
-    assert len(line) < protocol.LONGEST
-    assert base64.b64encode(data) in line

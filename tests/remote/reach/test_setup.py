@@ -90,9 +90,7 @@ def test_twice_with_the_torch_that_is_there(tmp_path, files):
     plan = decide(host, found, sys.executable, files)
     assert Path(plan.base.torch or "", "torch").is_dir()
     for _ in range(2):
-        steps: list[str] = []
-        setup.bring(plan, steps.append)
-        assert steps[-1] == "done"
+        setup.bring(plan)
         welcome = meet(host, ()).welcome
         new = Path(welcome.python).parents[1]
         assert new.parent == home / ".local/share/gpu-panel"
@@ -111,7 +109,7 @@ def test_without_torch_or_a_network_all_of_it_is_there(tmp_path, files):
     base = tmp_path / "base"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(base)], check=True)
     host, python = machine(tmp_path / "h"), str(base / "bin" / "python")
-    setup.bring(decide(host, setup.inspect(host, python), python, files), print)
+    setup.bring(decide(host, setup.inspect(host, python), python, files))
     place = tmp_path / "h/.local/share/gpu-panel/host/bin"
     run = subprocess.run([place / "python", "-c",
                           "import gpu_panel.app, gpu_engine.remote.reach.file, tomlkit\n"
@@ -148,6 +146,6 @@ def test_what_fails_there_leaves_what_was_there_in_use(tmp_path, files):
     old.parent.mkdir(parents=True)
     old.write_text("the old one")
     with pytest.raises(UserError, match=r"box: it could not be set up: python failed: .*click"):
-        setup.bring(Plan(host, base, files | {"click/__init__.py": b"1/0  # click"}), print)
+        setup.bring(Plan(host, base, files | {"click/__init__.py": b"1/0  # click"}))
     assert old.read_text() == "the old one"
     assert [p.name for p in (home / ".local/share/gpu-panel").iterdir()] == ["host"]

@@ -307,28 +307,23 @@ class Ran:
     """None: it did not end in time, or printed too much, and was ended."""
 
 
-def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20,
-        on_line: Callable[[str], None] | None = None) -> Ran:
+def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20) -> Ran:
     """Have `script` run by `sh` there, for what needs no program of ours: within `seconds`, with at
-    most `most` bytes of output. `on_line` gets each line as it comes. Raises Unreachable."""
+    most `most` bytes of output. Raises Unreachable."""
     end = time.monotonic() + seconds
-    return _either(host, lambda shared: _run(host, script, end, most, on_line, shared))
+    return _either(host, lambda shared: _run(host, script, end, most, shared))
 
 
-def _run(host: Host, script: bytes, end: float, most: int,
-         on_line: Callable[[str], None] | None, shared: bool) -> Ran:
+def _run(host: Host, script: bytes, end: float, most: int, shared: bool) -> Ran:
     word = secrets.token_hex(8)
     mark = f"{word}\n".encode()
-    out, told, code = bytearray(), 0, None
+    out, code = bytearray(), None
     with Shell(host, _argv(host, shared)) as shell:
         with contextlib.suppress(TimeoutError):
             shell.write(ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {word}\n".encode() + script, end)
             shell.end_input()
             while (got := shell.read(end)) and len(out) <= most:
                 out += got
-                while on_line is not None and (at := out.find(b"\n", told)) >= 0:
-                    on_line(out[told:at].decode("utf-8", "replace"))
-                    told = at + 1
             if not got:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = shell.process.wait(10)

@@ -25,7 +25,6 @@ def main() -> int:
     root = Path(plan["root"]).expanduser()
     new = root / plan["name"]
     try:
-        say("make the environment")
         venv.EnvBuilder(symlinks=True).create(str(new))
         python = str(new / "bin" / "python")
         site = Path(run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))
@@ -33,7 +32,6 @@ def main() -> int:
         if plan["torch"]:
             line = "import site; site.addsitedir({!r})\n".format(plan["torch"])
             (site / "gpu_panel_torch.pth").write_text(line)
-        say("try it")
         run([python, "-P", "-m", "gpu_engine", "agent", "word"])
         if plan["torch"]:
             run([python, "-c", "import torch"])
@@ -42,7 +40,6 @@ def main() -> int:
         raise
     switch(root / plan["place"], new)
     forget(root, new)
-    say("done")
     return 0
 
 
@@ -80,11 +77,6 @@ def run(argv: list) -> str:
         lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
         raise SystemExit(f"{Path(argv[0]).name} failed: " + " · ".join(lines[-3:]))
     return done.stdout.strip()
-
-
-def say(text: str) -> None:
-    sys.stdout.write(f"gpu-panel: {text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import shlex
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -38,7 +38,6 @@ OURS = "gpu-panel"
 _LOOKING, _SECONDS = 60.0, 600.0
 _MOST = 1 << 20
 _ROOM = 200 << 20
-_SAYS = "gpu-panel: "
 _HERE = "{}.{}".format(*sys.version_info)
 _NAMES = (f"python{_HERE}", "python3", "python", f"/usr/bin/python{_HERE}",
           "$HOME/.venv/bin/python", "$HOME/miniconda3/bin/python", "$HOME/anaconda3/bin/python",
@@ -141,19 +140,13 @@ def read(out: str) -> list[Python]:
     return list(pythons.values())
 
 
-def bring(plan: Plan, on_step: Callable[[str], None]) -> None:
-    """Set it up; `on_step` gets each step in words. What was there before stays in use until the
-    new one has been tried. Raises Unreachable, UserError with what the host said."""
+def bring(plan: Plan) -> None:
+    """Set it up. What was there before stays in use until the new one has been tried. Raises
+    Unreachable, UserError with what the host said."""
     word = secrets.token_hex(8)
-
-    def heard(line: str) -> None:
-        if line.startswith(_SAYS):
-            on_step(clean(line.removeprefix(_SAYS), 200))
-
-    ran = call.run(plan.host, script(plan, word), _SECONDS, most=_MOST, on_line=heard)
+    ran = call.run(plan.host, script(plan, word), _SECONDS, most=_MOST)
     if f"{word} done" not in ran.out:
-        said = [clean(line, 400) for line in ran.out.splitlines()
-                if line.strip() and not line.startswith(_SAYS)]
+        said = [clean(line, 400) for line in ran.out.splitlines() if line.strip()]
         raise UserError(f"{plan.host.name}: it could not be set up: "
                         f"{said[-1] if said else f'it ended with {ran.code}'}")
 

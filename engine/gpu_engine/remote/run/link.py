@@ -92,13 +92,11 @@ class Link(threading.Thread):
             try:
                 self._serve(parts.host_of(self._run, self.part))
                 return
-            except Unreachable as err:
-                reason = err.reason
             except Refused as err:
                 self._set(refused=err.reason)
                 return
-            except UserError as err:  # hosts.toml can't be read just now
-                reason = str(err)
+            except UserError as err:  # it can't be reached, or hosts.toml not be read, just now
+                reason = err.reason if isinstance(err, Unreachable) else str(err)
             except BadMessage as err:
                 reason = f"what came from there is none of an agent's: {err}"
             except OSError as err:

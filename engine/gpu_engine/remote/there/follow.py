@@ -12,7 +12,6 @@ from gpu_engine.events.paths import FOLDER
 from gpu_engine.remote.reach import files, protocol
 from gpu_engine.remote.reach.protocol import At, Piece
 from gpu_engine.remote.there.main import Out
-from gpu_engine.remote.there.runs import run_of
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Run, State
 
@@ -22,8 +21,7 @@ _ALL_FILES = 10
 """Looks after which it is seen whether there are new files."""
 
 
-def follow(out: Out, request: protocol.Follow) -> None:
-    run = run_of(request.run)
+def follow(out: Out, run: Run, request: protocol.Follow) -> None:
     sender = _Sender(run, request.at, request.ranks, request.node)
     told: State | None = None
     full, told_full = None, None

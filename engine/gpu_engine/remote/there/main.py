@@ -22,14 +22,9 @@ from gpu_engine.common.procs import readable
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import Answer, BadMessage
 
-_VERBS = {
-    protocol.Hello: "machine:hello", protocol.Watch: "machine:watch",
-    protocol.Listen: "machine:listen", protocol.Reach: "machine:reach",
-    protocol.Check: "runs:check", protocol.Start: "runs:start", protocol.Resume: "runs:resume",
-    protocol.Follow: "follow:follow", protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
-    protocol.Fetch: "runs:fetch", protocol.Remove: "runs:remove", protocol.SendCode: "runs:keep",
-}
-"""Request → the file and the function in it that answer; imported when it is asked for."""
+_MACHINE = (protocol.Hello, protocol.Watch, protocol.Listen, protocol.Reach)
+"""Answered by the functions of their names in `machine`; the others by those in `runs`, which are
+imported when they are asked for."""
 _GO_ON = (protocol.Watch, protocol.Listen, protocol.Follow, protocol.Fetch)
 
 
@@ -92,8 +87,9 @@ def _answer(out: Out, line: bytes) -> None:
             threading.Thread(target=_end_with_input, daemon=True).start()
         if isinstance(request, protocol.Hello):  # before what it takes is imported
             out.send(protocol.Clock(time.time()))
-        file, _, verb = _VERBS[type(request)].partition(":")
-        getattr(import_module(f"gpu_engine.remote.there.{file}"), verb)(out, request)
+        module = import_module("gpu_engine.remote.there."
+                               + ("machine" if isinstance(request, _MACHINE) else "runs"))
+        getattr(module, type(request).__name__.lower())(out, request)
     except BadMessage as err:
         out.send(protocol.Failed(f"a request that is none: {err}"))
     except BrokenPipeError:

@@ -102,6 +102,12 @@ def _started(run: Run) -> protocol.Started:
     return protocol.Started(run.id, str(run.path), run.state().attempt)
 
 
+def follow(out: Out, request: protocol.Follow) -> None:
+    from gpu_engine.remote.there import follow as following
+
+    following.follow(out, run_of(request.run), request)
+
+
 def stop(out: Out, request: protocol.Stop) -> None:
     """Of a run that has ended there is nothing to do, nor of one that has heard it before: it is
     asked again when a connection was lost."""
@@ -150,7 +156,7 @@ def _pieces(run: Run, name: str) -> Iterator[protocol.Piece]:
             at += len(data)
 
 
-def keep(out: Out, request: protocol.SendCode) -> None:
+def sendcode(out: Out, request: protocol.SendCode) -> None:
     packed = sys.stdin.buffer.read(request.size)
     data = protocol.unpacked(packed, listing.LONGEST_LIST + listing.LARGEST)
     listed, at = data[:request.listed], request.listed
