@@ -17,9 +17,6 @@ OURS = {"_compared"}
 """Put on a class by `common/records.py`."""
 
 ENGINE = {
-    "Python": {
-        "engine/gpu_engine/worker/rank/process.py": {"_config"},
-    },
     "torch, in any rank": {
         "engine/gpu_engine/worker/rank/torch_private.py": {
             "_ddp_params_and_buffers_to_ignore", "_dump_fr_trace_json", "_dump_nccl_trace_json",
@@ -27,7 +24,6 @@ ENGINE = {
             "_snapshot"},
     },
     "torch, in a script of the person's own": {
-        "engine/gpu_engine/observe/optimizers.py": {"_version"},
         "engine/gpu_engine/observe/exit_hooks.py": {"_wrap"},
         "engine/gpu_engine/observe/findings.py": {"_get_sequence_number_for_group"},
         "engine/gpu_engine/observe/install.py": {

@@ -44,7 +44,7 @@ WRITING = {
         supervisor/logs.py: open_inside in _keep, open_inside in bound, open_inside in note,
             open_inside in punch
         training/checkpoint.py: write_inside in add_metrics
-        worker/rank/memory.py: open_inside in write_snapshot, write_inside in write_snapshot
+        worker/rank/memory.py: open_inside in write_snapshot
         worker/start.py: open_inside in _own_log
         worker/without_supervisor.py: write_json_inside in _folder""",
     "as that function, where it can't be imported": """
@@ -53,9 +53,8 @@ WRITING = {
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
         export/targets.py: mkstemp in replacing
-        training/checkpoint.py: open in write_file
-        training/resuming.py: TemporaryFile in _send
-        worker/rank/process.py: mkdtemp in _made_folder
+        training/checkpoint.py: open in write
+        training/resuming.py: TemporaryFile in find
         doctor/user_files.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
@@ -63,7 +62,6 @@ WRITING = {
         notify/config.py: write_atomic in begin
         settings/file.py: write_atomic in begin
         spec/presets.py: write_atomic in save
-        gpu_panel/launch/saved_form.py: write_json in write
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """
         code/store.py: write_bytes in save
@@ -71,14 +69,13 @@ WRITING = {
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
-        worker/restarts.py: write_json in remember
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """
         cli/page.py: write_atomic in command
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
-        training/export.py: open in _in_one_step
+        training/export.py: open in export
         remote/reach/install_there.py: copytree in main, write_text in main,
             write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """

@@ -61,8 +61,6 @@ MAY_SIGNAL = {
         "a rank, if the kernel's table of processes has it below the supervisor",
     "engine/gpu_engine/worker/rank/process.py": ITSELF,
     "tui/gpu_panel/commands/output.py": CHILD,
-    "tui/gpu_panel/launch/end_process.py":
-        "a process on a GPU that the person has chosen in the list, and confirmed",
     "engine/gpu_engine/worker/rank/standing.py": CHILD,
 }
 

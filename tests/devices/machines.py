@@ -110,9 +110,7 @@ class AmdMachine(Machine):
         self.tree.process(pid, {index: used})
 
     def lose(self, index: int) -> None:
-        for name in ("gpu_busy_percent", "mem_busy_percent", "mem_info_vram_used",
-                     "mem_info_vram_total", "hwmon/hwmon3/power1_input", "hwmon/hwmon3/freq1_input",
-                     "hwmon/hwmon3/freq2_input"):
+        for name in ("gpu_busy_percent", "mem_info_vram_used"):
             self.tree.of(index, name, "errno ENODEV")
 
     def hang(self, index: int) -> None:

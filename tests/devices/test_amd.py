@@ -12,7 +12,6 @@ import pytest
 
 from gpu_engine.devices import availability
 from gpu_engine.devices.backends import visible
-from gpu_engine.devices.backends.registry import DriverLost
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.plan.build import plan
 from gpu_engine.spec.read import from_dict
@@ -54,17 +53,14 @@ def looks(backend) -> list[Sample]:
 def test_one_card(here):
     tree, backend = here(radeon())
     (device,) = offered(backend).devices
-    assert device == Device("0", "gpu", "AMD Radeon RX 7900 XTX", index=0,
+    assert device == Device("0", "gpu", "AMD GPU gfx1100", index=0,
                             uuid="GPU-d1f34b5a0c2e7788", memory_total=24 * GIB)
     tree.of(0, "gpu_busy_percent", 37)
-    tree.of(0, "mem_busy_percent", 12)
     tree.of(0, "mem_info_vram_used", 3 * GIB)
     (sample,) = looks(backend)
     assert replace(sample, taken=None) == Sample(
-        device, utilization=0.37, memory_utilization=0.12, memory_used=3 * GIB,
-        memory_total=24 * GIB, temperature=38.0, power=23.0, power_limit=327.0,
-        clock_sm=35_000_000, clock_memory=96_000_000, clock_sm_max=2_525_000_000,
-        clock_memory_max=1_249_000_000, fan=0.2, processes=(), pcie_generation=5, pcie_width=16)
+        device, utilization=0.37, memory_used=3 * GIB, memory_total=24 * GIB, temperature=38.0,
+        power=23.0, power_limit=327.0, processes=())
 
 
 def test_eight_of_a_server(here):
@@ -73,53 +69,35 @@ def test_eight_of_a_server(here):
     for number in range(8, 0, -1):  # another processor: the nodes of the GPUs are 2 to 9, then 10
         nodes = tree.kfd / "topology/nodes"
         (nodes / str(number)).rename(nodes / str(number + 3))
-    found = offered(backend).devices
-    assert [d.uuid for d in found] == [f"GPU-{0x2251_0000_0000_0000 + i:016x}" for i in range(8)]
-    assert {d.name for d in found} == {"AMD Instinct MI300X OAM"}
+    devices = offered(backend).devices
+    assert [d.uuid for d in devices] == [f"GPU-{0x2251_0000_0000_0000 + i:016x}" for i in range(8)]
+    assert {d.name for d in devices} == {"AMD Instinct MI300X OAM"}
     sample = looks(backend)[7]
     # No edge temperature and no average power on these.
     assert (sample.temperature, sample.power, sample.power_limit) == (41.0, 140.0, 750.0)
-    assert (sample.fan, sample.ecc_corrected, sample.ecc_uncorrected) == (None, 0, 0)
-    tree.of(7, "ras/umc_err_count", "ue: 2\nce: 5")
-    sample = looks(backend)[7]
-    assert (sample.ecc_corrected, sample.ecc_uncorrected) == (5, 2)
-    assert "2 uncorrected memory errors" in sample.health[0]
 
 
 def test_a_divided_card_beside_a_whole_one(here):
-    """The partitions have the card's number in common, and its figures say nothing of one: it is
-    known who is on it, and no more."""
-    tree, backend = here(instinct(0, parts=8), instinct(1))
-    found = offered(backend).devices
-    assert len(found) == 9
-    assert found[3] == Device("3", "gpu", "AMD Instinct MI300X OAM CPX 3", index=3,
-                              uuid="GPU-2251000000000000/3")
-    assert found[8].uuid == "GPU-2251000000000001"
-    assert backend.environment([found[3], found[8]]) == {
-        "ROCR_VISIBLE_DEVICES": "3,GPU-2251000000000001"}
-    tree.of(0, "gpu_busy_percent", 80)
-    tree.process(os.getpid(), {3: 5 * GIB})
-    third, fourth, last = (looks(backend)[i] for i in (3, 4, 8))
-    assert (third.utilization, third.memory_used, third.power) == (None, None, None)
-    assert [p.memory for p in third.processes] == [5 * GIB]
-    assert (fourth.processes, fourth.temperature) == ((), 41.0)
-    assert availability.judge([fourth] * 3).state == "unknown"
-    assert availability.in_the_way(fourth) is None
-    assert (last.utilization, last.memory_used) == (0.0, 20 << 20)
+    """Partitions are not offered, and why is said; the whole card keeps ROCm's number."""
+    _, backend = here(instinct(0, parts=8), instinct(1))
+    inventory = offered(backend)
+    (device,) = inventory.devices
+    assert (device.id, device.uuid) == ("8", "GPU-2251000000000001")
+    assert inventory.problem.startswith("8 partitions of AMD cards are not offered")
 
 
 def test_a_desktop_with_a_gpu_in_its_processor(here):
     """ROCm counts it, so it is listed; it has no number, and its memory is the machine's."""
     tree, backend = here(radeon(), integrated())
     first, second = offered(backend).devices
-    assert (second.name, second.uuid) == ("AMD Radeon Graphics", "PCI-0000:10:00.0")
+    assert (second.name, second.uuid) == ("AMD GPU gfx1036", "PCI-0000:10:00.0")
     assert second.memory_total is None
     assert backend.environment([second, first]) == {
         "ROCR_VISIBLE_DEVICES": "1,GPU-d1f34b5a0c2e7788"}
     (_, sample) = looks(backend)
     assert (sample.memory_is_hosts, sample.memory_used, sample.memory_total) == (True, None, None)
     assert availability.judge([sample] * 3).free
-    assert (sample.temperature, sample.power, sample.memory_utilization) == (35.0, 12.0, None)
+    assert (sample.temperature, sample.power) == (35.0, 12.0)
     tree.of(1, "mem_info_vram_total", 96 * GIB)  # the firmware gave it most of the memory
     assert offered(backend).devices[1].memory_total == 96 * GIB
 
@@ -160,50 +138,27 @@ def test_every_file_may_be_missing_refused_or_garbage(here):
     tree, backend = here(radeon())
     device = (tree.pci / tree.places[0][0].address).resolve()
     files = [p for p in device.rglob("*") if p.is_file()]
-    for said in (None, "", "N/A", "-1", "9" * 40, "\x00\xff", "errno EBUSY", "errno EOPNOTSUPP",
-                 "errno EINVAL", "errno EACCES"):
+    for content in (None, "", "N/A", "-1", "9" * 40, "\x00\xff", "errno EOPNOTSUPP",
+                    "errno EBUSY", "errno EACCES"):
         tree.make()
         for path in files:
-            if said is None:
+            if content is None:
                 path.unlink()
             else:
-                path.write_text(said, encoding="latin-1")
+                path.write_text(content, encoding="latin-1")
         (sample,) = looks(backend)
-        told = {k: getattr(sample, k) for k in (
+        values = {name: getattr(sample, name) for name in (
             "utilization", "memory_used", "memory_total", "temperature", "power", "power_limit",
-            "clock_sm", "fan", "pcie_width", "pcie_generation", "throttle", "ecc_uncorrected")}
-        assert told == dict.fromkeys(told), said
-        assert (sample.problem is not None) == (said == "errno EBUSY")
-        assert not sample.lost
-    assert offered(backend).devices[0].name == "AMD GPU gfx1100"
-
-
-@pytest.mark.parametrize(("error", "lost", "words"), [
-    ("ENODEV", True, "lost"), ("EIO", True, "lost"), ("EBUSY", False, "a reset")])
-def test_a_card_that_answers_with_errors_only(here, error, lost, words):
-    tree, backend = here(radeon())
+            "problem")}
+        assert values == dict.fromkeys(values), content
+    tree.make()
     (reader,) = backend.open(offered(backend).devices)
-    assert reader.read()[0].problem is None
-    for path in (tree.pci / tree.places[0][0].address).resolve().rglob("*"):
-        if path.is_file() and path.name not in ("runtime_status", "name"):
-            path.write_text(f"errno {error}")
+    for path in files:
+        path.write_text("errno EIO")
     (sample,) = reader.read()
-    assert (sample.lost, words in sample.problem) == (lost, True)
+    assert (sample.lost, "lost" in sample.problem) == (True, True)
     tree.make()
     assert reader.read()[0].utilization == 0.0
-
-
-def test_no_driver_and_no_card(here, tmp_path):
-    tree, backend = here(radeon())
-    (reader,) = backend.open(offered(backend).devices)
-    tree.unload()
-    assert backend.present()
-    assert "amdgpu driver is not loaded" in offered(backend).problem
-    with pytest.raises(DriverLost, match="not loaded"):
-        reader.read()
-    (tree.pci / "0000:03:00.0").unlink()
-    assert not backend.present()
-    assert offered(backend).problem is None
 
 
 # --- asleep -------------------------------------------------------------------------------------
@@ -221,7 +176,7 @@ def test_a_sleeping_card_is_not_woken(here):
     read = [name for name in tree.was_read() if name.startswith("sys/bus/pci/devices/0000:03")]
     # The driver counts its memory itself (ttm_resource_manager_usage), and asks no hardware for it.
     assert [Path(name).name for name in read] == [
-        "runtime_status", "mem_info_vram_total", "mem_info_vram_used"]
+        "mem_info_vram_total", "mem_info_vram_used", "runtime_status"]
     assert sleeping.notes == ("it sleeps, and the first process that uses it wakes it",)
     assert (sleeping.problem, sleeping.utilization, sleeping.processes) == (None, 0.0, ())
     assert (sleeping.power, sleeping.temperature, sleeping.memory_used) == (None, None, 20 << 20)

@@ -191,6 +191,11 @@ def test_a_larger_card_is_preferred_and_a_slice_is_not():
     assert ids(freest(1, looks, {})) == ["1"]
 
 
+def test_a_gpu_that_does_not_answer_is_not_shared():
+    looks = machine({"problem": "GPU is lost"}, {"processes": (ALICE,), "memory_used": 30 * GIB})
+    assert ids(freest(1, looks, {}, free=40 * GIB, share=True)) == ["1"]
+
+
 def test_who_holds_what_is_said_when_there_are_too_few():
     looks = machine({"processes": (ALICE,)}, {}, {}, {"utilization": None})
     leases = {"GPU-2": Holder("GPU-2", run="3f2a", user="bob")}

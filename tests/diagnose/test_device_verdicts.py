@@ -83,6 +83,11 @@ def test_memory_near_its_end(peak, total, retries, there):
     assert codes([view]) == ["memory"] * there
 
 
+def test_memory_that_runs_out_once_in_many_steps_is_no_reason():
+    assert codes([RankView(0, gpu_peak=[60 * GIB], gpu_total=[80 * GIB], gpu_retries=[12],
+                           at_step=5000)]) == []
+
+
 # --- throttling -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("values", "there"), [

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
-from gpu_engine.doctor import user_files
 from gpu_engine.doctor.checks import Check, every, examine
 from gpu_engine.doctor.machine import ok
 from gpu_engine.spec import presets
@@ -36,7 +34,7 @@ def test_it_finds_what_is_broken_and_says_what_to_type(home: Path):
     assert f"chmod go-w {home}" in problems.values()
     assert any("run 0ab1 is lost" in f["text"] for f in said["findings"])
     assert any(f["text"].startswith("torch 2.") for f in said["findings"])
-    assert any("git version" in f["text"] for f in said["findings"])
+    assert any("git: /" in f["text"] for f in said["findings"])
     assert not list(home.glob(".doctor*")), "what was tried is gone"
 
 
@@ -65,14 +63,3 @@ def test_one_check_that_hangs_or_breaks_never_ends_the_others():
         ("hangs", False), ("breaks", False), ("well", True)]
     assert "no answer in 0.05 s" in found[0][1][0].text
     assert found[1][1][0].text == "this check itself failed: RuntimeError: this is red"
-
-
-def test_the_kind_of_a_file_system(tmp_path: Path, monkeypatch):
-    there = [("/", "ext4"), (str(tmp_path), "xfs"), (str(tmp_path), "nfs4"),
-             (f"{tmp_path}/a b", "tmpfs")]
-    monkeypatch.setattr(user_files.psutil, "disk_partitions", lambda all: [
-        SimpleNamespace(mountpoint=at, fstype=kind) for at, kind in there])
-    assert [user_files.kind_of(tmp_path / p) for p in (".", "x", "a b/c", "../y")] == [
-        "nfs4", "nfs4", "tmpfs", "ext4"]
-    there.clear()
-    assert user_files.kind_of(tmp_path) is None

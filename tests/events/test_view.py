@@ -95,6 +95,7 @@ def test_a_restart_clears_the_error_and_goes_back():
     assert run.first_error().rank == 1
     rank = run.fold(0, event("start", rank=0, attempt=2))
     assert (rank.error, rank.attempt, run.attempt) == (None, 2, 2)
+    assert rank.steps_per_s is None  # its first steps are not compared with those before the pause
     run.fold(0, event("schedule", total_steps=15, first_step=12))
     assert (rank.step, rank.loss) == (12, None)
     run.fold(0, event("step", step=15, n=2, losses=[1.0, 1.0]))

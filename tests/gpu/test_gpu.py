@@ -63,8 +63,8 @@ def losses(run: runs.Run, rank: int = 0) -> list[float]:
 def test_a_checkpoints_copy_takes_no_gpu_memory_and_keeps_its_moment():
     import torch
 
-    from gpu_engine.training import checkpoint_state
-    from gpu_engine.training.checkpoint_state import Copier
+    from gpu_engine.training import checkpoint
+    from gpu_engine.training.saving import Copier
 
     gpu = torch.device("cuda:0")
     made = torch.arange(1 << 26, dtype=torch.float32).reshape(1 << 13, -1)
@@ -75,7 +75,7 @@ def test_a_checkpoints_copy_takes_no_gpu_memory_and_keeps_its_moment():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        assert checkpoint_state.nonfinite([("w", weights)]) is None
+        assert checkpoint.nonfinite([("w", weights)]) is None
         copy = copier.copy({"w": weights, "t": turned, "host": torch.ones(3)})
         assert torch.cuda.max_memory_allocated() - before < 1 << 20
         weights.add_(1)

@@ -131,8 +131,8 @@ def own_task(here: Launches) -> None:
 
 
 def export(here: Launches) -> None:
-    """A checkpoint's weights as safetensors."""
-    out = here.home / "weights.safetensors"
+    """A checkpoint's weights as a file."""
+    out = here.home / "weights.pt"
     found = here.ask("export", str(_plain(here).path / "checkpoints"), str(out))
     _expect(found["bytes"], out.stat().st_size, "bytes")
 

@@ -98,10 +98,13 @@ def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
     script.write_text("import torch, torch.distributed as dist\n"
                       "dist.init_process_group('gloo')\n"
                       "x = torch.ones(1)\ndist.all_reduce(x)\n"
-                      "import os; print('sum', x.item(), os.environ['HF_HOME'])\n")
+                      "import os; print('sum', x.item(), os.environ['HF_HOME'], flush=True)\n"
+                      # Who leaves with something unread resets the others' connections, and gloo's
+                      # threads abort an interpreter that ends before they release `x` (ddp.py).
+                      "dist.monitored_barrier()\nos._exit(0)\n")
     run = launch(from_dict(TWO | {"task": {"command": [sys.executable, str(script)]},
                                   "run": {"env": {"HF_HOME": "/data/hf"}},
-                                  "parallel": {"launcher": launcher, "timeout": 30.0}}))
+                                  "parallel": {"launcher": launcher, "timeout": 120.0}}))
     assert ended(run).state == "completed", run.state()
     for rank in (0, 1):
         assert "sum 2.0 /data/hf" in run.log(rank).read_text()

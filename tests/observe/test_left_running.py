@@ -28,7 +28,8 @@ def test_what_would_run_for_ever_beside_it_is_ended_and_named(home, tmp_path):
 
 def test_a_training_in_the_background_that_has_not_begun_fails_the_run(home, tmp_path):
     _, state = engine_run("--devices", "cpu:0", "--", *shell(
-        tmp_path, f"{PYTHON} -c 'import time; time.sleep(1000)' &\n"))
+        tmp_path, f"{PYTHON} -c 'open(\"{tmp_path}/on\", \"w\"); import time; time.sleep(1000)' &\n"
+                  f"until [ -e {tmp_path}/on ]; do sleep 0.05; done\n"))
     assert state["state"] == "failed"
     assert "has ended and left running python" in state["reason"]
     assert "end with wait" in state["reason"]

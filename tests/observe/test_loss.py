@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpu_engine.observe.loss import _EMPTY, Losses, PendingLoss, _Ring, has_arrived, value_of
+from gpu_engine.observe.loss import Losses, PendingLoss, has_arrived, value_of
+from gpu_engine.worker.rank.pinned import EMPTY, Ring
 
 
 @pytest.fixture
 def ring():
-    return _Ring(4, pin=False)
+    return Ring(4, pin=False)
 
 
 def test_numbers_arrive_and_make_room(ring):
@@ -30,11 +31,11 @@ def test_a_full_ring_loses_a_value_instead_of_waiting(ring):
 
 def test_a_sum_has_arrived_when_all_its_parts_have(ring):
     a, b = ring.put(torch.tensor(6.0)), ring.put(torch.tensor(4.0))
-    late = ring._bits[b]
-    ring._bits[b] = _EMPTY
+    late = ring.bits[b]
+    ring.bits[b] = EMPTY
     value = PendingLoss(ring, [1.0, (a, b)])
     assert not has_arrived(value)
-    ring._bits[b] = late
+    ring.bits[b] = late
     assert has_arrived(value)
     assert value_of(value) == 1.0 + 6.0 / 4.0
 

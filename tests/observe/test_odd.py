@@ -14,12 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_engine.cli import cli
-from gpu_engine.observe import identity
+from gpu_engine.events import schema
+from gpu_engine.observe.loss import Losses
 from gpu_engine.observe.observer import Observer
+from gpu_engine.observe.recorder import ScriptRecorder
 from gpu_engine.plan.own_command import HOOK
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 
+from .. import event_lines
 from .kit import PYTHON, SCRIPTS, Alone, Ran, engine_run, observe
 
 QUICK = f"import sys; sys.path.append({str(SCRIPTS)!r}); import quick, torch\n"
@@ -32,7 +35,6 @@ ANEW = ("binary,chdir,fork,threads", "no torch")
 @pytest.mark.parametrize(("how", "state", "outcome"), [
     ("binary,chdir,fork,threads", "completed", "completed"),
     ("raise", "failed", "failed"), ("exit", "failed", "failed"), ("kill", "failed", "failed"),
-    ("at once", "completed", "completed"),
     ("hook", "failed", "failed"), ("no torch", "failed", "failed")])
 def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
     seen = observe("odd.py", how, bare=how not in ANEW)
@@ -61,18 +63,25 @@ def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
         assert seen.state["reason"] == "rank 0: exited with 3"
 
 
-@pytest.mark.parametrize("how", ["all", "stdout"])
-def test_files_that_get_the_numbers_of_ours_hold_what_the_script_wrote(home, how):
-    bare = how != "stdout"  # there it is forked, and its stdout is another, which closes number 1
-    seen = observe("descriptors.py", how, bare=bare)
-    if bare:
-        seen.same_as_without()
+def test_files_that_get_the_numbers_of_ours_hold_what_the_script_wrote(home):
+    seen = observe("descriptors.py", "all")
+    seen.same_as_without()
     assert "it fails plainly" in seen.log()
     assert seen.state["reason"] == "rank 0: exited with 1"
     assert len(seen.losses()) == 5
     assert seen.losses() == seen.printed()
     assert not seen.of("warning")
-    assert not (seen.run.path / "observe-errors.log").exists()
+
+
+def test_nothing_follows_the_end_of_a_rank(tmp_path):
+    """Its thread may come late, on a machine that is busy."""
+    (tmp_path / "ranks").mkdir()
+    run = runs.Run(tmp_path)
+    recorder = ScriptRecorder(run.events(0), tmp_path, Losses())
+    recorder.close()
+    recorder.write(schema.End("completed", 0, 0.0))
+    recorder.tick()
+    assert event_lines.read(run.events(0))[-1]["kind"] == "end"
 
 
 def test_a_second_process_of_the_same_rank_has_a_record_of_its_own(home):
@@ -84,13 +93,6 @@ def test_a_second_process_of_the_same_rank_has_a_record_of_its_own(home):
     assert len(seen.losses(1)) == 5
     assert len(seen.of("start")) == 1
     assert "as_rank" not in seen.of("start")[0]
-
-
-def test_no_record_is_that_of_another_rank():
-    """Several processes of each of three ranks."""
-    ranks = [identity.Identity(rank=r, local_rank=r, world_size=3, node=0) for r in range(3)]
-    numbers = [identity.record_number(who, process) for process in (1, 2, 3) for who in ranks]
-    assert numbers == list(range(9))
 
 
 def test_several_processes_that_share_a_model_are_shown_as_such(home):
@@ -188,31 +190,6 @@ def test_what_failed_below_a_command_that_ended_well_is_told(home, how, told, en
     assert notice["cure"][0].startswith("set -eo pipefail")
     assert [e["outcome"] for e in Ran(run, state, None).of("end")] == ends
     assert notice["message"] in CliRunner().invoke(cli, ["show", run.id]).output
-
-
-def test_a_loader_without_a_batch_is_told(home):
-    code = QUICK + """
-for x in torch.utils.data.DataLoader(torch.zeros(10), batch_size=32, drop_last=True):
-    pass
-"""
-    _, state = engine_run("--devices", "cpu:0", "--", PYTHON, "-c", code)
-    assert [n["code"] for n in state["warnings"]] == ["no-batch"]
-    assert "10 examples, batch_size=32 and drop_last=True" in state["warnings"][0]["message"]
-
-
-def test_a_file_that_could_not_be_saved_on_a_full_disk_is_named(home, tmp_path):
-    """torch's own words are "unexpected pos 832 vs 726"."""
-    code = QUICK + f"""
-import os, types
-torch.optim.SGD([torch.ones(3, requires_grad=True)], 0.1).step()
-os.statvfs = lambda path: types.SimpleNamespace(f_bavail=2, f_frsize=4096)
-def full(file):
-    raise RuntimeError("unexpected pos 832 vs 726")
-torch.serialization._open_zipfile_writer = full
-torch.save(3, {str(tmp_path / 'm.pt')!r})
-"""
-    _, state = engine_run("--devices", "cpu:0", "--", PYTHON, "-c", code)
-    assert state["reason"].startswith(f"rank 0: no space left on the disk of {tmp_path}/m.pt (")
 
 
 def faulty(tmp_path, *, forked=True, code=""):
@@ -342,58 +319,3 @@ def test_the_hook_has_syntax_for_old_pythons(tmp_path):
     assert observe_room < loaded
     for path in loaded:
         ast.parse(path.read_text(), feature_version=(3, 9))
-
-
-BLOCKED = """
-import os, sys, time
-sys.path.insert(0, {scripts!r})
-import quick, show, torch
-model = show.toy()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def step():
-    loss = (model(torch.randn(16, 8)) - 1).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    show.loss(loss)
-def until(so, seconds=120):
-    end = time.monotonic() + seconds
-    while not so() and time.monotonic() < end:
-        step()
-        time.sleep(0.01)
-    assert so()
-step()
-rec = sys.modules["_gpu_panel.observe.install"].observer.rec
-kept = rec._file._out._file
-fd = kept.descriptor()
-until(lambda: '"step",' in open(os.environ["GPU_PANEL_RUN"] + "/ranks/00000.jsonl").read())
-keep = os.dup(fd)  # the events file; in its place a pipe that takes no more: a write hangs
-out, into = os.pipe()
-os.set_blocking(into, False)
-try:
-    while True:
-        os.write(into, b"x" * 512)
-except BlockingIOError:
-    pass
-full = os.dup(into)
-os.set_blocking(into, True)
-own, kept._file = kept._file, sys.modules[type(kept).__module__]._identity(into)
-os.dup2(into, fd)
-def mended():
-    os.dup2(keep, fd)
-    kept._file = own
-"""
-
-
-def test_a_healthy_rank_is_not_ended_for_a_record_that_hangs(home, tmp_path):
-    script = tmp_path / "blocked.py"
-    script.write_text(BLOCKED.format(scripts=str(SCRIPTS)) + """
-end = time.monotonic() + 9
-until(lambda: time.monotonic() > end)
-mended()
-os.read(out, 1 << 20)
-""")
-    run, state = engine_run("--devices", "cpu:0", "--set", "train.hang_timeout=3", "--", PYTHON,
-                            str(script))
-    assert state["state"] == "completed", state["reason"]
-    assert "its process is working" in (run.path / "supervisor.log").read_text()

@@ -27,6 +27,9 @@ def _parse_once(self: Stylesheet, css: str, *place: Any, **more: Any) -> list[Ru
 
 Stylesheet._parse_rules = _parse_once  # type: ignore[method-assign]
 
+# A toast that a busy machine takes five seconds to draw would be gone before a test looks.
+textual.app.App.NOTIFICATION_TIMEOUT = 600
+
 # The pilot's pause gives up after 30 s; a busy machine may take longer to show a screen.
 Pilot._wait_for_screen.__defaults__ = (300.0,)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 from textual.widget import Widget
+from textual.widgets import Input
 
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 from gpu_engine.remote.reach.records import Host
@@ -150,16 +151,16 @@ async def quiet(pilot: Pilot[None]) -> None:
 
 
 async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: str) -> None:
-    """Replace the text of a field, key by key."""
+    """Replace the text of a field; the last character is typed."""
     screen.bring_forward("form")
     widget = screen.query_one("#" + field)
     await pilot.pause()
     widget.focus()
     await pilot.pause()
-    await pilot.press("home", "ctrl+k", *(_key(c) for c in text))
+    assert isinstance(widget, Input)
+    widget.value = text[:-1]
+    await pilot.press("end", *map(_key, text[-1:]))
     await settled(pilot, screen)
-
-
 
 
 def _key(char: str) -> str:
@@ -207,7 +208,7 @@ async def _becomes(path: Path, draw: Callable[[], str]) -> None:
     their room again when more is there."""
     write = os.environ.get("GOLDENS") == "write"
     wanted = "" if write else path.read_text(encoding="utf-8")
-    end = time.monotonic() + (2.0 if write else 20.0)
+    end = time.monotonic() + (2.0 if write else patience() / 2)  # a picture may follow
     while (drawn := draw()) != wanted and time.monotonic() < end:
         await asyncio.sleep(0.05)
     if write:

@@ -32,7 +32,7 @@ SHOWS = """
     CurveView: cross log_scale smooth whole zoom
     CurvesPane: axis value
     DevicesPane: move_rank other_kind tick tick_all
-    DevicesPane: fewer more tick_free wait wait_any
+    DevicesPane: tick_free wait wait_any
     FilterInput: keep leave
     FormPane: focus_next focus_previous leave page presets
     HelpScreen: close

@@ -16,8 +16,11 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import read_json
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
+from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.queue import change, serve, submit, wait
+from gpu_engine.queue.free import Devices
 from gpu_engine.queue.submit import When, moment
+from gpu_engine.queue.turns import Start, decide
 from gpu_engine.runs import waiting
 from gpu_engine.spec.read import from_dict
 
@@ -136,6 +139,49 @@ def test_it_runs_the_code_and_environment_of_its_submission_with_the_data_of_tod
     store._remove_old()
     assert not copy.exists()
     assert Path("data/x").read_text() == "data-2\n"
+
+
+def test_code_that_a_run_waits_for_stays_however_long_that_takes(line):
+    git("init", "-q")
+    Path("x.sh").write_text("echo one\n")
+    with hold():
+        run = queue("sh", "x.sh")
+        for kept in (paths.home() / "code").glob("*.list"):
+            os.utime(kept, (0, 0))
+        Path("x.sh").write_text("echo two\n")
+        later = queue("sh", "x.sh", slot=1)  # keeps other code, and clears away what is old
+    over(run, later)
+    assert state(run) == "completed", reason(run)
+    assert run.output(0).read_text() == "one\n"
+
+
+def test_who_takes_the_device_between_the_look_and_the_lock_keeps_it(here, monkeypatch):
+    run, others, times = queue(begin=False), [], []
+
+    def decided(*args, **more):
+        found = decide(*args, **more)
+        if isinstance(found, Start) and not times:
+            others.append(hold())
+            times.append(True)
+        elif others and not isinstance(found, Start):
+            others.pop().close()
+        return found
+
+    monkeypatch.setattr(wait.turns, "decide", decided)
+    with wait.Waiter(run).take_turn():
+        assert others == []
+        (holder,) = leases.holders(paths.leases_folder()).values()
+        assert (holder.run, holder.others) == (run.id, ())
+
+
+def test_a_device_that_was_used_meanwhile_has_to_stay_free_anew(home):
+    devices = Devices()
+    inventory = devices.inventory = cpu_slots()
+    slot = inventory.devices[0]
+    before = devices.now({}, read=False)[slot.id].since
+    holders = {leases.key(slot): leases.Holder(leases.key(slot), run="77aa")}
+    assert devices.now(holders, read=False)[slot.id].since is None
+    assert devices.now({}, read=False)[slot.id].since > before
 
 
 def test_what_no_longer_fits_fails_and_does_not_try_again(line):

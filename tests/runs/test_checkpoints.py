@@ -53,6 +53,12 @@ def test_what_is_not_there_is_said(folder: Path, which: str, best: str | None, w
     assert words in str(caught.value)
 
 
+def test_a_value_that_is_no_number_is_never_the_best(folder: Path) -> None:
+    (folder / "step-00000500/manifest.json").unlink()
+    (folder / "step-00001500").rename(folder / "step-00000400")
+    assert checkpoints.best_of(folder, "loss", largest=False) == (folder / "step-00001000", 1.0)
+
+
 def test_without_any(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         assert checkpoints.choose(folder, "newest", None) is None

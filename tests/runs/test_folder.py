@@ -127,6 +127,14 @@ def test_another_attempt_waits_for_a_supervisor_that_is_about_to_end(made):
     os.close(again)
 
 
+def test_another_attempt_notes_that_the_one_before_was_lost(made):
+    run, lock = made
+    run.write_state(runs.State("running", run.id, "x", 1.0, attempts=(runs.AttemptRecord(1, 2.0),)))
+    os.close(lock)
+    os.close(reopen_run(run, "", plan(1, mode="single")))
+    assert [a.outcome for a in run.state().attempts] == ["lost"]
+
+
 def test_another_attempt_is_refused_while_the_run_is_live(made):
     with pytest.raises(UserError, match="is running"):
         reopen_run(made[0], "", plan(1, mode="single"))

@@ -18,11 +18,8 @@ def hold_much():
 def use_up():
     here = {"filename": __file__, "line": 19, "name": "hold_much"}
     torch.cuda.memory._snapshot = lambda device=None: {
-        "segments": [{"device": 0, "address": 0, "total_size": 12 << 30, "allocated_size": 8 << 30,
-                      "blocks": [{"size": 8 << 30, "state": "active_allocated", "frames": [here]},
-                                 {"size": 4 << 30, "state": "inactive", "frames": []}]}],
-        "device_traces": [[{"action": "alloc", "addr": 0, "size": 8 << 30, "frames": [here]},
-                           {"action": "oom", "size": 6 << 30, "frames": [here]}]]}
+        "segments": [{"blocks": [{"size": 8 << 30, "state": "active_allocated", "frames": [here]},
+                                 {"size": 4 << 30, "state": "inactive", "frames": []}]}]}
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB.")
 
 

@@ -75,7 +75,7 @@ if "raise" in how:
         print("cleaned up", flush=True)
 elif "exit" in how:
     sys.exit(3)
-elif "at once" in how:
+elif "at_once" in how:
     os._exit(0)
 elif "kill" in how:
     os.kill(os.getpid(), signal.SIGKILL)

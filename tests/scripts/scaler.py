@@ -1,9 +1,5 @@
-"""A GradScaler whose scale is once too large, and accumulation on the scaled loss. With
-"sharded" as argument it is FSDP's GradScaler, which has its own `scale`; with "clips" gradients are
-clipped before they are unscaled, with "unscales" after that."""
+"""A GradScaler whose scale is once too large, and accumulation on the scaled loss."""
 # ruff: noqa: T201
-
-import sys
 
 import quick  # noqa: F401
 import show
@@ -11,15 +7,7 @@ import torch
 
 model = show.toy()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-how = {"device": "cpu", "init_scale": 1024.0, "growth_interval": 3}
-if "sharded" in sys.argv:
-    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
-                                         world_size=1)
-    scaler = ShardedGradScaler(process_group=torch.distributed.group.WORLD, **how)
-else:
-    scaler = torch.amp.GradScaler(**how)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
 for step in range(12):
     total = 0.0
     for _ in range(2):
@@ -32,10 +20,6 @@ for step in range(12):
         total += (loss / 2).item()
     if step == 5:
         next(model.parameters()).grad[0, 0] = float("inf")
-    if "unscales" in sys.argv:
-        scaler.unscale_(optimizer)
-    if "clips" in sys.argv:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     before = [p.clone() for p in model.parameters()]
     scaler.step(optimizer)
     scaler.update()
@@ -45,5 +29,3 @@ for step in range(12):
     else:
         show.loss(total)
 show.weights(model)
-if "sharded" in sys.argv:
-    torch.distributed.destroy_process_group()

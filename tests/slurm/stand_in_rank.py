@@ -25,15 +25,14 @@ from gpu_engine.spec.write import to_toml
 from gpu_engine.worker import restarts
 
 folder = restarts.named(sys.argv[sys.argv.index("--folder") + 1])
-launcher = restarts.Launcher.of(os.environ, "")
 run = runs.Run(folder)
 sets = [word for before, word in zip(sys.argv, sys.argv[1:], strict=False) if before == "--set"]
 spec = choose_spec(None, sets).spec
 plan = resolve(placed(spec, job_of(spec, None, None)), python=sys.executable)
-batch = launcher.batch
+batch = restarts.batch_job(os.environ)
 assert batch is not None, os.environ
 run, lock, number, before = restarts.open_run(
-    folder, (folder / "plan.json").exists(), "stand-in", to_toml(spec), plan, batch)
+    folder, "stand-in", to_toml(spec), plan, batch)
 now = time.time()
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
 this = runs.AttemptRecord(number, now, requeued=batch.restarts)

@@ -16,11 +16,18 @@ from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
-from gpu_engine.supervisor.cause import Failure, describe_exit, first_cause, traceback_in
+from gpu_engine.supervisor.cause import (
+    Failure,
+    describe_exit,
+    first_cause,
+    of_events,
+    traceback_in,
+)
 from gpu_engine.supervisor.children import descendants
 
 from ..conftest import patience, slots, wait_for
 from ..event_lines import from_dict as event_from
+from ..export.kit import Written
 from ..faults.kit import Box
 
 SCRIPT = """
@@ -317,6 +324,14 @@ def test_a_peer_that_could_not_go_on_never_leads_whatever_it_quotes():
         Failure(1, 1, 11.0, err("AcceleratorError", "CUDA error: an illegal memory access", 10.5)),
     ])
     assert (cause.rank, cause.type) == (1, "AcceleratorError")
+
+
+def test_an_error_of_an_earlier_attempt_is_no_cause_of_this_one(home):
+    with Written(ranks=2) as it:
+        it.tell(1, "error", t=-50.0, type="KeyError", message="'before'")
+        it.tell(0, "error", t=5.0, type="ValueError", message="now")
+        cause = of_events(it.run)
+    assert (cause.rank, cause.type) == (0, "ValueError")
 
 
 def test_a_process_that_is_aborted_after_its_end_leads_only_where_nothing_else_failed():

@@ -34,15 +34,12 @@ def test_bytes_gpt_learns_on_two_ranks(tmp_path: Path) -> None:
     assert ranks.read(run, 0, "eval")[-1]["loss"] < 3.2
 
 
-def test_a_window_and_a_batch_of_windows_are_the_same() -> None:
-    task = BytesGPT(megabytes=0.05, context=16)
-    data = task.train_data()
-    x, y = data.get_batch(torch.tensor([0, 5, len(data) - 1]))
+def test_windows_lie_next_to_each_other() -> None:
+    data = BytesGPT(megabytes=0.05, context=16).train_data()
+    x, y = data.get_batch(torch.tensor([5, 6, len(data) - 1]))
     assert x.shape == y.shape == (3, 16)
-    for row, index in enumerate((0, 5, len(data) - 1)):
-        assert torch.equal(x[row], data[index][0])
-        assert torch.equal(y[row], data[index][1])
-    assert torch.equal(x[0, 1:], y[0, :-1])
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    assert x[1, 0] == y[0, -1]
 
 
 def test_a_byte_sees_no_byte_after_it() -> None:
@@ -64,8 +61,6 @@ def test_text_is_read_in_a_fixed_order(tmp_path: Path) -> None:
     assert bytes(read_text(tmp_path, 7)) == b"a.txtb."
     assert bytes(read_text(tmp_path / "b.txt", 3)) == b"b.t"
     assert read_text(None, 10_000) == read_text(None, 10_000)
-    with pytest.raises(UserError, match="no such file"):
-        read_text(tmp_path / "gone", 10)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no text found"):
         read_text(tmp_path / "empty", 10)
@@ -105,7 +100,7 @@ def test_mnist_from_a_folder(tmp_path: Path) -> None:
     pictures = torch.randint(256, (20, 28, 28), dtype=torch.uint8)
     labels = torch.arange(20, dtype=torch.uint8) % 10
     idx(tmp_path / "train-images-idx3-ubyte.gz", pictures, zipped=True)
-    idx(tmp_path / "train-labels.idx1-ubyte", labels)
+    idx(tmp_path / "train-labels-idx1-ubyte", labels)
     with pytest.raises(UserError) as caught:
         read_mnist(tmp_path, train=True)
     assert "t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte" in str(caught.value)

@@ -247,3 +247,11 @@ def read(run: Path, rank: int = 0, kind: str | None = None) -> list[dict[str, An
 def logs(run: Path) -> str:
     return "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}"
                      for p in sorted((run / "ranks").glob("*.log")))
+
+
+def saved(path: Path) -> dict[str, Any]:
+    """The state in a checkpoint's folder, which is whole."""
+    from gpu_engine.training import checkpoint
+
+    checkpoint.verify(path)
+    return checkpoint.load(path / "state.pt")

@@ -1,5 +1,5 @@
-"""Every schedule of torch.optim, made for a length and a learning rate, and a task that uses one
-and writes down the settings of its optimizer in each step."""
+"""Schedules of torch.optim of every kind, made for a length and a learning rate, and a task that
+uses one and writes down the settings of its optimizer in each step."""
 
 from __future__ import annotations
 
@@ -34,13 +34,6 @@ def warmup_then_cosine(opt: Optimizer, total: int, lr: float) -> of.LRScheduler:
                            [total // 4])
 
 
-def three_in_a_row(opt: Optimizer, total: int, lr: float) -> of.LRScheduler:
-    third = total // 3
-    parts = [of.ConstantLR(opt, 0.5, total_iters=third), of.ExponentialLR(opt, 0.9),
-             of.PolynomialLR(opt, total - 2 * third, power=2.0)]
-    return of.SequentialLR(opt, parts, [third, 2 * third])
-
-
 def chained(opt: Optimizer, total: int, lr: float) -> of.LRScheduler:
     return of.ChainedScheduler([of.LinearLR(opt, 0.2, total_iters=total // 3),
                                 of.CosineAnnealingLR(opt, total)], optimizer=opt)
@@ -49,26 +42,12 @@ def chained(opt: Optimizer, total: int, lr: float) -> of.LRScheduler:
 Builder = Callable[[Optimizer, int, float], of.LRScheduler]
 
 SCHEDULES: dict[str, Builder] = {
-    "LambdaLR": lambda o, n, lr: of.LambdaLR(o, lambda s: 1 - 0.9 * s / n),
     "LambdaLR of an object": lambda o, n, lr: of.LambdaLR(o, Warmup(n)),
     "MultiplicativeLR": lambda o, n, lr: of.MultiplicativeLR(o, lambda s: 1 - 1 / n),
-    "StepLR": lambda o, n, lr: of.StepLR(o, max(n // 5, 1), 0.5),
-    "MultiStepLR": lambda o, n, lr: of.MultiStepLR(o, [n // 4, n // 2, 3 * n // 4], 0.3),
-    "ConstantLR": lambda o, n, lr: of.ConstantLR(o, 0.3, total_iters=n // 2),
-    "LinearLR": lambda o, n, lr: of.LinearLR(o, 1.0, 0.01, total_iters=n),
-    "ExponentialLR": lambda o, n, lr: of.ExponentialLR(o, 0.01 ** (1 / n)),
-    "PolynomialLR": lambda o, n, lr: of.PolynomialLR(o, n, power=1.5),
     "CosineAnnealingLR": lambda o, n, lr: of.CosineAnnealingLR(o, n, eta_min=1e-5),
-    "CosineAnnealingWarmRestarts": lambda o, n, lr: of.CosineAnnealingWarmRestarts(
-        o, max(n // 7, 1), T_mult=2),
     "OneCycleLR": lambda o, n, lr: of.OneCycleLR(o, 10 * lr, total_steps=n),
-    "OneCycleLR in three phases": lambda o, n, lr: of.OneCycleLR(
-        o, 10 * lr, epochs=1, steps_per_epoch=n, three_phase=True, anneal_strategy="linear"),
     "CyclicLR": lambda o, n, lr: of.CyclicLR(o, lr / 10, lr, step_size_up=max(n // 4, 1)),
-    "CyclicLR, exp_range": lambda o, n, lr: of.CyclicLR(
-        o, lr / 10, lr, step_size_up=max(n // 6, 1), mode="exp_range", gamma=0.99),
     "SequentialLR": warmup_then_cosine,
-    "SequentialLR of three": three_in_a_row,
     "SequentialLR with OneCycleLR": lambda o, n, lr: of.SequentialLR(
         o, [of.ConstantLR(o, 0.1, n // 4), of.OneCycleLR(o, lr, total_steps=n)], [n // 4]),
     "ChainedScheduler": chained,

@@ -17,12 +17,15 @@ import threading
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import ChainDataset, IterableDataset, get_worker_info
+
+from gpu_engine import Task
 
 MICRO = 3
 EXAMPLES = 36
@@ -146,27 +149,6 @@ class ByRank(ByRankAndWorker):
         return self.numbers[self.rank()::self.world()]
 
 
-class AsksOnce(ByRankAndWorker):
-    """Reads its rank and worker in the first epoch only, and keeps them."""
-
-    kept = None
-
-    def mine(self):
-        if self.kept is None:
-            self.kept = list(super().mine())
-        return self.kept
-
-
-class AsksOnceByWorker(AsksOnce):
-    divided_by = "workers"
-
-    def rank(self) -> int:
-        return 0
-
-    def world(self) -> int:
-        return 1
-
-
 class InThread(ByRankAndWorker):
     """Reads ahead in a thread of its own, which reads the rank and worker."""
 
@@ -191,20 +173,8 @@ class RankWhenMade(Plain):
         super().__init__(range(dist.get_rank(), EXAMPLES, dist.get_world_size()))
 
 
-class Seeding(Plain):
-    """Reads rank and worker, but for seeding, not to divide."""
-
-    def mine(self):
-        info = get_worker_info()
-        self.note = (info.id, info.seed) if info else None
-        self.environment = dict(os.environ)
-        self.first = dist.get_rank() == 0
-        return self.numbers
-
-
 KINDS = [Plain, Shuffled, Buffered, ByEpoch, ByWorker, ShuffledByWorker, ByRankAndWorker,
-         ByEnvironment, ByRank, InThread, AsksOnce, AsksOnceByWorker, RankWhenMade,
-         Seeding]
+         ByEnvironment, ByRank, InThread, RankWhenMade]
 
 
 def workers_of(name: str) -> tuple[int, ...]:
@@ -224,20 +194,22 @@ def collate(examples):
     return [n for n, _ in examples], [d for _, d in examples], torch.rand(()).item()
 
 
+class Numbers(Task):
+    collate = staticmethod(collate)
+
+
 def read(make, rank: int, world: int, workers: int) -> list:
-    from gpu_engine.training.stream import StreamData, divided_by
+    from gpu_engine.training.stream import StreamData
 
     def start_all_reduce_min(value: int):
         cell = torch.tensor([value])
         work = dist.all_reduce(cell, dist.ReduceOp.MIN, async_op=True)
         return lambda: (work.wait(), int(cell))[1]
 
-    data = make()
-    by = divided_by(data, None, ranks=world, workers=workers)
-    stream = StreamData(data, by, micro=MICRO, accumulate=1, rank=rank, ranks=world,
-                        workers=workers, device=torch.device("cpu"), collate=collate, seed=7,
-                        meet=dist.barrier,
-                        start_all_reduce_min=start_all_reduce_min)
+    group: Any = SimpleNamespace(rank=rank, size=world, barrier=dist.barrier,
+                                 start_all_reduce_min=start_all_reduce_min)
+    stream = StreamData(make(), Numbers(), micro=MICRO, accumulate=1, workers=workers, seed=7,
+                        device=torch.device("cpu"), group=group)
     outside = torch.get_rng_state(), random.getstate()
     epochs = [list(stream.epoch(epoch)) for epoch in range(2)]
     assert torch.equal(torch.get_rng_state(), outside[0])

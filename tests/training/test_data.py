@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,30 +12,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import (
-    ChainDataset,
-    ConcatDataset,
-    Dataset,
-    IterableDataset,
-    StackDataset,
-    Subset,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
+from gpu_engine import Task
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.data import (
-    EpochSampler,
-    MapData,
-    RankSampler,
-    Reader,
-    mix,
-    permutation,
-    tell_epoch,
-)
+from gpu_engine.training.data import EpochSampler, MapData, Reader, Request, mix, permutation
 
-from . import ranks
-from .conftest import recorded
+CPU = torch.device("cpu")
+
+
+class Lists(Task):
+    def collate(self, examples):
+        return list(examples)
+
 
 shapes = st.builds(
     lambda replicas, accumulate, per_gpu, steps, rest: EpochSampler(
@@ -43,20 +33,17 @@ shapes = st.builds(
     st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
 
 
-def dealt(sampler: EpochSampler, seed: int, epoch: int, first: int, count: int, start: int = 0):
-    sampler = RankSampler(sampler, seed, first, count)
-    sampler.set_epoch(epoch, start)
-    batches = [(tag, indices.tolist()) for tag, indices in sampler]
-    assert len(batches) == len(sampler)
-    return batches
+def dealt(sampler: EpochSampler, seed: int, epoch: int, mine: range, start: int = 0):
+    return [(seed, list(indices)) for seed, _, indices in replace(
+        sampler, seed=seed, mine=mine, epoch=epoch, start=start)]
 
 
 @given(shapes, st.integers(0, 2**40), st.integers(0, 1000))
 def test_ranks_together_see_what_one_process_sees(sampler: EpochSampler, seed: int,
                                                   epoch: int) -> None:
     alone = EpochSampler(sampler.examples, sampler.global_size, 1, 1)
-    whole = [set(indices) for _, indices in dealt(alone, seed, epoch, 0, 1)]
-    each = [dealt(sampler, seed, epoch, r, 1) for r in range(sampler.replicas)]
+    whole = [set(indices) for _, indices in dealt(alone, seed, epoch, range(1))]
+    each = [dealt(sampler, seed, epoch, range(r, r + 1)) for r in range(sampler.replicas)]
     assert len(whole) == sampler.steps
     for step, expected in enumerate(whole):
         first, last = (s * sampler.accumulate for s in (step, step + 1))
@@ -64,9 +51,9 @@ def test_ranks_together_see_what_one_process_sees(sampler: EpochSampler, seed: i
         assert len(part) == sampler.global_size
         assert set(part) == expected
     seen = [i for r in each for _, b in r for i in b]
-    assert len(seen) == len(set(seen)) == sampler.examples - sampler.dropped
+    assert len(seen) == len(set(seen)) == sampler.steps * sampler.global_size
     # DataParallel scatters a batch in order, which gives the same shares as DDP's ranks have.
-    together = dealt(sampler, seed, epoch, 0, sampler.replicas)
+    together = dealt(sampler, seed, epoch, range(sampler.replicas))
     for micro, (_, batch) in enumerate(together):
         assert batch == [i for r in each for i in r[micro][1]]
 
@@ -86,9 +73,8 @@ def test_before_each_copy_to_the_device_it_is_said(workers: int) -> None:
 
     for device, each in (("meta", 1), ("cpu", 0)):
         for data in (Numbers(), TensorDataset(torch.arange(12))):
-            made = MapData(data, sampler, seed=0, first=0, count=1, workers=workers,
-                           device=torch.device(device), collate=default_collate,
-                           default_collate=True, copies=lambda: copies.append(None))
+            made = MapData(data, Task(), sampler, workers=workers, device=torch.device(device),
+                           copies=lambda: copies.append(None))
             for number, batch in enumerate(made.epoch(0), 1):
                 tensor = batch[0] if isinstance(batch, list) else batch
                 assert tensor.device.type == device
@@ -99,8 +85,8 @@ def test_before_each_copy_to_the_device_it_is_said(workers: int) -> None:
 @given(shapes, st.integers(0, 1000), st.data())
 def test_starting_within_an_epoch_gives_its_rest(sampler: EpochSampler, seed: int, data) -> None:
     start = data.draw(st.integers(0, sampler.steps))
-    whole = dealt(sampler, seed, 3, 0, 1)
-    assert dealt(sampler, seed, 3, 0, 1, start) == whole[start * sampler.accumulate:]
+    whole = dealt(sampler, seed, 3, range(1))
+    assert dealt(sampler, seed, 3, range(1), start) == whole[start * sampler.accumulate:]
 
 
 @given(st.integers(0, 2**62), st.integers(0, 10**6))
@@ -115,8 +101,7 @@ def test_orders_differ_between_epochs_and_repeat(seed: int, epoch: int) -> None:
 def test_data_smaller_than_a_global_batch_is_refused() -> None:
     data = TensorDataset(torch.zeros(10, 2))
     with pytest.raises(UserError, match=r"16 examples.*only 10"):
-        MapData(data, EpochSampler(10, 16, 2, 1), seed=0, first=0, count=1, workers=0,
-                device=torch.device("cpu"), collate=default_collate, default_collate=True)
+        MapData(data, Task(), EpochSampler(10, 16, 2, 1), workers=0, device=CPU)
 
 
 @pytest.mark.parametrize("x", [
@@ -124,9 +109,8 @@ def test_data_smaller_than_a_global_batch_is_refused() -> None:
     torch.arange(120.0).view(10, 3, 2, 2).to(memory_format=torch.channels_last)])
 def test_a_tensor_dataset_read_at_once_is_what_collate_makes(x: torch.Tensor) -> None:
     data = TensorDataset(x, torch.arange(10))
-    indices = torch.tensor([3, 1, 7])
-    fast = Reader(data, default_collate, True).read(indices)
-    slow = Reader(data, default_collate, False).read(indices)
+    fast = Reader(data, Task()).__getitems__(Request(0, None, [3, 1, 7]))
+    slow = default_collate([data[i] for i in (3, 1, 7)])
     assert type(fast) is type(slow)
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
     assert [t.stride() for t in fast] == [t.stride() for t in slow]
@@ -143,18 +127,11 @@ class Batches(Dataset):
 
 
 def test_a_dataset_s_own_batches_and_a_task_s_own_collate_are_used() -> None:
-    indices = torch.tensor([3, 1, 7])
-    assert Reader(Batches(), default_collate, True).read(indices) == ("whole", [3, 1, 7])
-    data = TensorDataset(torch.arange(20.0).view(10, 2), torch.arange(10))
-    numbers = Reader(data, lambda examples: [int(n) for _, n in examples], False).read(indices)
-    assert numbers == [3, 1, 7]
-
-
-def test_random_augmentation_does_not_depend_on_the_number_of_workers(make) -> None:
-    runs = [ranks.train(make(f"w{n}", {"noise": 0.5}, size=24, train={"workers": n}))
-            for n in (0, 1, 3)]
-    assert recorded(runs[0]) == recorded(runs[1]) == recorded(runs[2])
-    assert len({loss for loss, _ in recorded(runs[0])}) > 5
+    request = Request(0, None, [3, 1, 7])
+    assert Reader(Batches(), Task()).__getitems__(request) == ("whole", [3, 1, 7])
+    assert Reader(TensorDataset(torch.arange(10)), Lists()).__getitems__(request) == [
+        (torch.tensor(i),) for i in (3, 1, 7)]
+    assert Reader(Pids(), Task()).__getitems__(request).tolist() == [os.getpid()] * 3
 
 
 class Epochs(Dataset):
@@ -182,22 +159,18 @@ class Epochs(Dataset):
 
 def loaded(data, workers: int, epochs: list[tuple[int, int]], rank: int = 0, ranks: int = 1):
     """(numbers, epochs told, random numbers, shared bytes) of each batch."""
-    made = MapData(data, EpochSampler(len(data), 8 * ranks, ranks, 1), seed=3, first=rank, count=1,
-                   workers=workers, device=torch.device("cpu"), collate=list,
-                   default_collate=False)
+    sampler = EpochSampler(len(data), 8 * ranks, ranks, 1, 3, range(rank, rank + 1))
+    made = MapData(data, Lists(), sampler, workers=workers, device=CPU)
     return [[tuple(zip(*batch, strict=True)) for _, batch in
              zip(range(6), made.epoch(epoch, start), strict=False)] for epoch, start in epochs]
 
 
-@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Subset(d, range(len(d))),
-                                  lambda d: ConcatDataset([d]), lambda d: StackDataset(d)])
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Subset(d, range(len(d)))])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_set_epoch_reaches_workers_that_live_over_epochs(workers: int, wrap) -> None:
-    def told(batch) -> set[int]:
-        return set(batch[1]) if len(batch) == 4 else {x[1] for x in batch[0]}
     for number, epoch in zip((0, 1, 5), loaded(wrap(Epochs(48)), workers, [(0, 0), (1, 0), (5, 0)]),
                              strict=True):
-        assert [told(batch) for batch in epoch] == [{number}] * 6
+        assert [set(batch[1]) for batch in epoch] == [{number}] * 6
 
 
 def test_random_numbers_follow_from_epoch_and_position_alone() -> None:
@@ -228,30 +201,6 @@ def test_the_epoch_s_order_does_not_travel_to_the_workers() -> None:
     assert len(numbers) == 8
 
 
-def test_iterable_data_resumes_within_an_epoch(make) -> None:
-    params = {"stream": True, "examples": 120}
-    whole = ranks.train(make("whole", params, size=12, train={"epochs": 2}))
-    broken = make("broken", {**params, "die_at": 14}, size=12,
-                  train={"epochs": 2, "checkpoint_every": 3})
-    with ranks.started(broken) as first:
-        first.wait()
-    ranks.train(broken, attempt=2)
-    start = ranks.read(broken, 0, "schedule")[-1]["first_step"]
-    assert start in (9, 12)  # the last save may not have been finished
-    assert recorded(broken, 0, 2) == recorded(whole)[start:]
-
-
-def test_too_small_a_dataset_ends_the_run_with_both_numbers(make) -> None:
-    run = make("run", {"examples": 20}, world=2, size=24)
-    ranks.train(run, expect=1)
-    for rank in range(2):
-        error = ranks.read(run, rank, "error")[-1]
-        assert error["type"] == "UserError"
-        assert "24" in error["message"]
-        assert "20" in error["message"]
-        assert error["traceback"] == ""
-
-
 def test_what_a_dataset_draws_for_an_epoch_is_the_same_in_every_process() -> None:
     class Shuffles(list):
         def set_epoch(self, epoch: int) -> None:
@@ -262,10 +211,11 @@ def test_what_a_dataset_draws_for_an_epoch_is_the_same_in_every_process() -> Non
         torch.manual_seed(process)
         random.seed(process)
         before = torch.get_rng_state(), random.getstate()
-        reader = Reader(Shuffles([1]), lambda batch: batch, default_collate=False)
+        data = Shuffles([1])
+        reader = Reader(data, Lists())
         for epoch in (0, 1, 1):
-            reader.set_epoch(epoch)
-            drawn.append(reader.data.drawn)
+            reader.__getitems__(Request(0, epoch, [0]))
+            drawn.append(data.drawn)
         assert torch.equal(torch.get_rng_state(), before[0])
         assert random.getstate() == before[1]
     assert drawn[:3] == drawn[3:]
@@ -285,29 +235,10 @@ class Pids(Dataset):
         return [os.getpid()] * len(numbers)
 
 
-def test_a_datasets_own_way_to_read_several_examples_is_used() -> None:
-    reader = Reader(Pids(), default_collate, default_collate=True)
-    assert reader.read(torch.tensor([3, 1])).tolist() == [os.getpid()] * 2
-
-
 def test_loader_workers_live_over_epochs_and_their_start_draws_nothing_here() -> None:
-    data = MapData(Pids(), EpochSampler(8, 4, 1, 1), seed=1, first=0, count=1, workers=1,
-                   device=torch.device("cpu"), collate=default_collate, default_collate=True)
+    data = MapData(Pids(), Task(), EpochSampler(8, 4, 1, 1), workers=1, device=CPU)
     before = torch.get_rng_state()
     pids = {pid for epoch in range(2) for batch in data.epoch(epoch) for pid in batch.tolist()}
     assert torch.equal(torch.get_rng_state(), before)
     assert len(pids) == 1
     assert os.getpid() not in pids
-
-
-def test_datasets_within_a_chain_hear_the_epoch() -> None:
-    class Counts(IterableDataset):
-        def __iter__(self):
-            return iter(())
-
-        def set_epoch(self, epoch: int) -> None:
-            self.epoch = epoch
-
-    parts = [Counts(), Counts()]
-    tell_epoch(ChainDataset(parts), 7)
-    assert [part.epoch for part in parts] == [7, 7]

@@ -8,7 +8,7 @@ from torch import nn
 
 from gpu_engine import Task
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
+from gpu_engine.training.evaluate import Evaluation
 from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.rng import seed_model
@@ -16,10 +16,10 @@ from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Identity
 
 from . import ranks
-from .conftest import TOY
+from .conftest import TOY, recorded
 
 
-@pytest.mark.parametrize("held_out", [1, 2, 100, 101])
+@pytest.mark.parametrize("held_out", [2, 101])
 def test_same_figure_from_one_two_and_three_ranks(make, held_out: int) -> None:
     """Before the first step, so that training itself adds no difference."""
     found = []
@@ -52,34 +52,7 @@ def test_evaluated_after_each_epoch_and_at_the_end(make) -> None:
     assert [e["step"] for e in ranks.read(run, 0, "eval")] == [10, 20, 25]
 
 
-def test_values_named_as_the_record_names_its_own_are_kept_apart(make) -> None:
-    run = ranks.train(make(params={"held_out": 10, "odd_names": True}, size=24,
-                           train={"steps": 10}))
-    (found,) = ranks.read(run, 0, "eval")
-    assert (found["step"], found["step_"], found["kind_"]) == (10, 7.0, 4.5)
-    logged = ranks.read(run, 0, "metric")
-    assert [e["step"] for e in logged] == list(range(10))
-    assert {e["step_"] for e in logged} == {-1.0}
-    assert all(e["t_"] * 2 == pytest.approx(e["twice"]) for e in logged)
-    warnings = [e["message"] for e in ranks.read(run, 0, "warning")]
-    assert len(warnings) == 2
-    assert any('"t" is recorded as "t_"' in w and '"step" is recorded as "step_"' in w
-               for w in warnings)
-    assert any('"kind" is recorded as "kind_"' in w for w in warnings)
-
-
-def test_evaluating_changes_nothing_in_training(make) -> None:
-    from .conftest import recorded
-
-    options = {"world": 2, "size": 24, "train": {"steps": 12, "eval_every": 2}}
-    params = {"dropout": 0.5}
-    runs = [ranks.train(make(str(n), {**params, "held_out": n}, **options)) for n in (0, 33)]
-    assert recorded(runs[0]) == recorded(runs[1])
-
-
 def test_a_model_in_evaluation_mode_is_trained_that_way_with_a_warning(make) -> None:
-    from .conftest import recorded
-
     options = {"world": 2, "size": 24, "train": {"steps": 6, "eval_every": 2}}
     frozen, plain = (ranks.train(make(name, {"held_out": 10, **params}, **options))
                      for name, params in (("frozen", {"dropout": 0.5, "frozen": True}),
@@ -118,9 +91,9 @@ def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
     before = [module.training for module in model.modules()]
     assert before == [True, False, False, False, True, True]
     task, bf16 = Looks(), Precision("bf16", "cpu")
-    evaluation = Evaluation(task, list(torch.randn(examples, 3)), 2, ALONE, torch.device("cpu"))
+    evaluation = Evaluation(task, list(torch.randn(examples, 3)), 2, ALONE, [torch.device("cpu")])
     if examples % 2:
-        with pytest.raises(EvaluationFailed, match="one example"):
+        with pytest.raises(ArithmeticError, match="one example"):
             evaluation.run(model, bf16)
     else:
         evaluation.run(model, bf16)
@@ -163,7 +136,7 @@ def test_modules_go_back_to_training_by_their_own_train() -> None:
     own, by_hand = KeepsFrozen(), nn.Sequential(Merging(3, 3).eval(), Merging(3, 1))
     for model in own, by_hand:
         frozen, head = model.children()
-        Evaluation(Looks(), list(torch.randn(4, 3)), 2, ALONE, torch.device("cpu")).run(
+        Evaluation(Looks(), list(torch.randn(4, 3)), 2, ALONE, [torch.device("cpu")]).run(
             model, Precision("off", "cpu"))
         assert (frozen.training, frozen.merged) == (False, True)
         assert (model.training, head.training, head.merged) == (True, True, False)
@@ -180,7 +153,7 @@ class Gives(Task):
 
 
 def evaluated(*metrics: dict) -> dict[str, float]:
-    evaluation = Evaluation(Gives(*metrics), [0] * len(metrics), 1, ALONE, torch.device("cpu"))
+    evaluation = Evaluation(Gives(*metrics), [0] * len(metrics), 1, ALONE, [torch.device("cpu")])
     return evaluation.run(nn.Linear(1, 1), Precision("off", "cpu"))
 
 
@@ -192,9 +165,8 @@ def test_means_are_exact_and_names_the_same() -> None:
     assert evaluated({"n": 2 ** 24 + 1, "count": 1}) == {"n": 2 ** 24 + 1}
     for wrong in ([{"loss": 1.0}], [{"loss": 1.0, "count": 1}, {"accuracy": 1.0, "count": 1}],
                   [{"loss": 1.0, "count": 1}, {"loss": 1.0, "extra": 2.0, "count": 1}]):
-        with pytest.raises(EvaluationFailed, match="count") as raised:
+        with pytest.raises(UserError, match="count"):
             evaluated(*wrong)
-        assert isinstance(raised.value.problem, UserError)
 
 
 def test_a_stop_ends_an_evaluation_after_the_batch_under_way() -> None:
@@ -206,6 +178,6 @@ def test_a_stop_ends_an_evaluation_after_the_batch_under_way() -> None:
             return {"count": len(batch[0])}
 
     task, data = Counts(), torch.utils.data.TensorDataset(torch.zeros(8, 1))
-    evaluation = Evaluation(task, data, 2, Group(Identity()), torch.device("cpu"))
+    evaluation = Evaluation(task, data, 2, Group(Identity()), [torch.device("cpu")])
     assert evaluation.run(nn.Linear(1, 1), Precision("off", "cpu"), lambda: task.calls > 0) is None
     assert task.calls == 1

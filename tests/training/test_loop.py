@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training import loop
 from gpu_engine.training.loop import Loop, NonFiniteLoss, Position
 from gpu_engine.training.precision import Precision
 from gpu_engine.worker.rank.group import Group
@@ -85,13 +83,6 @@ class Made:
         return ["step" if isinstance(act, tuple) else act for act in self.did][1:]
 
 
-def test_the_rate_of_a_step_leaves_out_the_save_and_the_evaluation_before_it() -> None:
-    made = Made(steps=5, checkpoint_every=2, eval_every=2)
-    assert made.loop.train() == "completed"
-    two = ["step", "step", "save", "mark", "evaluate", "mark"]
-    assert made.acts() == [*two, *two, "step"]
-
-
 def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first() -> None:
     made = Made(epochs=3)
     assert made.loop.train() == "completed"
@@ -107,14 +98,6 @@ def test_a_run_goes_on_after_an_epochs_last_step() -> None:
     made = Made(steps=5, at=Position(3, 0, 3))
     assert made.loop.train() == "completed"
     assert made.loop.at == Position(5, 1, 2)
-
-
-def test_the_wait_for_data_is_that_of_all_passes_of_a_step(monkeypatch) -> None:
-    clock = count()
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
-    made = Made(steps=1, accumulate=4)
-    made.loop.train()
-    assert made.did[1] == ("step", 1, 0, 4.0)
 
 
 @pytest.mark.parametrize("due", [{"checkpoint_every": 2}, {"eval_every": 2}], ids=str)
@@ -136,14 +119,6 @@ def test_a_stop_that_another_rank_has_heard_comes_before_a_save_and_an_evaluatio
     assert not {"save", "evaluate"} & set(made.acts())
 
 
-def test_a_hundred_skipped_steps_in_a_row_end_the_run() -> None:
-    made = Made(epochs=100, evaluation=None)
-    made.precision.step = lambda *about: len(made.did) == 51  # one good step among them
-    with pytest.raises(NonFiniteLoss, match="100 steps in a row up to step 151"):
-        made.loop.train()
-    assert made.loop.skipped == made.record.skipped == 150
-
-
 def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common_end() -> None:
     last_step = SimpleNamespace(bound=2, begin=lambda steps, reason: None,
                                 reached=lambda: End(True, None, "rank 1 has thawed a weight"))
@@ -151,25 +126,3 @@ def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common
     with pytest.raises(UserError, match="rank 1 has thawed a weight"):
         made.loop.train()
     assert made.loop.at.step == 2
-
-
-@pytest.mark.parametrize("batches", [3, 0])
-def test_ranks_meet_once_the_first_batch_is_there_or_there_is_none(batches) -> None:
-    made, order = Made(steps=1), []
-
-    def epoch(number, start):
-        order.append("read")
-        yield from [torch.ones(2, 1)] * batches
-
-    made.data.epoch, made.group.barrier = epoch, lambda: order.append("met")
-    with nullcontext() if batches else pytest.raises(UserError, match="not enough"):
-        made.loop.train()
-    assert order == ["read", "met"]
-
-
-def test_handlers_are_put_back_before_the_first_step_and_told_of_once() -> None:
-    made = Made(steps=3)
-    made.signals.put_back = lambda: "SIGTERM was set"
-    made.loop.train()
-    assert made.did.count("SIGTERM was set") == 1
-    assert made.did[0] == "SIGTERM was set"

@@ -61,7 +61,7 @@ def test_bf16_computes_in_bf16_and_keeps_weights_in_float32() -> None:
     with precision.autocast():
         assert model(torch.randn(2, 4)).dtype == torch.bfloat16
     # The wrapper enters autocast by itself, as a replica of DataParallel must.
-    assert Autocast(model, precision)(torch.randn(2, 4)).dtype == torch.bfloat16
+    assert Autocast(model, "cpu", torch.bfloat16)(torch.randn(2, 4)).dtype == torch.bfloat16
     assert model.weight.dtype == torch.float32
 
 

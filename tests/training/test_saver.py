@@ -12,10 +12,8 @@ import pytest
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.runs.checkpoints import Damaged
 from gpu_engine.spec.read import from_dict
-from gpu_engine.training import checkpoint, checkpoint_state
-from gpu_engine.training.checkpoint_state import Copier
+from gpu_engine.training import checkpoint
 from gpu_engine.training.saving import Saver
 from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Identity
@@ -117,28 +115,3 @@ def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(shutil, "rmtree", fails)
     checkpoint.prune(tmp_path, 1, None)
     assert [path.name for path in checkpoint.listed(tmp_path)] == ["step-00000002"]
-
-
-def test_what_torch_can_not_load_is_not_kept(tmp_path: Path, monkeypatch) -> None:
-    """Whatever our own rule says of it."""
-    monkeypatch.setattr(checkpoint_state, "loadable", lambda state: state)
-    with pytest.raises(UserError, match="just written can't be loaded"):
-        checkpoint.save(tmp_path, {"step": 1, "odd": SimpleNamespace()}, [b"rank"], {})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_generators_of_ranks_are_verified_as_they_are_read(tmp_path: Path) -> None:
-    path = checkpoint.save(tmp_path, {"step": 1}, [b"first", b"second"], {}).path
-    assert checkpoint.load_ranks(path) == [b"first", b"second"]
-    (path / "rank-00001.pt").write_bytes(b"sEcond")
-    with pytest.raises(Damaged, match="rank-00001"):
-        checkpoint.load_ranks(path)
-
-
-def test_two_tensors_of_one_memory_are_copied_to_the_end_of_the_longer_one() -> None:
-    memory = bytearray(range(64))
-    short = torch.frombuffer(memory, dtype=torch.uint8, count=8)
-    long = torch.frombuffer(memory, dtype=torch.uint8, count=64)
-    for state in ({"a": short, "b": long}, {"a": long, "b": short}):
-        copy = Copier().copy(state)
-        assert all(torch.equal(copy[key], state[key]) for key in state)

@@ -1,5 +1,5 @@
 """A resumed schedule is as in a run that has had the new values from its start. Compared with loops
-in plain torch, for every schedule of torch.optim."""
+in plain torch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_epochs_and_batch_make_another_total(tmp_path: Path) -> None:
     assert run.attempt(epochs=5, size=4) == plain("OneCycleLR", "SGD", 35, 0.01, 35)[15:]
 
 
-def test_an_unchanged_schedule_goes_on_from_its_state(tmp_path: Path) -> None:
+def test_an_unchanged_schedule_goes_on(tmp_path: Path) -> None:
     """Killed in step 14 of 20, after the checkpoint of step 12. Training waits for that write, as
     killing the process would end a write in its thread."""
     train = {"steps": 20, "checkpoint_every": 6, "checkpoint_async": False}
@@ -105,7 +105,7 @@ def test_a_changed_option_of_the_optimizer_counts_and_its_moments_stay(tmp_path:
     run.params["decay"] = 0.5
     seen = run.attempt(steps=20)
     assert {g["weight_decay"] for groups in seen for g in groups} == {0.5}
-    saved = checkpoint.load(checkpoint.listed(tmp_path / "checkpoints")[-1])
+    saved = ranks.saved(checkpoint.listed(tmp_path / "checkpoints")[-1])
     assert {float(s["step"]) for s in saved["optimizer"]["state"].values()} == {20.0}
 
 
@@ -119,7 +119,7 @@ def test_values_that_an_optimizer_learns_in_its_options_stay() -> None:
 
         rate = torch.tensor(lr, dtype=torch.float64)
         opt = torch.optim.Adam([{"params": [nn.Parameter(torch.ones(2))], "d": 1e-6}], lr=rate)
-        return opt, Schedule(Own(), opt, total, lr=lr, params={}, evaluates=False)
+        return opt, Schedule(Own(), opt, total, evaluates=False)
 
     opt, schedule = made(0.1, 10)
     for _ in range(4):
@@ -157,7 +157,7 @@ def test_a_changed_parameter_of_the_task_counts() -> None:
                 return Decays(optimizer, lambda step: factor)
 
         opt = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=1.0, weight_decay=1.0)
-        return opt, Schedule(Own(), opt, 10, lr=1.0, params={"factor": factor}, evaluates=False)
+        return opt, Schedule(Own(), opt, 10, evaluates=False)
 
     opt, schedule = made(0.5)
     for _ in range(3):
@@ -176,16 +176,6 @@ def test_no_schedule_takes_the_new_rate(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.attempt(steps=3)
     assert [[g["lr"] for g in groups] for groups in run.attempt(steps=4, lr=0.04)] == [[0.04, 0.01]]
-
-
-def test_a_checkpoint_from_before_there_was_an_outset(tmp_path: Path) -> None:
-    run = Run(tmp_path, which="SequentialLR")
-    run.attempt(steps=10)
-    path = checkpoint.listed(tmp_path / "checkpoints")[-1]
-    state, own = checkpoint.load(path), checkpoint.load_ranks(path)
-    del state["outset"], state["values"]
-    checkpoint.save(path.parent, state, own, {"metrics": {}})
-    assert run.attempt(steps=16) == plain("SequentialLR", "AdamW", 16, 0.01, 16)[10:]
 
 
 @pytest.mark.parametrize(("first", "then", "words"), [

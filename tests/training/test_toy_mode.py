@@ -152,7 +152,7 @@ def test_a_mode_is_a_record_and_a_strategy(tmp_path: Path) -> None:
     told = [[x for e in ranks.read(run, r, "step") for x in e["losses"]] for r in (0, 1)]
     means = [sum(both) / 2 for both in zip(*told, strict=True)]
     torch.testing.assert_close(torch.tensor(means), torch.tensor(losses), rtol=1e-6, atol=0)
-    saved = checkpoint.load(checkpoint.newest(run / "checkpoints", print))["model"]
+    saved = ranks.saved(checkpoint.newest(run / "checkpoints", print))["model"]
     assert saved.keys() == weights.keys()
     for name, value in weights.items():
         torch.testing.assert_close(saved[name], value, rtol=1e-10, atol=1e-12)

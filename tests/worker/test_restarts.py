@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.worker import restarts
-from gpu_engine.worker.rank.job import Identity, expand_counts, identify
+from gpu_engine.worker.rank.job import Identity, identify
 
 from ..cable import joined
 from ..training import ranks
@@ -82,8 +81,8 @@ def until(condition: Callable[[], object], processes: list[ranks.Forked]) -> Non
     assert condition()
 
 
-def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> None:
-    home, line = tmp_path / "home", words(steps=50, pause=0.1)
+def test_a_requeued_job_goes_on_in_its_folder_where_it_was_stopped(job, tmp_path: Path) -> None:
+    home, line = tmp_path / "home", words("--folder", "mine", steps=50, pause=0.1)
     first = job(0, *line)
     until(lambda: (home / "runs").exists() and runs_of(home) and steps(runs_of(home)[0]) > 5, first)
     first[1].send_signal(signal.SIGUSR1)  # Slurm's warning, at one rank
@@ -104,7 +103,7 @@ def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> Non
         schedules = ranks.read(run, rank, "schedule")
         assert [e["first_step"] for e in schedules] == [0, reached]
         assert steps(run, rank) == 50
-    assert f"goes on as attempt 2, from step {reached}" in (tmp_path / "0.log").read_text()
+    assert f"goes on as attempt 2, from step-{reached:08d}" in (tmp_path / "0.log").read_text()
 
 
 def test_who_failed_first_is_the_cause_without_a_supervisor(job, tmp_path: Path) -> None:
@@ -124,19 +123,6 @@ class Odd(Toy):
     told = state(*runs_of(tmp_path / "home"))
     assert (told["state"], told["reason"]) == ("failed", "rank 1: odd")
     assert (told["cause"]["rank"], told["cause"]["type"]) == (1, "ValueError")
-
-
-def test_only_a_requeue_goes_on_by_itself(job, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    for requeued, line in ((0, words(steps=3)), (0, words(steps=3)), (1, words(steps=4))):
-        assert [p.wait() for p in job(requeued, *line)] == [0, 0]
-    found = runs_of(home)  # twice the same in one job is two runs; another spec is another run
-    assert [state(r)["attempt"] for r in found] == [1, 1, 1]
-    assert "a new run begins" in (tmp_path / "0.log").read_text()
-    warnings = json.loads((found[-1] / "plan.json").read_text())["warnings"]
-    assert "Slurm has requeued this job (1)" in warnings[0]
-    assert [p.wait() for p in job(1, *words(steps=3))] == [0, 0]
-    assert [state(r)["attempt"] for r in runs_of(home)] == [1, 2, 1]
 
 
 def test_a_run_goes_on_in_a_named_folder(job, tmp_path: Path) -> None:
@@ -182,49 +168,12 @@ def test_a_stop_while_waiting_for_ranks_that_do_not_come(job, tmp_path: Path) ->
 
 # --- who and where -----------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("text", "each"), [
-    ("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("1,2(x2)", [1, 2, 2]), ("", []), ("x", [])])
-def test_slurms_counts_of_each_machine(text: str, each: list[int]) -> None:
-    assert expand_counts(text) == each
-
-
-@pytest.mark.parametrize(("rank", "local", "node", "size"), [
-    (0, 0, 0, 2), (3, 1, 1, 2), (4, 0, 2, 1)])
-def test_srun_without_a_number_of_tasks_a_machine(rank: int, local: int, node: int, size: int
-                                                 ) -> None:
+@pytest.mark.parametrize(("rank", "local", "node"), [(0, 0, 0), (3, 1, 1), (4, 0, 2)])
+def test_srun_with_fewer_tasks_on_the_last_machine(rank: int, local: int, node: int) -> None:
     env = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "5",
            "SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_STEP_NUM_NODES": "3",
-           "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_JOB_ID": "71",
-           "SLURM_STEP_NODELIST": "gpu[03-05]"}
-    assert identify(env) == Identity(rank, 5, local, size, "gpu03", 20071, "srun", node, 3)
-    # The number that Slurm really started counts, not the number that was asked for.
-    assert identify(env | {"SLURM_NTASKS_PER_NODE": "2"}).local_world_size == size
-
-
-def test_a_note_of_another_torchrun_is_ignored(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path))
-    run = tmp_path / "runs" / "ab"
-    run.mkdir(parents=True)
-    (run / "plan.json").write_text("{}")
-    env = {"TORCHELASTIC_RUN_ID": "none"}
-    mine = restarts.Launcher.of(env, "spec")
-    assert mine.previous_run() is None
-    mine.remember(run)
-    assert restarts.Launcher.of(env, "spec").previous_run() == run
-    assert restarts.Launcher.of(env, "another spec").previous_run() is None
-    (run / "plan.json").unlink()  # the run was deleted since
-    assert restarts.Launcher.of(env, "spec").previous_run() is None
-    (run / "plan.json").write_text("{}")
-    monkeypatch.setattr(os, "getppid", os.getpid)  # any process but the parent, which may be pid 1
-    assert restarts.Launcher.of(env, "spec").previous_run() is None
-
-
-def test_a_run_without_a_checkpoint_is_behind_every_other(tmp_path: Path) -> None:
-    assert restarts.newest_step(tmp_path) == restarts.newest_step(None) == -1
-    folder = tmp_path / "checkpoints" / "step-00000000"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}")
-    assert restarts.newest_step(tmp_path) == 0
+           "SLURM_JOB_ID": "71", "SLURM_STEP_NODELIST": "gpu[03-05]"}
+    assert identify(env) == Identity(rank, 5, local, 2, "gpu03", 20071, "srun", node, 3)
 
 
 # --- torchrun ----------------------------------------------------------------------------------
@@ -256,6 +205,17 @@ class Late(Toy):
         if (ATTEMPT, RANK, self.calls) == (2, 1, 8):
             os.kill(os.getpid(), signal.SIGKILL)
         return loss
+
+    def optimizer(self, model, lr):
+        made = super().optimizer(model, lr)
+        made.register_step_post_hook(self.stepped)
+        return made
+
+    def stepped(self, *about):
+        # Torchrun's request to stop finds rank 0 between two steps.
+        while (ATTEMPT, RANK, self.calls) == (2, 0, 7) and not (
+                signal.getsignal(signal.SIGTERM).__self__.stop_requested):
+            time.sleep(0.01)
 """
 
 

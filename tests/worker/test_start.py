@@ -17,7 +17,6 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.ports import interface_to
 from gpu_engine.worker.rank import group, peers
 from gpu_engine.worker.rank.group import pack_first, unpack_first
 from gpu_engine.worker.rank.job import Identity, first_host, identify
@@ -76,11 +75,6 @@ def test_the_first_trouble_packs_into_the_largest_number() -> None:
     packed = [pack_first(s, r, 4) for s, r in ((7, 0), (5, 3), (5, 1))]
     assert unpack_first(max([*packed, pack_first(None, 2, 4)]), 4) == (5, 1)
     assert unpack_first(0.0, 4) is None
-
-
-def test_interface_of_loopback() -> None:
-    assert interface_to("127.0.0.1") == "lo"
-    assert interface_to("127.0.0.9") == "lo"
 
 
 def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
@@ -200,10 +194,10 @@ PLAIN = ["--set", f"task.use={TOY}", "--set", "batch.size=24", "--set", "train.s
          "--set", "train.workers=0", "--set", "parallel.mode=ddp", "--set", "devices.ids=cpu:0"]
 
 
-@pytest.mark.parametrize("how", ["torchrun", "arguments", "srun", "mpirun"])
-def test_without_panel_under_each_launcher(tmp_path: Path, how: str) -> None:
-    """torchrun starts an interpreter for each rank, as it does for everybody; the others' ranks
-    are forked."""
+@pytest.mark.parametrize("how", ["torchrun", "arguments"])
+def test_without_panel_under_torchrun_and_by_hand(tmp_path: Path, how: str) -> None:
+    """torchrun starts an interpreter for each rank, as it does for everybody; by hand they are
+    forked here."""
     base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     base |= {"GPU_PANEL_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
     port = str(ranks.free_port())
@@ -214,20 +208,10 @@ def test_without_panel_under_each_launcher(tmp_path: Path, how: str) -> None:
             timeout=600, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     else:
-        of_rank = {
-            "arguments": lambda r: {},
-            "srun": lambda r: {
-                "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r), "SLURM_STEP_ID": "0",
-                "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
-                "SLURM_JOB_ID": "1", "MASTER_PORT": port},
-            "mpirun": lambda r: {
-                "OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
-                "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-                "MASTER_PORT": port}}[how]
         by_hand = [["--init-method", f"tcp://127.0.0.1:{port}", "--rank", str(r),
-                    "--world-size", "2"] if how == "arguments" else [] for r in range(2)]
+                    "--world-size", "2"] for r in range(2)]
         logs = [tmp_path / f"{r}.log" for r in range(2)]
-        started = [ranks.zygote().start([*PLAIN, *by_hand[r]], base | of_rank(r), logs[r])
+        started = [ranks.zygote().start([*PLAIN, *by_hand[r]], base, logs[r])
                    for r in range(2)]
         try:
             assert [p.wait() for p in started] == [0, 0], [log.read_text() for log in logs]

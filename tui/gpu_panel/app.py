@@ -222,8 +222,8 @@ class PanelApp(ThemedApp):
 
             bottom.draft.asked()  # a second ctrl+q quits
             self.push_screen(Confirm(
-                "Close the panel", f"Your changes to {bottom.draft.title} are not saved as a "
-                "preset. They come back when the panel opens again.",
+                "Close the panel", f"Your changes to {bottom.draft.title} are lost: n goes back, "
+                "and ctrl+s saves them as a preset.",
                 yes="Close it", no="Stay"), lambda yes: self._quit(bottom) if yes else None)
             return
         self._quit(bottom)

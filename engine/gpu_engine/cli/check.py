@@ -61,7 +61,7 @@ class _Found:
         if self.env and self.state.state == "completed":
             sets = " ".join(f"--set run.env.{k}={v}" for k, v in self.env.items())
             out.append(f"it hangs without {' '.join(self.env)}: add {sets}, or see whether the "
-                       "IOMMU is in the way (gpu-engine doctor)")
+                       "IOMMU is in the way (boot with iommu=pt)")
         return out
 
     def to_dict(self) -> dict[str, object]:

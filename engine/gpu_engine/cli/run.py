@@ -65,7 +65,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
         members = members_of(choice, grid, repeat)
         from gpu_engine.sweep import submit
 
-        sweep = submit.submit(members, _when(after, begin, priority, free_for), choice.spec.name,
+        sweep = submit.submit(members, when(after, begin, priority, free_for), choice.spec.name,
                               choice.base)
         _warn(sweep.doubt)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
@@ -73,7 +73,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
                              f"gpu-engine sweep {sweep.id} compares them")
         return
     if queued:
-        _wait(choice, as_json, _when(after, begin, priority, free_for))
+        _wait(choice, as_json, when(after, begin, priority, free_for))
         return
     for option, value in (("--after", after), ("--begin", begin), ("--priority", priority),
                           ("--free-for", free_for)):
@@ -95,7 +95,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
     _started(started, as_json)
 
 
-def _when(after: str | None, begin: str | None, priority: int | None, free_for: float | None
+def when(after: str | None, begin: str | None, priority: int | None, free_for: float | None
           ) -> When:
     """When a run that waits may start. Raises UserError."""
     from gpu_engine.queue.submit import When, moment

@@ -9,7 +9,6 @@ import platform
 import resource
 import shutil
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,22 +16,20 @@ from pathlib import Path
 from typing import Literal
 
 from gpu_engine.common import paths, units
-from gpu_engine.common.clean import clean
-from gpu_engine.common.programs import answer, version
-from gpu_engine.devices import discover, host, sampler
+from gpu_engine.common.programs import version
+from gpu_engine.devices import discover, sampler
 from gpu_engine.devices.records import HARDWARE_REASONS, Inventory, Sample
 from gpu_engine.interpreters import candidates, choose
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.launching import logind, torch_build
 
-_SHM, _FILES, _MEMORY = 1 << 30, 4096, 4 << 30
+_SHM, _FILES = 1 << 30, 4096
 _PROGRAMS = (
-    ("ssh", ("-V",), "runs on other hosts", "openssh-client"),
-    ("git", ("--version",), "run.sync, and for the commit that is noted with each run", "git"),
-    ("tmux", ("-V",), "panels that stay open when a connection breaks", "tmux"),
-    ("sbatch", ("--version",), "gpu-engine slurm", ""))
-"""(name, what asks for its version, what it is needed for, the package of Debian and Ubuntu; ""
-where that is for the machine's admin)."""
+    ("ssh", "runs on other hosts", "openssh-client"),
+    ("git", "run.sync, and for the commit that is noted with each run", "git"),
+    ("tmux", "panels that stay open when a connection breaks", "tmux"),
+    ("sbatch", "gpu-engine slurm", ""))
+"""(name, what it is needed for, the package of Debian; "" where an admin installs it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +94,6 @@ def drivers(inventories: Sequence[Inventory], root: Path = Path("/")) -> list[Fi
               if _text(card / "class").startswith(("0x03", "0x12"))]
     if "10de" in on_bus and not seen:
         out.append(_without_nvidia(on_bus.count("10de"), root))
-    # An IOMMU that does not pass addresses through: docs.nvidia.com, NCCL, Troubleshooting, PCI
-    # Access Control Services.
-    groups = (root / "sys/kernel/iommu_groups").glob("*")
-    if len(on_bus) > 1 and any(_text(group / "type").startswith("DMA") for group in groups):
-        out.append(note("the IOMMU translates what GPUs send each other: NCCL and RCCL may hang or "
-                        "be slow, which gpu-engine check shows",
-                        "boot with iommu=pt, or run with --set run.env.NCCL_P2P_DISABLE=1"))
     if not out:
         makers = sorted({_MAKERS[v] for v in on_bus if v in ("1002", "8086")})
         out.append(note("no GPU driver that gpu-panel reads" + (
@@ -178,18 +168,11 @@ def of_samples(inventory: Inventory, samples: Sequence[Sample]) -> list[Finding]
 def programs() -> list[Finding]:
     """The programs that some of what gpu-panel does needs."""
     out = []
-    for name, asked, needed_for, apt in _PROGRAMS:
+    for name, needed_for, apt in _PROGRAMS:
         path = shutil.which(name)
-        said = next((line.strip() for line in ((answer([path, *asked]) if path else None) or ""
-                                               ).splitlines() if line.strip()), None)
-        if path is None:
-            out.append(note(f"no {name} here; it is needed for {needed_for}",
-                            f"sudo apt install {apt}" if apt else None))
-        elif said is None:
-            out.append(note(f"{path} does not say its version, so it may not work; it is needed "
-                            f"for {needed_for}", f"{path} --version"))
-        else:
-            out.append(ok(f"{name}: {clean(said, 80)}"))
+        out.append(ok(f"{name}: {path}") if path else note(
+            f"no {name} here; it is needed for {needed_for}",
+            f"sudo apt install {apt}" if apt else None))
     return out
 
 
@@ -294,15 +277,6 @@ def limits() -> list[Finding]:
         out.append(ok(said) if files >= _FILES else
                    note(f"{said}: many loader workers need more", f"ulimit -n {min(hard, 65536)}"
                         if hard > files else "raise nofile in /etc/security/limits.conf"))
-    memory, used = host.cgroup_memory()
-    if memory is not None:
-        now = "" if used is None else f", {units.size(used)} are in use"
-        out.append((note if memory < _MEMORY else ok)(
-            f"programs here may use {units.size(memory)} of memory{now} (control group)"))
-    behind = Path(__file__).stat().st_mtime - time.time()
-    if behind > 0:
-        out.append(problem(f"the clock is wrong: it is {units.clock(behind)} before gpu-panel's "
-                           "own files were written", "sudo timedatectl set-ntp true"))
     return out
 
 

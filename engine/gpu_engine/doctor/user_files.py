@@ -5,10 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-import time
 from pathlib import Path
-
-import psutil
 
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
@@ -17,12 +14,6 @@ from gpu_engine.devices.leases import shared as leases
 from gpu_engine.doctor.machine import Finding, note, ok, problem
 from gpu_engine.runs import disk_room
 
-_OVER_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs",
-                          "ceph", "fuse.sshfs", "glusterfs", "fuse.glusterfs", "9p", "afs",
-                          "panfs"})
-"""Kinds of file systems that are on another machine."""
-_CLOCKS = 2.0
-"""Seconds that the file system's clock may differ from this machine's."""
 _ROOM = "gpu-engine runs prune --keep 20"
 _OWN = "export GPU_PANEL_HOME=/a/folder/of/your/own"
 _MOST = 5
@@ -88,13 +79,12 @@ def folder(path: Path, *, least: int = 0, scarce: int = 0) -> list[Finding]:
     at = path
     while not at.is_dir() and at.parent != at and not os.path.lexists(at):
         at = at.parent
-    there, kind = at == path, kind_of(at)
-    disk = f" on {kind}" if kind else ""
+    there = at == path
     out: list[Finding] = []
     try:
         info = at.stat()
         if there:
-            out += _tried(path, disk)
+            out += _tried(path)
         elif not os.access(at, os.W_OK | os.X_OK):
             raise PermissionError(13, f"{at} may not be written")
         free = disk_room.of(at).free
@@ -105,7 +95,7 @@ def folder(path: Path, *, least: int = 0, scarce: int = 0) -> list[Finding]:
     if there and info.st_mode & 0o022:
         out.append(problem(f"{path} can be written by others, who could change what your runs "
                            "execute", f"chmod go-w {path}"))
-    said = f"{path}{disk}" + (f", {units.size(free)} free" if free is not None else "")
+    said = f"{path}" + (f", {units.size(free)} free" if free is not None else "")
     if free is not None and free < least:
         out.append(problem(f"{said}: no run starts with less than {units.size(least)}",
                            _ROOM))
@@ -113,31 +103,18 @@ def folder(path: Path, *, least: int = 0, scarce: int = 0) -> list[Finding]:
         out.append(note(f"{said}: checkpoints may fill it", _ROOM))
     else:
         out.append(ok(said + ("" if there else "; it will be made")))
-    if kind in _OVER_NETWORK:
-        out.append(note(f"{path} is on another machine ({kind}): if that one hangs, so do runs "
-                        "that write there"))
     return out
 
 
-def _tried(path: Path, disk: str) -> list[Finding]:
-    """Whether locks hold in this folder, and its clock is this machine's. Raises OSError."""
+def _tried(path: Path) -> list[Finding]:
+    """Whether locks hold in this folder. Raises OSError."""
     with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor-", suffix=".tmp") as file:
         holds = _lock_holds(Path(file.name), file.fileno())
-        began = time.time()
         file.write(b"0")
         file.flush()
-        clock = os.fstat(file.fileno()).st_mtime - began
-    out = []
-    if holds is False:
-        out.append(problem(f"{path}: locks don't work{disk}, so that gpu-panel can't tell which "
-                           "runs live, and two runs may take one GPU",
-                           "export GPU_PANEL_HOME=/a/folder/on/a/local/disk"))
-    if abs(clock) > _CLOCKS:
-        way = "ahead of" if clock > 0 else "behind"
-        out.append(problem(f"{path}: its file system's clock is {abs(clock):.0f} s {way} this "
-                           "machine's, so ages of runs are wrong",
-                           "timedatectl set-ntp true, on both machines"))
-    return out
+    return [problem(f"{path}: locks don't work on its file system, so that gpu-panel can't tell "
+                    "which runs live, and two runs may take one GPU",
+                    "export GPU_PANEL_HOME=/a/folder/on/a/local/disk")] if holds is False else []
 
 
 def _lock_holds(path: Path, fd: int) -> bool | None:
@@ -147,15 +124,6 @@ def _lock_holds(path: Path, fd: int) -> bool | None:
     except OSError:
         return False
     return locked(path)
-
-
-def kind_of(path: Path) -> str | None:
-    """The kind of the file system that `path` is on; None if the system does not tell."""
-    where = Path(os.path.realpath(path))
-    found = [(len(mount.mountpoint), number, mount.fstype) for number, mount
-             in enumerate(psutil.disk_partitions(all=True))
-             if where.is_relative_to(mount.mountpoint)]
-    return max(found)[2] if found else None  # of two in one place, the later hides the other
 
 
 def shared() -> list[Finding]:

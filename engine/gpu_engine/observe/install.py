@@ -8,8 +8,7 @@ reaches the script.
 The loss of a step is the sum of all tensors on which `backward()` was called since the last step
 of any optimizer. So each optimizer of a GAN gets its own loss. Special cases:
 
-- Calls from inside a backward pass (reentrant checkpointing) do not count, nor do those whose
-  gradients are cleared before a step (`cleared`).
+- Calls from inside a backward pass (reentrant checkpointing) do not count.
 - If a step gets a closure, its loss is that of the closure's first evaluation. The further
   evaluations of L-BFGS do not count.
 - The scale of a GradScaler is divided out. A step that it leaves out is counted in `skipped`.
@@ -47,22 +46,18 @@ def install(*, direct: bool) -> None:
     observed. `direct`: whether the supervisor itself started the process, as a rank."""
     global observer
     observer = wrap.observer = Observer(Path(os.environ["GPU_PANEL_RUN"]), exit_hooks.add)
-    undo = wrap.Undo()
     try:
-        _into_torch(undo)
+        _into_torch()
     except Exception as err:  # noqa: BLE001 - a torch that lacks something that we need
-        undo()
-        observer.off = True
+        observer.off = True  # what is wrapped by now does nothing then
         identity.cannot_observe(observer.run, direct, (
             f"torch {torch.__version__} lacks what is needed to see this script's steps "
             f"({type(err).__name__}: {err}): the script runs, but its steps are not shown"))
         return
-    os.register_at_fork(before=lambda: wrap.quietly(observer.before_fork),
-                        after_in_parent=lambda: wrap.quietly(observer.after_fork),
-                        after_in_child=lambda: wrap.quietly(observer.in_child))
+    os.register_at_fork(after_in_child=lambda: wrap.quietly(observer.in_child))
     atexit.register(lambda: wrap.quietly(observer.finish))
     wrap.quietly(loggers.wrap_all, observer)
-    wrap.quietly(_watch_loaders_and_saves, undo)
+    wrap.quietly(_watch_loaders_and_saves)
     wrap.quietly(_find, direct)
     if os.environ.get("GPU_PANEL_OOM_SNAPSHOT") == "1":
         wrap.quietly(memory.record_from_start)
@@ -71,21 +66,19 @@ def install(*, direct: bool) -> None:
         exit_hooks.print_stacks()  # before its first step, too
 
 
-def _into_torch(undo: wrap.Undo) -> None:
-    """Wrap torch's functions and add the hooks. Raises if torch lacks one of them; `undo` then
-    knows what was done so far."""
+def _into_torch() -> None:
+    """Wrap torch's functions and add the hooks. Raises if torch lacks one of them."""
     optim = import_module("torch.optim.optimizer")
     before, after = (optim.register_optimizer_step_pre_hook,
                      optim.register_optimizer_step_post_hook)
-    undo.wrap(torch.autograd, "backward", _backward_begins, _backward_ended)
+    wrap.method(torch.autograd, "backward", _backward_begins, _backward_ended)
     with contextlib.suppress(Exception):  # TorchScript recognises builtins by identity
         builtins = torch.jit._builtins  # pyright: ignore[reportAttributeAccessIssue]
         builtins._builtin_ops.append((torch.autograd.backward, "aten::backward"))
-    _wrap_scalers(undo)
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        undo.wrap(torch.nn.utils, name, _clip_begins, _clip_ended)
-    undo.hooks.append(before(_before_step))
-    undo.hooks.append(after(_after_step))
+    wrap.method(torch.amp.GradScaler, "scale", None, _scaled)
+    wrap.method(torch.amp.GradScaler, "step", lambda *_, **__: observer.stepped, _scaler_stepped)
+    before(_before_step)
+    after(_after_step)
     with contextlib.suppress(Exception):
         # The function that calls the hooks: torch.compile would leave them out, and it does nothing
         # else that is worth compiling.
@@ -136,30 +129,7 @@ def _observed_closure(closure: Any) -> Any:
         else observer.evaluated(losses, result))
 
 
-# --- GradScaler, and gradients that are clipped ---------------------------------------------------
-
-def _wrap_scalers(undo: wrap.Undo) -> None:
-    scaler = torch.amp.GradScaler
-
-    def wrap_own(cls: Any) -> None:
-        """Wrap the methods that `cls` itself defines; a subclass, such as FSDP's, may have its
-        own."""
-        for name, before, after in (("scale", None, _scaled), ("unscale_", _unscale_begins, None),
-                                    ("step", lambda *_, **__: observer.stepped, _scaler_stepped)):
-            if name in vars(cls):
-                undo.wrap(cls, name, before, after)
-
-    @classmethod
-    def __init_subclass__(cls: Any, **kwargs: Any) -> None:
-        super(scaler, cls).__init_subclass__(**kwargs)
-        wrap.quietly(wrap_own, cls)
-
-    known = [scaler]
-    for cls in known:
-        wrap_own(cls)
-        known += cls.__subclasses__()
-    undo.set(scaler, "__init_subclass__", __init_subclass__)
-
+# --- GradScaler -----------------------------------------------------------------------------------
 
 def _scaled(_: Any, result: Any, scaler: Any, outputs: Any) -> None:
     if result is not outputs:
@@ -172,38 +142,18 @@ def _scaler_stepped(stepped: int, *_: Any, **__: Any) -> None:
         observer.stepped += 1  # so that a scaler whose `step` calls this one does not count it
 
 
-def _unscale_begins(scaler: Any, optimizer: Any) -> None:
-    if observer.clips.clipped:
-        observer.unscaled(scaler, optimizer)
-
-
-def _clip_begins(*_: Any, **__: Any) -> bool:
-    looks = not (observer.losses.unscaled or observer.clips.over)
-    if looks:
-        observer.clips.begins(observer.stepped)
-    return looks
-
-
-def _clip_ended(looks: bool, _: Any, parameters: Any, most: Any = None, *__: Any, **kwargs: Any
-                ) -> None:
-    if looks:
-        observer.clips.ended(kwargs.get("max_norm", kwargs.get("clip_value", most)))
-
-
 # --- data, files, and what is looked for ----------------------------------------------------------
 
-def _watch_loaders_and_saves(undo: wrap.Undo) -> None:
+def _watch_loaders_and_saves() -> None:
     loader = import_module("torch.utils.data").DataLoader
-    began = parts.watch_loader(loader, undo, lambda: observer.rec and observer.rec.parts, _loaded)
-    undo.wrap(loader, "__iter__", _iterates, lambda _, iteration, source: began(source, iteration))
-    undo.wrap(torch, "save", _save_begins, _saved, _unsaved)
+    began = parts.watch_loader(loader, lambda: observer.rec and observer.rec.parts, _loaded)
+    wrap.method(loader, "__iter__", _iterates, lambda _, made, source: began(source, made))
+    wrap.method(torch, "save", _save_begins, _saved, _saved)
 
 
 def _iterates(loader: Any) -> None:
     if observer.findings is not None:
         observer.findings.iterated(loader, observer.steps_so_far())
-    with contextlib.suppress(Exception):  # a data set without a length
-        observer.iterated(loader)
 
 
 def _loaded(loader: int, batch: Any) -> None:
@@ -219,11 +169,6 @@ def _save_begins(*_: Any, **__: Any) -> None:
 def _saved(*_: Any, **__: Any) -> None:
     if observer.rec is not None:
         observer.rec.parts.here(parts.SAVED)
-
-
-def _unsaved(_: Any, err: BaseException, thing: Any, f: Any = None, *__: Any, **___: Any) -> None:
-    with contextlib.suppress(Exception):  # neither a path nor a file with a name
-        observer.unsaved(err, f)
 
 
 def _find(direct: bool) -> None:

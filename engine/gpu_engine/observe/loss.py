@@ -1,33 +1,27 @@
 """Reads the losses on which `backward()` is called, without waiting for the GPU.
 
-A loss on the CPU is read at once. A loss on a GPU is copied into pinned host memory, after the
-kernels that compute it. Another thread later looks only at that memory and makes no CUDA call, as
-CUDA forbids those while a CUDA graph is being captured; for the same reason there are no events.
+A loss on the CPU is read at once, one on a GPU through a ring in pinned memory.
 """
 
 from __future__ import annotations
 
-import ctypes
-import struct
 import weakref
 from collections import deque
 from typing import Any
 
 import torch
 
-_SLOTS = 4096
+from ..worker.rank.pinned import Ring
+
 MOST = 1000
 """The most losses of one step that are kept one by one."""
-_EMPTY = 0x7FF4_DEAD_BEEF_0001
-"""The bits of an empty slot: a NaN that no conversion to double produces."""
-
 
 class PendingLoss:
     """A sum of losses, some of which are still on their way from the GPU."""
 
     __slots__ = ("_known", "_parts", "_ring")
 
-    def __init__(self, ring: _Ring, parts: list[Any], known: bool = True) -> None:
+    def __init__(self, ring: Ring, parts: list[Any], known: bool = True) -> None:
         self._ring, self._parts, self._known = ring, parts, known
 
     @property
@@ -59,41 +53,6 @@ def value_of(value: Any) -> Any:
     return value.take() if isinstance(value, PendingLoss) else value
 
 
-class _Ring:
-    """A ring in pinned memory for numbers on their way from a GPU."""
-
-    def __init__(self, slots: int = _SLOTS, *, pin: bool = True) -> None:
-        with torch.inference_mode(False):
-            # All arguments are given, as the script may have set other defaults.
-            bits = torch.full((slots,), _EMPTY, dtype=torch.int64, device="cpu")
-            self._values = (bits.pin_memory() if pin else bits).view(torch.float64)
-        # The other thread reads this memory without calling torch.
-        self._bits = (ctypes.c_int64 * slots).from_address(self._values.data_ptr())
-        self._slots = slots
-        self._put = self._taken = 0
-
-    def put(self, value: torch.Tensor) -> int | None:
-        """Start to copy `value`, of shape (). Returns its slot, or None if the ring is full: losing
-        a value is better than making the script wait."""
-        if self._put - self._taken >= self._slots:
-            return None
-        slot = self._put % self._slots
-        self._values[slot].copy_(value, non_blocking=True)
-        self._put += 1
-        return slot
-
-    def arrived(self, slot: int) -> bool:
-        """Whether the number for this slot has arrived."""
-        return self._bits[slot] != _EMPTY
-
-    def take(self, slot: int) -> float:
-        """The number in this slot, which must have arrived. This frees the slot."""
-        value = struct.unpack("d", struct.pack("q", self._bits[slot]))[0]
-        self._bits[slot] = _EMPTY
-        self._taken += 1
-        return value
-
-
 class Losses:
     """Adds up the losses between two steps."""
 
@@ -105,7 +64,7 @@ class Losses:
         """Whether no GradScaler has scaled a loss so far."""
         self._scaled: deque[tuple[weakref.ref[Any], Any]] = deque(maxlen=16)
         self._scale: Any = None
-        self._ring: _Ring | None = None
+        self._ring: Ring | None = None
 
     def __len__(self) -> int:
         """How many losses there are since the last `take`."""
@@ -212,7 +171,7 @@ class Losses:
         if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
             return None
         if self._ring is None:
-            self._ring = _Ring()
+            self._ring = Ring()
         slot = self._ring.put(tensor.detach().reshape(()))
         return None if slot is None else (slot,)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..events import notices, schema
+from ..events import schema
 from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import record_writer
@@ -26,15 +26,13 @@ from . import identity, parts, wrap
 from .findings import Findings
 from .identity import Identity
 from .loss import Losses, PendingLoss
-from .optimizers import Cleared, Clips, Optimizer, Optimizers
+from .optimizers import Optimizer, Optimizers
 from .recorder import ScriptRecorder
 from .steps import Step
 
 RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
 """The phases of a script's rank."""
 _PROCESSES = 64  # the most processes that may train as the same rank at the same time
-_FULL = 1 << 20
-"""Bytes below which a disk is full."""
 _BY_HAND = 100
 """So many calls of backward() without a step of any optimizer are steps themselves."""
 _FAULTS = 5  # errors of our own after which nothing more is observed
@@ -70,29 +68,17 @@ class Observer:
         """The rank of `rec`."""
         self.here = _ThreadState()
         self.optimizers = Optimizers()
-        self.cleared = Cleared(self.optimizers)
-        self.clips = Clips(self.optimizers)
         self._by_hand: Optimizer | None = None
         """Under whose number calls of backward() are recorded as steps."""
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
-        self._unsaved: tuple[BaseException | None, str] = (None, "")
-        """(the error of a `torch.save`, which file could not be written as its disk is full)."""
-        self._empty = False
-        """Whether a loader without a batch was told of."""
         self.last_gradient: LastGradient | None = None
         """None: no step has been seen."""
         self.findings: Findings | None = None
         """None: this process is not looked at in that way."""
         self.names: set[str] = set()
         """The names of values that the script has passed to a logger and that are recorded."""
-        self.names_left_out = False
-        self._calls = 0
-        """Calls of backward() in the last step."""
-        self._iterated = (0, 0)
-        """Steps so far, and losses since the last, when a DataLoader's iteration last began."""
-        self._rest, self._rest_told = 0, False
 
     # --- becoming a rank -----------------------------------------------------------------------
 
@@ -111,7 +97,6 @@ class Observer:
         who = identity.identify()
         early, self.rec = self.rec, None
         if early is not None and self._rank != who.rank:
-            early.pause()
             early.give_up()
             early = None
         rec, process = self._claimed(who, early)
@@ -133,8 +118,7 @@ class Observer:
         if self.findings is not None:
             self.findings.begins(self.optimizers.plain)
         record_writer.current = rec
-        if not rec.started:
-            rec.begin()
+        rec.begin()
         self._became_rank(self)
 
     def _claimed(self, who: Identity, early: ScriptRecorder | None,
@@ -145,7 +129,6 @@ class Observer:
             rec = early or self._recorder(identity.record_number(who, process))
             if rec.claim():
                 return rec, process
-            rec.pause()
             rec.give_up()
             early = None
         return None, 0
@@ -162,18 +145,13 @@ class Observer:
         rec = self.rec
         if rec is None:
             return None
-        if not rec.started:
-            rec.begin()  # after a fork
         if not (self.here.closed and self.here.steps):
             # Not at the end of a step, which is inside of a range that torch records itself.
             if rec.tracer.wanted:
                 rec.tracer.stepped(self.steps_so_far())
             if not self.here.steps and not self.stepped:
                 self._without_steps(rec)
-            elif self.losses.parts:
-                self.cleared.look(len(self.losses))
             self.losses.add(tensors, gradients)
-            self.clips.clipped.clear()
         rec.phase = BACKWARD
         rec.parts.begin_backward()
         return rec
@@ -182,8 +160,6 @@ class Observer:
         """Called after it. Where it raises, that is the phase in which the script has failed."""
         rec.phase = OPTIMIZER if self.here.steps else RUNNING
         rec.parts.here(parts.BACK)
-        if self.cleared.suspected:
-            self.cleared.confirm()
 
     def step_begins(self) -> None:
         """Called before an optimizer's `step()`."""
@@ -211,15 +187,7 @@ class Observer:
         self.stepped += 1
         here.closed = False
         rec.phase = RUNNING
-        calls = len(self.losses)
-        if self.cleared.count and (count := self.cleared.take(optimizer)):
-            calls -= count
-            self._left_out(rec, count, calls)
-            left_out, loss = self.losses.take_each([0, count])
-            rec.drop(left_out)
-        else:
-            loss = self.losses.take()
-        self._calls = calls
+        loss = self.losses.take()
         if not self.losses.unscaled and _found_inf(optimizer):
             rec.skipped += 1
             rec.drop(loss)
@@ -237,29 +205,6 @@ class Observer:
         norm = self._norm_of(optimizer) if self._norm else None
         rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
                          norm, stepped.others_alive))
-
-    def iterated(self, loader: Any) -> None:
-        """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
-        batch at all, as the script would end well without a step."""
-        self._iterated = (self.stepped, len(self.losses))
-        if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
-            return
-        examples, batch = len(loader.sampler), loader.batch_size
-        self._empty = examples < (batch if loader.drop_last else 1)
-        if self._empty:
-            if not self.tried:
-                self.become()
-            if self.rec is not None:
-                self.rec.write(notices.no_batch(examples, batch or 0))
-
-    def _left_out(self, rec: ScriptRecorder, count: int, calls: int) -> None:
-        """Tell if in two epochs the last `count` calls of backward() were in no step, since steps
-        have `calls` of them and gradients are cleared when an epoch begins."""
-        if count < calls == self._calls and self._iterated == (self.stepped - 1, count):
-            if count == self._rest and not self._rest_told:
-                self._rest_told = True
-                rec.write(notices.rest_dropped(count, calls))
-            self._rest = count
 
     def evaluated(self, before: int, result: Any) -> None:
         """Called when the first evaluation of a step's closure has returned `result`. There were
@@ -284,14 +229,7 @@ class Observer:
         """Called when a GradScaler has left a step out."""
         if self.rec is not None:
             self.rec.skipped += 1
-            self.cleared.take()
             self.rec.drop(self.losses.take())
-
-    def unscaled(self, scaler: Any, optimizer: Any) -> None:
-        """Called before a GradScaler divides gradients that were clipped by its scale."""
-        told = self.clips.unscaled(scaler, optimizer)
-        if told is not None and self.rec is not None:
-            self.rec.write(told)
 
     def _without_steps(self, rec: ScriptRecorder) -> None:
         """Called at a call of backward() while no optimizer has ever stepped. So many of them are
@@ -341,31 +279,9 @@ class Observer:
         if self.rec is not None and err is not None and err is not self._error:
             self._error = err
             self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step(),
-                                       held_by=self.rec.held_by(err),
-                                       more=self._unsaved[1] if err is self._unsaved[0] else ""))
+                                       held_by=self.rec.held_by(err)))
             # After the error: asking torch takes a while, and torchrun ends us within 0.1 s.
             self.rec.write_failure(err)
-
-    def unsaved(self, err: BaseException, file: Any) -> None:
-        """Called when `torch.save` has failed to write to `file`: its error seldom says why."""
-        path = os.path.abspath(getattr(file, "name", file))  # noqa: PTH100 - may be bytes
-        info = os.statvfs(os.path.dirname(path))  # noqa: PTH120
-        if info.f_bavail * info.f_frsize < _FULL:
-            self._unsaved = err, f"; No space left on device: '{os.fsdecode(path)}'"
-
-    def before_fork(self) -> None:
-        """Called before a fork. Ends the recorder's thread, as a lock that it holds would stay
-        locked in the child for ever."""
-        if self.rec is not None:
-            self.rec.pause()
-
-    def after_fork(self) -> None:
-        """Called in the parent after a fork. Restarts the recorder's thread; but from Python 3.12
-        on, which warns about forks in a process with threads and counts them after this call, only
-        if there are other threads. Otherwise the next backward() restarts it."""
-        if self.rec is not None and (self.rec.started or
-                sys.version_info < (3, 12) or len(os.listdir("/proc/self/task")) > 1):  # noqa: PTH208
-            self.rec.begin()
 
     def in_child(self) -> None:
         """Called in the child after a fork. The child is not a rank until it trains itself."""
@@ -375,8 +291,6 @@ class Observer:
         self.findings = self.last_gradient = None
         self.losses = Losses()
         self.optimizers = Optimizers()
-        self.cleared = Cleared(self.optimizers)
-        self.clips = Clips(self.optimizers)
         self._by_hand = None
         self.stepped = 0
         self.here = _ThreadState()

@@ -116,7 +116,7 @@ class ScriptParts(StepParts):
         return "other"
 
 
-def watch_loader(loader: Any, undo: wrap.Undo, parts_now: Callable[[], ScriptParts | None],
+def watch_loader(loader: Any, parts_now: Callable[[], ScriptParts | None],
                  loaded: Callable[[int, Any], None]) -> Callable[[Any, Any], None]:
     """A function that is told each `DataLoader` and the new iteration over it. The class of such an
     iteration is watched from when it is first seen. `loaded` gets the id of the loader, and each
@@ -132,8 +132,8 @@ def watch_loader(loader: Any, undo: wrap.Undo, parts_now: Callable[[], ScriptPar
         cls = next(c for c in type(iteration).__mro__ if "__next__" in vars(c))
         if cls not in watched and cls.__module__ == loader.__module__:
             watched.add(cls)
-            undo.wrap(cls, "__next__", asked, given,
-                      lambda parts, *_: parts and parts.mark(NO_BATCH))
+            wrap.method(cls, "__next__", asked, given,
+                        lambda parts, *_: parts and parts.mark(NO_BATCH))
 
     def asked(iteration: Any) -> ScriptParts | None:
         parts = parts_now()

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,15 @@ from .loss import Losses, PendingLoss
 from .parts import ScriptParts
 from .steps import Step, StepEvents, Values
 
+_TICK = 0.2
+_END_PATIENCE = 1.0
+"""Seconds to wait for the thread's end while a write hangs."""
+
 
 class ScriptRecorder(RecordWriter):
-    """A recorder that the script does not notice: its thread does not appear in `threading`, it
-    stops during forks, and it prints nothing to the script's stderr."""
+    """A recorder that the script does not notice: its thread does not appear in `threading`, so a
+    script that counts its threads finds only its own, and it prints nothing to the script's
+    stderr."""
 
     patience = 5.0
     """Seconds for which a script waits at its end, or with an error, for a write that hangs."""
@@ -58,7 +63,8 @@ class ScriptRecorder(RecordWriter):
         self._lifeline = Lifeline.of_supervisor()
         self._events = StepEvents()
         self._pid = os.getpid()
-        self._thread: WriterThread | None = None
+        self._stop, self._gone = _thread.allocate_lock(), _thread.allocate_lock()
+        self._begun = False
         self._given_up = False
         self._closing = False
 
@@ -76,32 +82,28 @@ class ScriptRecorder(RecordWriter):
 
     # --- the thread ----------------------------------------------------------------------------
 
-    @property
-    def started(self) -> bool:
-        """Whether the thread runs, or hangs in a write."""
-        return self._thread is not None
-
     def begin(self) -> None:
-        """Make sure that the thread runs. One that was told to end while it hangs in a write ends
-        first."""
-        if self._thread is None:
-            self._thread = WriterThread(self._tick, self._has_ended)
+        """Start the thread, unless it runs."""
+        if not self._begun:
+            self._begun = self._stop.acquire() and self._gone.acquire()
+            _thread.start_new_thread(self._live, ())
 
-    def pause(self) -> None:
-        """End the thread for now. If it hangs in a write, it is left as it is after a second."""
-        thread = self._thread
-        if thread is not None and thread.end():
-            self._thread = None
+    def _live(self) -> None:
+        try:
+            # Costs less than any other way to wait.
+            while not (self._stop.acquire(timeout=_TICK) or self._given_up):
+                self._tick()
+        finally:
+            self._gone.release()
 
     def close(self) -> None:
-        """End the thread and write everything that is left. No more steps may follow."""
-        self.pause()
+        """End the thread and write everything that is left. No more steps may follow. A thread
+        that hangs in a write, as on a disk that does not answer, is left as it is."""
+        if self._begun:
+            self._stop.release()
+            self._gone.acquire(timeout=_END_PATIENCE)
         self._closing = True
         self.flush()
-
-    def _has_ended(self, thread: WriterThread) -> None:
-        if self._thread is thread:
-            self._thread = None
 
     def _tick(self) -> None:
         self.guard(self._collect_and_write)
@@ -118,6 +120,10 @@ class ScriptRecorder(RecordWriter):
         if self.parts.thread == main.ident and not main.is_alive():
             self.phase = "done"  # what functions of atexit or other threads do is no training
         self.tick()
+
+    def _write_heartbeat(self) -> None:
+        if not self._closing:  # after the end of a rank nothing else is to follow
+            super()._write_heartbeat()
 
     # --- what is observed ----------------------------------------------------------------------
 
@@ -193,50 +199,6 @@ class ScriptRecorder(RecordWriter):
             return [self.device]
         return [i for i in range(torch.cuda.device_count())
                 if torch.cuda.memory_stats(i).get("reserved_bytes.all.peak")]
-
-# ------------------------------------------------------------------------------------------------
-# The thread that writes what is observed. It does not appear in Python's `threading`, so a script
-# that counts its threads finds only its own. It ends before a fork and is started once more after
-# it. A write that hangs, as on a disk that does not answer, holds up the script only for a
-# moment.
-
-
-_TICK = 0.2
-_END_PATIENCE = 1.0
-"""Seconds to wait for the thread's end while a write hangs."""
-
-
-class WriterThread:
-    """One thread, from its start to its end. Each has its own locks. So a thread that hangs in a
-    write, and is told to end, leaves its successor alone."""
-
-    def __init__(self, tick: Callable[[], None],
-                 ended: Callable[[WriterThread], None]) -> None:
-        """Start the thread. It calls `tick` five times a second, and `ended` at its end, in any
-        case."""
-        self._tick, self._ended = tick, ended
-        self._stop, self._gone = _thread.allocate_lock(), _thread.allocate_lock()
-        self._stop.acquire()
-        self._gone.acquire()
-        self._told_to_end = False
-        _thread.start_new_thread(self._live, ())
-
-    def end(self) -> bool:
-        """Tell the thread to end, and wait for it for a second, but only the first time. Returns
-        False if it hangs."""
-        patience = 0.0 if self._told_to_end else _END_PATIENCE
-        if not self._told_to_end:
-            self._told_to_end = True
-            self._stop.release()
-        return self._gone.acquire(timeout=patience)
-
-    def _live(self) -> None:
-        try:
-            while not self._stop.acquire(timeout=_TICK):  # costs less than any other way to wait
-                self._tick()
-        finally:
-            self._ended(self)
-            self._gone.release()
 
 # ------------------------------------------------------------------------------------------------
 # The lock on a rank's events file, so that no two processes write as the same rank.

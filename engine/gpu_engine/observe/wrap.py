@@ -22,7 +22,6 @@ observer: Any = None
 """Is told of our errors, and says whether anything is observed (`off`). `install` sets it."""
 compiling = torch.compiler.is_dynamo_compiling
 """torch's function that torch.compile takes to be true in what it traces."""
-_MISSING = object()
 
 
 def quietly(what: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -58,31 +57,11 @@ def around(function: Any, before: Callable[..., Any] | None = None,
     return observed
 
 
-class Undo:
-    """Remembers what was replaced in torch, so that calling it restores everything."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any]] = []
-        self.hooks: list[Any] = []
-
-    def set(self, owner: Any, name: str, value: Any) -> None:
-        self._before.append((owner, name, vars(owner).get(name, _MISSING)))
-        setattr(owner, name, value)
-
-    def wrap(self, owner: Any, name: str, before: Callable[..., Any] | None = None,
-             after: Callable[..., Any] | None = None, failed: Callable[..., Any] | None = None,
-             ) -> None:
-        """Put `around` what `owner` has under this name."""
-        self.set(owner, name, around(getattr(owner, name), before, after, failed))
-
-    def __call__(self) -> None:
-        for handle in self.hooks:
-            handle.remove()
-        for owner, name, value in reversed(self._before):
-            if value is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+def method(owner: Any, name: str, before: Callable[..., Any] | None = None,
+           after: Callable[..., Any] | None = None, failed: Callable[..., Any] | None = None,
+           ) -> None:
+    """Put `around` what `owner` has under this name."""
+    setattr(owner, name, around(getattr(owner, name), before, after, failed))
 
 
 def leave_out_ours(err: BaseException | None) -> None:

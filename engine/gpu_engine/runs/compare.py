@@ -10,6 +10,7 @@ from typing import Any
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.events.view import RunView
+from gpu_engine.plan import own_command
 from gpu_engine.runs import attempts, environment, notes
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run
@@ -82,7 +83,10 @@ def without_figures(run: Run, state: State) -> RunFacts:
     read."""
     name = clean(notes.read(run.path).name or state.name)
     spec = for_people(from_dict(attempts.read_spec(run)))
-    return RunFacts(clean(run.id), name, Figures(state.state), flat(spec),
+    # A person's own command takes no notice of the rest, such as a batch size that is a default.
+    settings = {key: value for key, value in flat(spec).items()
+                if spec.task.command is None or own_command.is_told(spec.task.command, key)}
+    return RunFacts(clean(run.id), name, Figures(state.state), settings,
                     environment.read(run.path))
 
 
@@ -130,7 +134,7 @@ def environment_rows(runs: Sequence[RunFacts]) -> list[Row]:
 
 def heads(runs: Sequence[RunFacts]) -> list[str]:
     """What stands above each run's values: "3f2a digits"."""
-    return [f"{one.id} {one.name}" for one in runs]
+    return [f"{facts.id} {facts.name}" for facts in runs]
 
 
 def parts(runs: Sequence[RunFacts]) -> list[tuple[str, list[Row]]]:

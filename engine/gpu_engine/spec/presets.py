@@ -6,7 +6,6 @@ gpu-panel.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -119,31 +118,11 @@ def ships(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and (shipped_folder() / f"{name}.toml").is_file()
 
 
-def remove(name: str) -> Path:
-    """Delete the person's own preset `name`, even one that can't be read, and return its path.
-    Raises UserError if there is no such preset, or only a shipped one."""
-    path = _own(name, "deleted")
-    with telling(f"{path}: can't be deleted"):
-        path.unlink()
-    return path
-
-
 def description_problem(text: str) -> str | None:
     """Why a preset can't have this description; None if it can."""
     if len(text) <= LONGEST_DESCRIPTION and all(c.isprintable() for c in text):
         return None
     return f"expected a text in one line, at most {LONGEST_DESCRIPTION} characters"
-
-
-def _own(name: str, done: str) -> Path:
-    """The path of the person's own preset. Raises UserError if it can't be `done`."""
-    path = own_folder() / f"{name}.toml"
-    if _NAME.fullmatch(name) is None or not os.path.lexists(path):
-        if ships(name):
-            raise UserError(f"{name} ships with gpu-panel and can't be {done}; your own presets, "
-                            f"in {own_folder()}, can be")
-        raise UserError(f"you have no preset {name!r} in {own_folder()}")
-    return path
 
 
 def save(name: str, spec: RunSpec, description: str | None = None) -> Path:

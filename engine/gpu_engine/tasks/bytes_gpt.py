@@ -120,10 +120,6 @@ class Windows(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return max((len(self._data) - 1) // self._context, 0)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        window = self._data[index * self._context:][:self._context + 1].long()
-        return window[:-1], window[1:]
-
     def get_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """The windows with these indices (int64, shape (B,)): two int64 tensors (B, context)."""
         windows = self._data[indices[:, None] * self._context + self._offsets].long()
@@ -180,29 +176,20 @@ class Block(nn.Module):
 def read_text(path: Path | None, limit: int) -> bytearray:
     """At most `limit` bytes of a file, of all files in a folder in the order of their paths, or,
     for None, of the standard library's source. Raises UserError if there is nothing to read."""
-    if path is not None and not path.exists():
-        raise UserError(f"task.params.text = {str(path)!r}: no such file or folder")
+    root = path or Path(sysconfig.get_path("stdlib"))
+    files = [root] if root.is_file() else sorted(
+        file for file in root.rglob("*" if path else "*.py") if file.is_file() and not any(
+            part.startswith(".") or (not path and part in _SKIPPED)
+            for part in file.relative_to(root).parts))
     data = bytearray()
-    for file in _files(path):
+    for file in files:
         try:
             with file.open("rb") as source:
                 data += source.read(limit - len(data))
         except OSError as err:
-            if path is not None:
-                raise UserError(f"{file}: cannot be read: {err.strerror}") from None
+            raise UserError(f"{file}: cannot be read: {err.strerror}") from None
         if len(data) >= limit:
             break
     if not data:
-        raise UserError(f"{path or sysconfig.get_path('stdlib')}: no text found in it")
+        raise UserError(f"task.params.text = {str(root)!r}: no text found in it")
     return data
-
-
-def _files(path: Path | None) -> list[Path]:
-    if path is not None:
-        if path.is_file():
-            return [path]
-        return sorted(p for p in path.rglob("*")
-                      if p.is_file() and not any(x.startswith(".") for x in
-                                                 p.relative_to(path).parts))
-    root = Path(sysconfig.get_path("stdlib"))
-    return sorted(p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +51,13 @@ def read_mnist(folder: Path, *, train: bool) -> TensorDataset:
 
     Raises UserError, which names every missing file or says what is wrong with one.
     """
-    found = {n: _find(folder, n) for names in _FILES.values() for n in names}
-    missing = [name for name, path in found.items() if path is None]
+    files = {n: next((p for p in (folder / n, folder / f"{n}.gz") if p.is_file()), None)
+             for n in (*_FILES[True], *_FILES[False])}
+    missing = [name for name, path in files.items() if path is None]
     if missing:
         raise UserError(f"task.params.folder = {str(folder)!r}: not found in "
                         f"{folder.absolute()}: {', '.join(missing)} (or with .gz)")
-    images, labels = (read_idx(path) for name in _FILES[train] if (path := found[name]))
+    images, labels = (read_idx(path) for name in _FILES[train] if (path := files[name]))
     if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
         raise UserError(f"{folder}: {tuple(images.shape)} pictures and {tuple(labels.shape)} "
                         "labels don't belong together")
@@ -72,19 +74,7 @@ def read_idx(path: Path) -> Tensor:
     except (OSError, EOFError, struct.error) as err:
         raise UserError(f"{path}: can't be read: {err}") from None
     body = memoryview(data)[4 + 4 * dims:]
-    count = 1
-    for size in shape:
-        count *= size
-    if zero != 0 or kind != 8 or len(body) != count:
+    if zero != 0 or kind != 8 or len(body) != math.prod(shape):
         raise UserError(f"{path}: not an IDX file of bytes, or cut short: {len(body)} bytes for "
                         f"shape {shape}")
     return torch.frombuffer(bytearray(body), dtype=torch.uint8).view(shape)
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    # Some mirrors unpack "train-images-idx3-ubyte" as "train-images.idx3-ubyte".
-    for variant in (name, name + ".gz", name.replace("-idx", ".idx"),
-                    name.replace("-idx", ".idx") + ".gz"):
-        if (folder / variant).is_file():
-            return folder / variant
-    return None

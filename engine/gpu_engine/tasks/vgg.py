@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from gpu_engine.common.values import Bounds
 from gpu_engine.tasks.digits import Classifier
+from gpu_engine.training.precision import Autocast
 
 _PLANS = {  # channels of each 3×3 convolution; M halves the picture (arXiv:1409.1556, table 1)
     "vgg11": (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"),
@@ -99,18 +100,5 @@ class VggNet(nn.Module):
         if len(self.devices) < 2 or not x.is_cuda:
             return part(x)
         if torch.is_autocast_enabled("cuda"):
-            part = _InAutocast(part, torch.get_autocast_dtype("cuda"))
+            part = Autocast(part, "cuda", torch.get_autocast_dtype("cuda"))
         return data_parallel(part, x, device_ids=self.devices)
-
-
-class _InAutocast(nn.Module):
-    """Enters autocast in the thread of a replica. Without this the thread would know that autocast
-    is on, but not its type, and would take fp16."""
-
-    def __init__(self, part: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.part, self.dtype = part, dtype
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cuda", dtype=self.dtype):
-            return self.part(x)

@@ -9,58 +9,67 @@ each leaves out other examples.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    ChainDataset,
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    StackDataset,
-    Subset,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.rng import OwnRandomness, mix, seed_host
+from gpu_engine.training.rng import OwnRandomness, mix
+from gpu_engine.training.task import Task
 from gpu_engine.worker.rank import process
 
 
-@dataclass(frozen=True)
+class Request(NamedTuple):
+    """Asks a `Reader` for one batch. Random numbers are drawn from a seed of its own, so they
+    depend only on the position in the epoch, not on the number of loader workers or on where a run
+    was resumed."""
+
+    seed: int
+    epoch: int | None
+    """None for a batch outside of any epoch, as in an evaluation: `set_epoch` is not called."""
+    indices: Sequence[int]
+    """No tensor: it would travel to a loader worker through a file in shared memory, and a slice
+    of the epoch's order would take the whole order along."""
+
+
+@dataclass
 class EpochSampler:
-    """Which examples of an epoch each replica reads in each backward pass, given as positions in
-    the epoch's order."""
+    """Which examples of an epoch a rank reads in each backward pass: a request for each."""
 
     examples: int
     global_size: int
     replicas: int
     accumulate: int
-
-    @property
-    def per_gpu(self) -> int:
-        """Examples of one replica in one backward pass."""
-        return self.global_size // (self.replicas * self.accumulate)
+    seed: int = 0
+    mine: range = range(1)
+    """The replicas that this rank reads for, next to each other."""
+    epoch: int = 0
+    """The epoch of the next iteration."""
+    start: int = 0
+    """The step at which the next iteration starts."""
 
     @property
     def steps(self) -> int:
         """Optimizer steps in an epoch."""
         return self.examples // self.global_size
 
-    @property
-    def dropped(self) -> int:
-        """Examples that an epoch leaves out."""
-        return self.examples % self.global_size
+    def part(self, step: int, micro: int) -> slice:
+        """The positions, in the epoch's order, of the examples that this rank reads in backward
+        pass `micro` of `step`."""
+        per_gpu = self.global_size // (self.replicas * self.accumulate)
+        start = step * self.global_size + (micro * self.replicas + self.mine.start) * per_gpu
+        return slice(start, start + len(self.mine) * per_gpu)
 
-    def part(self, step: int, micro: int, first: int, count: int) -> slice:
-        """The positions, in the epoch's order, of the examples that the `count` replicas from
-        `first` on read in backward pass `micro` of `step`."""
-        start = step * self.global_size + (micro * self.replicas + first) * self.per_gpu
-        return slice(start, start + count * self.per_gpu)
+    def __iter__(self) -> Iterator[Request]:
+        epoch, order = self.epoch, permutation(self.seed, self.epoch, self.examples)
+        for step in range(self.start, self.steps):
+            for micro in range(self.accumulate):
+                part = self.part(step, micro)
+                yield Request(mix(self.seed, epoch, part.start), epoch, order[part].tolist())
 
 
 def permutation(seed: int, epoch: int, examples: int) -> Tensor:
@@ -71,204 +80,92 @@ def permutation(seed: int, epoch: int, examples: int) -> Tensor:
     return torch.randperm(examples, generator=generator, dtype=dtype)
 
 
-class RankSampler:
-    """A rank's part of an `EpochSampler`: the indices for each backward pass of an epoch.
+class Reader(Dataset):
+    """Reads whole batches of a map-style dataset: with its `get_batch`, by indexing the tensors of
+    a TensorDataset, or example by example with the task's `collate`."""
 
-    Each pass has a seed of its own. So random augmentation in loader workers depends only on the
-    position in the epoch, not on the number of workers or on where a run was resumed.
-    """
+    def __init__(self, data: Any, task: Task) -> None:
+        self._data, self._collate = data, task.collate
+        self._get_batch = getattr(data, "get_batch", None)
+        self.only_indexes = type(data) is TensorDataset and getattr(
+            task.collate, "__func__", None) is Task.collate
+        """Whether reading only indexes tensors, which is too little work for loader workers."""
+        self._epoch: int | None = None
 
-    def __init__(self, sampler: EpochSampler, seed: int, first: int, count: int) -> None:
-        """The part of the replicas `first` to `first + count - 1`."""
-        self._whole, self._seed, self._first, self._count = sampler, seed, first, count
-        self._epoch = self._start = 0
-
-    def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Set the epoch of the next iteration, and the step at which it starts."""
-        self._epoch, self._start = epoch, start
-
-    def __len__(self) -> int:
-        return (self._whole.steps - self._start) * self._whole.accumulate
-
-    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
-        """(seed, indices) for each backward pass. The indices are an int64 tensor of shape (n,)
-        with memory of its own."""
-        epoch = self._epoch
-        order = permutation(self._seed, epoch, self._whole.examples)
-        for step in range(self._start, self._whole.steps):
-            for micro in range(self._whole.accumulate):
-                part = self._whole.part(step, micro, self._first, self._count)
-                yield mix(self._seed, epoch, part.start), order[part].to(torch.int64, copy=True)
-
-    def requests(self) -> Iterator[Request]:
-        """The same as requests to loader workers."""
-        for seed, indices in self:
-            yield Request(seed, self._epoch, tensor_bytes(indices))
-
-
-class Request(NamedTuple):
-    """Asks a loader worker to read one batch.
-
-    The indices are plain bytes. As a tensor they would travel through a file in shared memory, and
-    a slice of the epoch's order would take the whole order along.
-    """
-
-    seed: int
-    epoch: int | None
-    """None for a batch outside of any epoch, as in an evaluation: `set_epoch` is not called."""
-    indices: bytes
-    """int64 values."""
-
-
-def tensor_bytes(tensor: Tensor) -> bytes:
-    """The bytes of a CPU tensor's values, without numpy, which may not be installed."""
-    tensor = tensor.contiguous()
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+    def __getitems__(self, request: Request) -> Any:
+        """The batch for a request. DataLoader passes what its batch sampler gives to this method,
+        unchanged."""
+        indices = request.indices
+        if request.epoch not in (None, self._epoch):  # each worker has its own copy of the dataset
+            self._epoch = request.epoch
+            with OwnRandomness(mix(0xE70C, request.epoch)):
+                tell_epoch(self._data, request.epoch)
+        if self.only_indexes:  # the same as default_collate of the single examples, but faster
+            rows = torch.tensor(indices)
+            return [t[rows].contiguous() for t in self._data.tensors]
+        with OwnRandomness(request.seed):
+            if self._get_batch is not None:
+                return self._get_batch(torch.tensor(indices))
+            many = getattr(self._data, "__getitems__", None)
+            return self._collate(many(list(indices)) if many else
+                                 [self._data[i] for i in indices])
 
 
 def tell_epoch(data: Any, epoch: int) -> None:
-    """Call the dataset's `set_epoch` if it has one, else those of the datasets inside PyTorch's
-    wrappers (Subset, ConcatDataset, …)."""
+    """Call the dataset's `set_epoch` if it has one, or that of the dataset that it is a Subset
+    of."""
     if hasattr(data, "set_epoch"):
         data.set_epoch(epoch)
     elif isinstance(data, Subset):
         tell_epoch(data.dataset, epoch)
-    elif isinstance(data, (ConcatDataset, ChainDataset, StackDataset)):
-        parts = data.datasets
-        for part in parts.values() if isinstance(parts, dict) else parts:
-            tell_epoch(part, epoch)
 
 
-class Reader(Dataset):
-    """Reads whole batches of a map-style dataset: with its `get_batch`, by indexing the tensors of
-    a TensorDataset, or example by example with `collate`."""
-
-    def __init__(self, data: Any, collate: Callable, default_collate: bool) -> None:
-        self.data, self._collate = data, collate
-        self._tensors = default_collate and type(data) is TensorDataset
-        self._batches = hasattr(data, "get_batch")
-        self._epoch: int | None = None
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    @property
-    def only_indexes_tensors(self) -> bool:
-        """Whether reading only indexes tensors, which is too little work for loader workers."""
-        return self._tensors and not self._batches
-
-    def set_epoch(self, epoch: int) -> None:
-        """Call the dataset's `set_epoch`, once for each epoch. Random numbers that it draws then
-        are the same in all processes."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            with OwnRandomness(mix(0xE70C, epoch)):
-                tell_epoch(self.data, epoch)
-
-    def read(self, indices: Tensor) -> Any:
-        """The batch of the examples with these indices (int64, shape (n,))."""
-        if self._batches:
-            return self.data.get_batch(indices)
-        if self._tensors:  # the same as default_collate of the single examples, but faster
-            return [t[indices].contiguous() for t in self.data.tensors]
-        listed = indices.tolist()
-        many = getattr(self.data, "__getitems__", None)
-        return self._collate(many(listed) if many else [self.data[i] for i in listed])
-
-    def read_here(self, seed: int, indices: Tensor) -> Any:
-        """`read` in the rank itself. It draws the same random numbers as in a loader worker, and
-        leaves the rank's own generators alone."""
-        if self.only_indexes_tensors:
-            return self.read(indices)
-        with OwnRandomness(seed):
-            return self.read(indices)
-
-    def __getitems__(self, request: Request) -> Any:
-        """The batch for a request, in a loader worker. DataLoader passes the batch sampler's item
-        to this method unchanged."""
-        if request.epoch is not None:  # each worker has its own copy of the dataset
-            self.set_epoch(request.epoch)
-        seed_host(request.seed)
-        return self.read(torch.frombuffer(bytearray(request.indices), dtype=torch.int64))
-
-
-class Requests:
-    """The batch sampler of a DataLoader, which gives an epoch's requests at each iteration."""
-
-    def __init__(self, start: Callable[[], Iterable[Request]]) -> None:
-        """`start` returns the requests of the epoch that begins now."""
-        self._start = start
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._start())
-
-
-def worker_loader(data: Dataset, workers: int, seed: int, device: torch.device, **how: Any
-                  ) -> DataLoader:
-    """A loader of batches that come ready-made, whose workers live over all epochs."""
-    process.prepare_sockets()
+def loader(data: Dataset, workers: int, seed: int, device: torch.device, **how: Any) -> DataLoader:
+    """A loader of batches that come ready-made, in pinned memory for a GPU: copies from ordinary
+    memory would wait for it. Its workers live over all epochs; with none, the rank itself reads."""
+    if workers:
+        process.prepare_sockets()
     return DataLoader(
-        data, num_workers=workers, collate_fn=unchanged, pin_memory=device.type == "cuda",
-        persistent_workers=True, worker_init_fn=process.in_loader_worker,
-        multiprocessing_context="fork", **how,
+        data, num_workers=workers, collate_fn=_unchanged, pin_memory=device.type == "cuda",
+        persistent_workers=workers > 0, worker_init_fn=process.in_loader_worker,
+        multiprocessing_context="fork" if workers else None, **how,
         generator=torch.Generator().manual_seed(seed))  # so that it does not use the global one
 
 
-def map_loader(reader: Reader, requests: Callable[[], Iterable[Request]], *, workers: int,
-               seed: int, device: torch.device) -> DataLoader:
-    """A loader of what `requests` returns at the start of each epoch."""
-    # DataLoader does not look into a request: it passes it to `Reader.__getitems__`.
-    return worker_loader(reader, workers, seed, device, batch_sampler=Requests(requests))
+def _unchanged(batch: Any) -> Any:
+    return batch
 
 
 class MapData:
     """Training batches of a map-style dataset, for one rank."""
 
-    def __init__(self, data: Any, sampler: EpochSampler, *, seed: int, first: int, count: int,
-                 workers: int, device: torch.device, collate: Callable, default_collate: bool,
-                 warn: Callable[[str], None] = lambda text: None,
-                 copies: Callable[[], None] = lambda: None) -> None:
-        """The batches of the replicas `first` to `first + count - 1`. `workers`: how many loader
-        workers; `device`: where batches go; `warn` is told in words what is odd about the data;
-        `copies` is called before a batch is copied to the device.
+    def __init__(self, data: Any, task: Task, sampler: EpochSampler, *, workers: int,
+                 device: torch.device, copies: Callable[[], None] = lambda: None) -> None:
+        """`workers`: how many loader workers; `device`: where batches go; `copies` is called before
+        a batch is copied to the device.
         Raises UserError if the data is smaller than one global batch."""
         if sampler.examples < sampler.global_size:
             raise UserError(f"batch.size: a global batch takes {sampler.global_size} examples, but "
                             f"the training data has only {sampler.examples}")
-        self._sampler = RankSampler(sampler, seed, first, count)
-        self._reader = Reader(data, collate, default_collate)
-        self._device, self._warn = device, warn
-        self._moved = mover(device, copies)
-        self._examples = sampler.examples
-        self._loader = map_loader(
-            self._reader, self._sampler.requests, workers=workers, seed=mix(seed, first),
-            device=device) if workers else None
+        self._sampler, self._device, self._copies = sampler, device, copies
+        self._loader = loader(Reader(data, task), workers, mix(sampler.seed, sampler.mine.start),
+                              device, batch_sampler=sampler)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The epoch's batches on the device, one for each backward pass, from step `start` on."""
-        self._sampler.set_epoch(epoch, start)
-        self._reader.set_epoch(epoch)
-        many = len(self._reader)
-        if many != self._examples:
-            self._warn(f"the training data has {many:,} examples in epoch {epoch + 1}, and had "
-                       f"{self._examples:,} when training began: the first {self._examples:,} are "
-                       "used. Data whose length changes can be an IterableDataset")
-        if self._loader is not None:
-            return map(self._moved, self._loader)
-        return (self._moved(pin(self._reader.read_here(seed, indices), self._device))
-                for seed, indices in self._sampler)
+        self._sampler.epoch, self._sampler.start = epoch, start
+        return on_device(self._loader, self._device, self._copies)
 
 
-def mover(device: torch.device, copies: Callable[[], None]) -> Callable[[Any], Any]:
-    """`move` to this device, which calls `copies` before."""
-    if device.type == "cpu":
-        return unchanged
-
-    def moved(batch: Any) -> Any:
-        copies()
-        return move(batch, device)
-
-    return moved
+def on_device(batches: Iterable[Any], device: torch.device, copies: Callable[[], None]
+              ) -> Iterator[Any]:
+    """The batches on `device`. `copies` is called before each is copied there."""
+    for batch in batches:
+        if device.type == "cpu":
+            yield batch
+        else:
+            copies()
+            yield move(batch, device)
 
 
 def move(batch: Any, device: torch.device) -> Any:
@@ -278,29 +175,10 @@ def move(batch: Any, device: torch.device) -> Any:
         return batch
     if hasattr(batch, "to"):
         return batch.to(device, non_blocking=True)
-    return _inside(batch, lambda part: move(part, device))
-
-
-def pin(batch: Any, device: torch.device) -> Any:
-    """The batch in pinned memory if `device` is a GPU, as copies from ordinary memory would wait
-    for the GPU."""
-    if device.type != "cuda":
-        return batch
-    if hasattr(batch, "pin_memory"):
-        return batch.pin_memory()
-    return _inside(batch, lambda part: pin(part, device))
-
-
-def _inside(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, dict):
-        return {k: change(v) for k, v in batch.items()}
+        return {k: move(v, device) for k, v in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(change(v) for v in batch))
+        return type(batch)(*(move(v, device) for v in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(change(v) for v in batch)
-    return batch
-
-
-def unchanged(batch: Any) -> Any:
-    """The batch itself; a `collate_fn` for DataLoader if batches come ready-made."""
+        return type(batch)(move(v, device) for v in batch)
     return batch

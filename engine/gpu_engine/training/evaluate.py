@@ -9,53 +9,51 @@ are added in the order of the chunks, in float64, so it does not matter which ra
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import rng
-from gpu_engine.training.data import Reader, Request, map_loader, move, pin, tensor_bytes
+from gpu_engine.training.data import Reader, Request, loader, move
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.rng import mix
-from gpu_engine.training.stream import StreamReader, divided_by, stream_loader
-from gpu_engine.training.task import Task, has_default_collate
+from gpu_engine.training.stream import StreamReader
+from gpu_engine.training.task import Task
 from gpu_engine.worker.rank.group import Group
 
 SEED = 0xE7A1
 """The seed of every evaluation, whatever the run's, so that all draw the same random numbers."""
 
 
-class EvaluationFailed(Exception):
-    """An evaluation failed on some rank. It is raised on all ranks, so that they act alike.
-
-    `problem` is the error itself on the rank where it happened, and None on the others.
-    """
-
-    def __init__(self, problem: BaseException | None) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-
 class Evaluation:
     """The held-out examples of a task, ready to be evaluated at any time."""
 
     def __init__(self, task: Task, data: Any, chunk: int, group: Group,
-                 device: torch.device, *, others: list[torch.device] | None = None,
-                 workers: int = 0) -> None:
-        """`chunk`: examples in a forward pass; `device`: where batches go; `others`: this rank's
-        further devices; `workers`: how many loader workers. Raises UserError if a stream does not
-        say what it divides itself by (`divided_by`)."""
-        self._task, self._group = task, group
-        self._device, self._devices = device, [device, *(others or [])]
-        by = divided_by(data, task, ranks=group.size, workers=workers) \
-            if isinstance(data, IterableDataset) else None
-        self._chunks = HeldOut(
-            data, chunk, by, rank=group.rank, ranks=group.size, workers=workers, device=device,
-            collate=task.collate, default_collate=has_default_collate(task))
+                 devices: list[torch.device], workers: int = 0) -> None:
+        """`chunk`: examples in a forward pass; `devices`: of this rank, batches go to the first;
+        `workers`: how many loader workers. Raises UserError if a stream does not say what it
+        divides itself by (`divided_by`)."""
+        self._task, self._group, self._devices = task, group, devices
+        self._numbers: range | None = None
+        seed = mix(SEED, group.rank)
+        if isinstance(data, IterableDataset):
+            self._loader = loader(
+                StreamReader(data, task, rank=group.rank, ranks=group.size, workers=workers,
+                             size=chunk, seed=SEED, partial=True),
+                workers, seed, devices[0], batch_size=None)
+            return
+        reader, examples = Reader(data, task), len(data)
+        self._numbers = range(group.rank, -(-examples // chunk), group.size)
+        requests = [Request(mix(SEED, number), None,
+                            range(number * chunk, min((number + 1) * chunk, examples)))
+                    for number in self._numbers]
+        self._loader = loader(
+            reader, 0 if reader.only_indexes else min(workers, len(requests)), seed, devices[0],
+            batch_sampler=requests)
 
     def run(self, model: nn.Module, precision: Precision,
             stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
@@ -63,62 +61,56 @@ class Evaluation:
 
         All ranks call it together. Afterwards every module of `model` is in the same mode as
         before, and the random generators are as they were. Metrics that draw random numbers draw
-        the same ones for a chunk each time, on any rank. Raises EvaluationFailed if data, model or
-        metrics raise, if metrics lack "count", or if their names change from call to call.
+        the same ones for a chunk each time, on any rank. Raises what data, model or metrics raise,
+        and UserError if metrics lack "count" or their names change from call to call.
         """
-        problem: BaseException | None = None
         before = [(module, module.training) for module in model.modules()]
         model.eval()
         mine: dict[int, dict[str, Tensor]] = {}
         try:
             with torch.no_grad(), rng.untouched(self._devices):
-                for number, batch in self._chunks:
+                # The loader first, so that it comes to its own end.
+                for number, batch in self._loader if self._numbers is None else (
+                        (n, b) for b, n in zip(self._loader, self._numbers)):
                     rng.seed_here(mix(SEED, number, 1), self._devices)
                     with precision.autocast():  # the data is read outside, as in training
-                        sums = self._task.metrics(model, move(batch, self._device))
-                    mine[number] = {k: self._sum(k, v) for k, v in sums.items()}
+                        sums = self._task.metrics(model, move(batch, self._devices[0]))
+                    mine[number] = {name: self._sum(name, value) for name, value in sums.items()}
                     if stopped():
                         break
-        except BaseException as err:  # noqa: BLE001 - raised below, once all ranks know of it
-            problem = err
         finally:
             _restore_modes(before)
         self._group.barrier()  # a rank may be later than the timeout of a collective allows
-        chunks, halted, failed = self._group.all_reduce_max(
-            [max(mine, default=-1) + 1, float(stopped()), float(problem is not None)])
-        if failed:
-            raise EvaluationFailed(problem) from problem
-        if halted:
+        if self._group.all_reduce_max([float(stopped())])[0]:
             return None
-        return self._together(mine, int(chunks))
+        texts = self._group.gather_bytes(json.dumps(
+            {number: dict(zip(sums, torch.stack([*sums.values()]).tolist()))
+             for number, sums in mine.items()}).encode())
+        totals = self._add(texts) if texts else {}
+        totals = json.loads(self._group.broadcast_patiently(json.dumps(totals)))
+        count = totals.pop("count", 0)
+        return {name: total / count if count else float("nan") for name, total in totals.items()}
 
     def _sum(self, name: str, value: Any) -> Tensor:
-        """A value of `Task.metrics`, shape (), in float64."""
-        found = torch.as_tensor(value).detach()
-        if found.numel() != 1:
+        """A value of `Task.metrics`, shape (), in float64, on its device."""
+        total = torch.as_tensor(value).detach()
+        if total.numel() != 1:
             raise UserError(f"{type(self._task).__name__}.metrics gives {name!r} the shape "
-                            f"{tuple(found.shape)}: expected one number, the sum over the batch")
-        return found.reshape(()).double()
+                            f"{tuple(total.shape)}: expected one number, the sum over the batch")
+        return total.reshape(()).double().to(self._devices[0], non_blocking=True)
 
-    def _together(self, mine: dict[int, dict[str, Tensor]], chunks: int) -> dict[str, float]:
-        if chunks == 0:
-            return {}
-        # A rank that had no chunk does not know the metrics' names.
-        known = self._group.gather_bytes(json.dumps(list(next(iter(mine.values()), []))).encode())
-        names = json.loads(self._group.broadcast(next(
-            (text.decode() for text in known if len(text) > 2), "[]")))
-        wrong = [set(m) ^ set(names) for m in mine.values() if set(m) != set(names)]
-        odd = bool(wrong) or "count" not in names
-        if self._group.all_reduce_max([float(odd)])[0]:
-            raise EvaluationFailed(UserError(
-                f"{type(self._task).__name__}.metrics must give \"count\" and the same names in "
-                f"every call; {sorted(wrong[0]) if wrong else names}") if odd else None)
-        table = torch.zeros(chunks, len(names), dtype=torch.float64)
-        for number, sums in mine.items():
-            table[number] = torch.stack([sums[n].to("cpu") for n in names])
-        totals = dict(zip(names, self._group.all_reduce_sum(table).sum(0).tolist()))
-        count = totals.pop("count")
-        return {name: total / count if count else float("nan") for name, total in totals.items()}
+    def _add(self, texts: list[bytes]) -> dict[str, float]:
+        """On rank 0, the totals of all ranks' chunks; {} for none."""
+        totals: dict[str, float] = {}
+        chunks = {int(number): sums for text in texts for number, sums in json.loads(text).items()}
+        for _, sums in sorted(chunks.items()):
+            totals = totals or dict.fromkeys(sums, 0.0)
+            if sums.keys() != totals.keys() or "count" not in sums:
+                raise UserError(f"{type(self._task).__name__}.metrics must give \"count\" and the "
+                                f"same names in every call: {', '.join(totals)}; {', '.join(sums)}")
+            for name, value in sums.items():
+                totals[name] += value
+        return totals
 
 
 def _restore_modes(before: list[tuple[nn.Module, bool]]) -> None:
@@ -133,58 +125,3 @@ def _restore_modes(before: list[tuple[nn.Module, bool]]) -> None:
             module.train(training)
     for module, training in before:
         module.training = training
-
-
-class HeldOut:
-    """One rank's chunks of a dataset, which can be read any number of times."""
-
-    def __init__(self, data: Any, chunk: int, by: frozenset[str] | None = None, *, rank: int,
-                 ranks: int, workers: int, device: torch.device, collate: Callable,
-                 default_collate: bool) -> None:
-        """`by`: None for a map-style dataset, or what an iterable one divides itself by. `chunk`:
-        examples in a chunk; the last may be smaller. `workers`: how many loader workers; they start
-        at the first reading and are kept."""
-        self._device = device
-        self._loader: DataLoader | None = None
-        self._stream: StreamReader | None = None
-        if by is not None:
-            self._stream = StreamReader(
-                data, by, rank=rank, ranks=ranks, size=chunk, collate=collate, seed=SEED,
-                partial=True)
-            self._loader = stream_loader(self._stream, workers, mix(SEED, rank), device)
-            return
-        self._reader = Reader(data, collate, default_collate)
-        self._examples, self._chunk = len(data), chunk
-        self._numbers = range(rank, -(-self._examples // chunk), ranks)
-        workers = min(workers, len(self._numbers))
-        if workers and not self._reader.only_indexes_tensors:
-            self._loader = map_loader(self._reader, self._requests, workers=workers,
-                                      seed=mix(SEED, rank), device=device)
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """(number, batch) of each chunk of this rank. Batches are on the host, in pinned memory if
-        the device is a GPU."""
-        if self._stream is not None:
-            yield from self._streamed(self._stream)
-        elif self._loader is not None:
-            # The loader first, so that it comes to its own end.
-            for batch, number in zip(self._loader, self._numbers):
-                yield number, batch
-        else:
-            for number in self._numbers:
-                yield number, pin(self._reader.read_here(mix(SEED, number), self._range(number)),
-                                  self._device)
-
-    def _streamed(self, stream: StreamReader) -> Iterator[tuple[int, Any]]:
-        here = self._loader is None
-        for item in stream if self._loader is None else self._loader:
-            if item.rest is None:
-                yield item.number, pin(item.batch, self._device) if here else item.batch
-
-    def _requests(self) -> Iterator[Request]:
-        return (Request(mix(SEED, number), None, tensor_bytes(self._range(number)))
-                for number in self._numbers)
-
-    def _range(self, number: int) -> torch.Tensor:
-        start = number * self._chunk
-        return torch.arange(start, min(start + self._chunk, self._examples))

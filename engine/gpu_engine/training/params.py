@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import sys
 import sysconfig
+import traceback
 import types
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,7 @@ def load(ref: str) -> type[Task]:
     if found is None:
         others = [n for n, v in vars(module).items()
                   if isinstance(v, type) and issubclass(v, Task) and v is not Task]
-        near = difflib.get_close_matches(name, others, n=1)
-        hint = f"; did you mean {near[0]}?" if near else _listed("; it has ", others)
-        raise TaskError(f"task.use = {ref!r}: {where} has no {name}{hint}")
+        raise TaskError(f"task.use = {ref!r}: {where} has no {name}{_instead(name, others)}")
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise TaskError(f"task.use = {ref!r}: {name} is not a subclass of gpu_engine.Task")
     return found
@@ -50,23 +49,23 @@ def load(ref: str) -> type[Task]:
 def build(cls: type[Task], params: dict[str, Any]) -> Task:
     """An object of `cls` with `params`, which it has checked. Raises TaskError, which lists every
     wrong parameter."""
-    fields = {f.name: f for f in _fields(cls)}
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init} \
+        if dataclasses.is_dataclass(cls) else {}
     hints = known_hints_of(cls)
     kinds = {name: value_types.kind_of(hints.get(name, Any)) for name in fields}
     wrong, values = [], {}
     for name, value in params.items():
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            guess = f"; did you mean {near[0]}?" if near else ""
-            has = _listed("; it has ", list(fields)) or "; it has none"
-            wrong.append(f"task.params.{name}: {cls.__name__} has no such parameter{guess or has}")
+            wrong.append(f"task.params.{name}: {cls.__name__} has no such parameter"
+                         + _instead(name, list(fields)))
             continue
         try:
             values[name] = value_types.convert(value, kinds[name])
         except ValueError as err:
             wrong.append(f"task.params.{name} = {value!r}: {err}")
-    missing = [n for n, f in fields.items() if n not in params and not _has_default(f)]
-    wrong += [f"task.params.{n}: {cls.__name__} needs it, and it has no default" for n in missing]
+    wrong += [f"task.params.{n}: {cls.__name__} needs it, and it has no default"
+              for n, f in fields.items() if n not in params
+              and f.default is f.default_factory is dataclasses.MISSING]
     if wrong:
         raise TaskError("\n".join(wrong))
     try:
@@ -74,30 +73,14 @@ def build(cls: type[Task], params: dict[str, Any]) -> Task:
     except (ValueError, TypeError) as err:
         raise TaskError(f"task.params: {cls.__name__} refuses them: {err}") from err
     has = {name: getattr(task, name, None) for name in fields}
-    found = list(value_types.amiss(has, kinds, Path.cwd()).items()) or _checked(task)
-    if found:
-        raise TaskError("\n".join(f"task.params.{name} = {has.get(name)!r}: {why}"
-                                  for name, why in found))
-    return task
-
-
-def _checked(task: Task) -> list[tuple[str, str]]:
-    """What the task itself finds wrong. Raises TaskError where it raises ValueError."""
     try:
-        return list(task.check() or ())
+        amiss = list(value_types.amiss(has, kinds, Path.cwd()).items()) or list(task.check() or ())
     except ValueError as err:
-        raise TaskError(f"task.params: {type(task).__name__} refuses them: {err}") from err
-
-
-def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
-    if not dataclasses.is_dataclass(cls):
-        return ()
-    return tuple(f for f in dataclasses.fields(cls) if f.init)
-
-
-def _has_default(field: dataclasses.Field) -> bool:
-    return not (field.default is dataclasses.MISSING
-                and field.default_factory is dataclasses.MISSING)
+        raise TaskError(f"task.params: {cls.__name__} refuses them: {err}") from err
+    if amiss:
+        raise TaskError("\n".join(f"task.params.{name} = {has.get(name)!r}: {why}"
+                                  for name, why in amiss))
+    return task
 
 
 def _from_module(where: str, ref: str) -> types.ModuleType:
@@ -106,12 +89,10 @@ def _from_module(where: str, ref: str) -> types.ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(where)
-    except ModuleNotFoundError as err:
-        if err.name and (where == err.name or where.startswith(err.name + ".")):
+    except Exception as err:
+        if isinstance(err, ModuleNotFoundError) and f"{where}.".startswith(f"{err.name}."):
             raise TaskError(f"task.use = {ref!r}: no module {where!r}, neither installed in "
                             f"{sys.prefix} nor in {here}") from None
-        raise TaskError(f"task.use = {ref!r}: importing {where} failed: {_where(err)}") from err
-    except Exception as err:
         raise TaskError(f"task.use = {ref!r}: importing {where} failed: {_where(err)}") from err
 
 
@@ -141,17 +122,13 @@ def _where(err: BaseException) -> str:
     library says little."""
     if isinstance(err, SyntaxError):
         return f"line {err.lineno}: {err.msg}"
-    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-    place = own = ""
-    tb = err.__traceback__
-    while tb is not None:
-        file = tb.tb_frame.f_code.co_filename
-        if "importlib" not in file and Path(file) != Path(__file__):
-            place = f"{file}, line {tb.tb_lineno}: "
-            own = own if file.startswith(libraries) else place
-        tb = tb.tb_next
-    return f"{own or place}{type(err).__name__}: {err}"
+    libraries = ("<", __file__, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+    own = [f"{frame.filename}, line {frame.lineno}: "
+           for frame in traceback.extract_tb(err.__traceback__)
+           if not frame.filename.startswith(libraries)]
+    return f"{(own or [''])[-1]}{type(err).__name__}: {err}"
 
 
-def _listed(lead: str, names: list[str]) -> str:
-    return lead + ", ".join(names) if names else ""
+def _instead(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; it has {', '.join(names) or 'none'}"

@@ -20,6 +20,7 @@ so a resumed run, which starts with another reference, gives the same bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -47,16 +48,19 @@ class Precision:
 
     def __init__(self, dtype: str, device_type: str, *, tf32: bool = False,
                  leave_out_nonfinite: bool = False) -> None:
-        """`dtype`: "off", "bf16" or "fp16". `tf32`: call `allow_tf32`. `leave_out_nonfinite`: skip
-        steps whose gradients are not finite; this computes the gradients' norm in each step and,
-        on a GPU, waits for it once, as a GradScaler does."""
+        """`dtype`: "off", "bf16" or "fp16". `tf32`: let float32 compute in TF32 on GPUs; made
+        before a task is loaded, whose own settings then hold. `leave_out_nonfinite`: skip steps
+        whose gradients are not finite; this computes the gradients' norm in each step and, on a
+        GPU, waits for it once, as a GradScaler does."""
         self.dtype = _TYPES[dtype]
         self._device = device_type
         self._check = leave_out_nonfinite
         self._scaler = torch.amp.GradScaler(device_type) if dtype == "fp16" else None
         self._scale = self._scaler.get_scale() if self._scaler else 1.0
         if tf32:
-            allow_tf32()
+            # For matrix products, convolutions and recurrent layers. The settings that torch 2.9
+            # has beside them follow; with the new ones alone, reading one of these would raise.
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
     def autocast(self) -> AbstractContextManager:
         """A context for the forward pass, in which it computes in bf16 or fp16 if so chosen."""
@@ -85,33 +89,18 @@ class Precision:
         if self._scaler is not None:
             if clip > 0:  # the limit applies to the unscaled gradients
                 self._scaler.unscale_(optimizer)
-                self._norm(optimizer, clip, gradients)
-            return self._scaled_step(self._scaler, optimizer)
-        norm = self._norm(optimizer, clip, gradients) if clip > 0 or self._check else None
-        if self._check and norm is not None and not torch.isfinite(norm).item():
-            return False
+                gradients.clip(trained(optimizer), clip)
+            self._scaler.step(optimizer)
+            self._scaler.update()
+            # The scale goes down exactly if the step was skipped (torch/amp/grad_scaler.py).
+            before, self._scale = self._scale, self._scaler.get_scale()
+            return self._scale >= before
+        if clip > 0 or self._check:
+            norm = gradients.clip(trained(optimizer), clip or math.inf)
+            if self._check and not torch.isfinite(norm).item():
+                return False
         optimizer.step()
         return True
-
-    @staticmethod
-    def _norm(optimizer: Optimizer, clip: float, gradients: Any) -> Tensor:
-        """The norm of all gradients, shape (), which are clipped to `clip` (0: they are not)."""
-        try:
-            return gradients.clip(trained(optimizer), clip) if clip > 0 else \
-                gradients.gradient_norm(trained(optimizer))
-        except RuntimeError as err:
-            if not any(p.grad is not None and p.grad.is_sparse for p in trained(optimizer)):
-                raise
-            raise UserError("train.clip and train.on_nonfinite = \"skip\" need the norm of all "
-                            "gradients, and torch has none for sparse ones: leave both out, or "
-                            f"make the embedding without sparse=True ({err})") from err
-
-    def _scaled_step(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> bool:
-        scaler.step(optimizer)
-        scaler.update()
-        # The scale goes down exactly if the step was skipped (torch/amp/grad_scaler.py).
-        before, self._scale = self._scale, scaler.get_scale()
-        return self._scale >= before
 
     def state_dict(self) -> dict[str, Any] | None:
         """The gradient scaler's state for a checkpoint; None without one."""
@@ -124,55 +113,20 @@ class Precision:
             self._scale = self._scaler.get_scale()
 
 
-def allow_tf32() -> None:
-    """Let float32 matrix products, convolutions and recurrent layers use TF32 on GPUs.
-
-    Called before a task is loaded, so that the task's own settings come last and hold.
-    https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
-    """
-    cuda: Any = torch.backends.cuda
-    cudnn: Any = torch.backends.cudnn
-    if hasattr(cudnn, "conv"):  # from torch 2.9 on
-        cuda.matmul.fp32_precision = "tf32"
-        cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32"
-    # The old settings set the new ones too. With only the new ones set, reading an old one raises,
-    # and torch.compile's cache and some libraries read them.
-    cuda.matmul.allow_tf32 = True
-    cudnn.allow_tf32 = True
-
-
 class Autocast(nn.Module):
-    """Wraps a model so that it enters autocast itself, in whichever thread it is called."""
+    """Wraps a model so that it enters autocast itself, in whichever thread it is called.
+    DataParallel's threads know whether autocast is on, but not its type, and would take fp16
+    (torch/nn/parallel/parallel_apply.py)."""
 
-    def __init__(self, model: nn.Module, precision: Precision) -> None:
+    def __init__(self, model: nn.Module, device_type: str, dtype: torch.dtype) -> None:
         super().__init__()
         self.inner = model
-        self._precision = precision
+        self._how = device_type, dtype
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward pass, under autocast."""
-        with self._precision.autocast():
+        with torch.autocast(*self._how):
             return self.inner(*args, **kwargs)
-
-# ------------------------------------------------------------------------------------------------
-# Turns what `Task.loss` returns into the gradient and the shown loss of one optimizer step.
-#
-# A step is A backward passes on each of W ranks. Let S be the sum of losses in a pass and c the
-# number of items (examples, words) in that sum. The step's gradient is that of
-#
-#     mean of means:   1/(W·A) · Σ S/c      if `Task.loss` returns a mean, a tensor
-#     mean of all:     Σ S / Σ c            if it returns (S, c)
-#
-# The two agree if c is the same in every pass. If it differs, like the number of words in a batch
-# of sentences, the mean of means depends on how examples are spread over devices and passes; the
-# mean of all does not.
-#
-# Σ c is only known once the last pass has begun. So each pass computes the gradients of S divided
-# by a reference, and the sums are corrected before the optimizer steps. The reference is about
-# W⁻¹·Σ c of the previous step, the same on all ranks, so that gradients have the size of a
-# mean's, as fp16 needs. It is a power of two: dividing by that changes no digit (short of
-# overflow and underflow), so a resumed run, which starts with another reference, gives the same
-# bits.
 
 
 class StepLoss:
@@ -196,9 +150,8 @@ class StepLoss:
         Raises UserError if `returned` is neither a mean nor a sum and its count.
         """
         counts = isinstance(returned, (tuple, list))
-        if self._counts is not None and counts != self._counts:
-            raise UserError("Task.loss must always return the same kind, a mean or (sum, count); "
-                            "it returned one and then the other")
+        if self._counts not in (None, counts):
+            raise UserError("Task.loss must always return the same kind, a mean or (sum, count)")
         self._counts = counts
         if not counts:
             loss = _scalar(returned)
@@ -209,7 +162,16 @@ class StepLoss:
             loss = loss / self._passes
             self._add(loss.detach())
             return loss
-        total, count = _sum_and_count(returned)
+        if len(returned) != 2:
+            raise UserError(f"Task.loss returned {len(returned)} values: return a mean, or the sum "
+                            "and its count: (sum, count)")
+        total = _scalar(returned[0])
+        count = torch.as_tensor(returned[1], dtype=torch.float64).detach().to(
+            total.device, non_blocking=True)
+        if count.numel() != 1:
+            raise UserError("Task.loss returned (sum, count) with a count of shape "
+                            f"{tuple(count.shape)}: expected shape ()")
+        count = count.reshape(())
         self._add(total.detach(), count)
         if self._reference is None:  # the first step: assume the same count in all its passes
             self._reference = _power_of_two(
@@ -242,33 +204,12 @@ class StepLoss:
             self._count = count if self._count is None else self._count + count
 
 
-def _sum_and_count(returned: tuple | list) -> tuple[Tensor, Tensor]:
-    """(sum, shape (); count, shape (), in float64, on the sum's device)."""
-    if len(returned) != 2:
-        raise UserError(f"Task.loss returned {len(returned)} values: return a mean, or the sum "
-                        "and its count: (sum, count)")
-    total, count = _scalar(returned[0]), returned[1]
-    if not isinstance(count, Tensor):
-        if isinstance(count, bool) or not isinstance(count, (int, float)) or count < 0:
-            raise UserError(f"Task.loss returned (sum, count) with a count of {count!r}: expected "
-                            "a number of at least 0, or a tensor of shape ()")
-        return total, torch.full((), count, dtype=torch.float64, device=total.device)
-    if count.numel() != 1:
-        raise UserError("Task.loss returned (sum, count) with a count of shape "
-                        f"{tuple(count.shape)}: expected shape ()")
-    return total, count.detach().reshape(()).to(
-        total.device, torch.float64, non_blocking=True)
-
-
 def _scalar(loss: Any) -> Tensor:
-    if not isinstance(loss, Tensor):
-        raise UserError(f"Task.loss returned a {type(loss).__name__}: return the mean loss as a "
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else \
+            type(loss).__name__
+        raise UserError(f"Task.loss returned a {what}: return the mean loss over the batch as a "
                         "tensor of shape (), or (sum, count)")
-    if loss.dim() == 0:
-        return loss
-    if loss.numel() != 1:
-        raise UserError(f"Task.loss returned a tensor of shape {tuple(loss.shape)}: expected "
-                        "shape (), the mean over the batch, or (sum, count)")
     return loss.reshape(())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,73 +36,12 @@ def seed_host(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2 ** 32)
 
 
-class OwnRandomness:
-    """Gives a piece of work on the host its own random numbers.
-
-    At the first `with`, the global generators of Python, torch (CPU) and numpy are seeded; at each
-    later one they go on where the last one ended. Afterwards they are as they were before. It
-    takes a fraction of a millisecond, mostly for numpy's state.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._own: tuple | None = None
-        self._outside: tuple | None = None
-
-    def reseed(self, seed: int) -> None:
-        """Begin anew with another seed, inside `with` or outside."""
-        self._seed, self._own = seed, None
-        if self._outside is not None:
-            seed_host(seed)
-
-    def __enter__(self) -> OwnRandomness:
-        self._outside = _host_state()
-        if self._own is None:
-            seed_host(self._seed)
-        else:
-            _set_host_state(self._own)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._own = _host_state()
-        if self._outside is not None:
-            _set_host_state(self._outside)
-        self._outside = None
-
-
-@contextmanager
-def untouched(devices: list[torch.device]) -> Iterator[None]:
-    """Restore the generators of the host and of these devices at the end of the context."""
-    gpus = [d for d in devices if d.type == "cuda"]
-    host, states = _host_state(), [torch.cuda.get_rng_state(d) for d in gpus]
-    try:
-        yield
-    finally:
-        _set_host_state(host)
-        for device, state in zip(gpus, states):
-            torch.cuda.set_rng_state(state, device)
-
-
 def seed_here(seed: int, devices: list[torch.device]) -> None:
     """Seed the generators of the host and of these devices, and no others."""
     seed_host(seed)
     for device in devices:
         if device.type == "cuda":
             torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-
-
-def _host_state() -> tuple:
-    numpy = sys.modules.get("numpy")
-    return (random.getstate(), torch.get_rng_state(),
-            numpy.random.get_state() if numpy else None)
-
-
-def _set_host_state(state: tuple) -> None:
-    python, cpu, legacy = state
-    random.setstate(python)
-    torch.set_rng_state(cpu)
-    if legacy is not None:
-        sys.modules["numpy"].random.set_state(legacy)
 
 
 def seed_model(seed: int) -> None:
@@ -121,34 +60,59 @@ def seed_rank(seed: int, rank: int, step: int = 0) -> None:
     seed_all(mix(seed, 0x72, rank, step))
 
 
-def capture(devices: list[torch.device]) -> dict[str, Any]:
-    """The state of every generator that this rank's training depends on."""
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "torch": torch.get_rng_state(),
-        "cuda": [torch.cuda.get_rng_state(d) for d in devices if d.type == "cuda"],
-    }
+def capture(devices: Sequence[torch.device] = ()) -> dict[str, Any]:
+    """The state of the generators of the host and of these devices, as tensors and plain values."""
+    state = {"python": random.getstate(), "torch": torch.get_rng_state(),
+             "cuda": [torch.cuda.get_rng_state(d) for d in devices if d.type == "cuda"]}
     if "numpy" in sys.modules:
-        kind = sys.modules["numpy"].random.get_state(legacy=False)
-        state["numpy"] = {
-            "bit_generator": str(kind["bit_generator"]),
-            "key": [int(k) for k in kind["state"]["key"]], "pos": int(kind["state"]["pos"]),
-            "has_gauss": int(kind["has_gauss"]), "gauss": float(kind["gauss"])}
+        kind, key, *rest = sys.modules["numpy"].random.get_state()
+        state["numpy"] = [kind, key.tolist(), *rest]
     return state
 
 
-def restore(state: dict[str, Any], devices: list[torch.device]) -> None:
+def restore(state: dict[str, Any], devices: Sequence[torch.device] = ()) -> None:
     """Restore what `capture` returned, for the GPUs that exist both in it and here."""
-    version, inner, gauss = state["python"]
-    random.setstate((version, tuple(inner), gauss))
+    random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
-    gpus = [d for d in devices if d.type == "cuda"]
-    for device, one in zip(gpus, state["cuda"]):
-        torch.cuda.set_rng_state(one, device)
-    saved = state.get("numpy")
-    if saved and "numpy" in sys.modules:
-        numpy = sys.modules["numpy"]
-        numpy.random.set_state({
-            "bit_generator": saved["bit_generator"], "has_gauss": saved["has_gauss"],
-            "gauss": saved["gauss"],
-            "state": {"key": numpy.array(saved["key"], dtype=numpy.uint32), "pos": saved["pos"]}})
+    for device, gpu in zip([d for d in devices if d.type == "cuda"], state["cuda"]):
+        torch.cuda.set_rng_state(gpu, device)
+    if "numpy" in state and "numpy" in sys.modules:
+        sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
+
+
+@contextmanager
+def untouched(devices: list[torch.device]) -> Iterator[None]:
+    """Restore the generators of the host and of these devices at the end of the context."""
+    before = capture(devices)
+    try:
+        yield
+    finally:
+        restore(before, devices)
+
+
+class OwnRandomness:
+    """Gives a piece of work on the host its own random numbers.
+
+    At the first `with`, the global generators of Python, torch (CPU) and numpy are seeded; at each
+    later one they go on where the last one ended. Afterwards they are as they were before. It
+    takes a fraction of a millisecond, mostly for numpy's state.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._own: dict[str, Any] | None = None
+
+    def reseed(self, seed: int) -> None:
+        """Begin anew with another seed at the next `with`."""
+        self._seed, self._own = seed, None
+
+    def __enter__(self) -> None:
+        self._outside = capture()
+        if self._own is None:
+            seed_host(self._seed)
+        else:
+            restore(self._own)
+
+    def __exit__(self, *exc: object) -> None:
+        self._own = capture()
+        restore(self._outside)

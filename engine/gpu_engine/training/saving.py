@@ -9,35 +9,39 @@ end. Training waits for the whole write of the final checkpoint, and of one that
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import mmap
+import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.devices import host
 from gpu_engine.events import notices, schema
 from gpu_engine.runs import checkpoints
 from gpu_engine.spec.schema import parse_best
-from gpu_engine.training import checkpoint, checkpoint_state, rng
-from gpu_engine.training.checkpoint_state import CannotCopy, Copier
+from gpu_engine.training import checkpoint, rng
 from gpu_engine.training.loop import NonFiniteLoss
 from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.peers import PeerLost
 from gpu_engine.worker.rank.recorder import Progress, Recorder
 
-_COPIED = ("cpu", "cuda")
-"""Devices whose memory is copied for a checkpoint in the background; others are saved at once."""
 _UNDER_WAY, _NOT_FINITE = "~", "!"
+_ALIGNED = 64
 
 
 class Saver:
     """Saves the checkpoints of one attempt."""
 
     def __init__(self, job: Job, group: Group, recorder: Recorder,
-                 weights: Iterable[tuple[str, torch.Tensor]], state: Callable[[], dict[str, Any]],
+                 weights: Iterable[tuple[str, Tensor]], state: Callable[[], dict[str, Any]],
                  ) -> None:
         """`weights`: the named parameters, which are only saved if they are finite. `state` returns
         the current state for a checkpoint, with the key "step"; all ranks call it together."""
@@ -49,11 +53,15 @@ class Saver:
         self._weights, self._state = list(weights), state
         self._devices = [torch.device(d) for d in job.devices]
         self._under_way: int | None = None
-        self._writer = Writer()
-        gpu = self._devices[0] if self._devices[0].type == "cuda" else None
-        self._copier = Copier(gpu, max(job.who.local_world_size, 1)) \
-            if job.spec.train.checkpoint_async and self._devices[0].type in _COPIED else None
-        self._said_why = self._warned_best = False
+        self._metrics: dict[str, float] = {}
+        """The evaluation of the step whose checkpoint is being written."""
+        # Loader workers may be forked while this thread writes. Of the locks that it then holds,
+        # all but malloc's belong to the file and the hash, which no child touches; and malloc's
+        # are looked after by the C library.
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._written: Future[str] | None = None
+        self._copier = Copier(self._devices[0]) if job.spec.train.checkpoint_async else None
+        self._warned_copy = self._warned_best = False
 
     def save(self, step: int, metrics: dict[str, float], *, final: bool = False) -> None:
         """Save a checkpoint after `step`, unless there already is one. All ranks call it together.
@@ -86,7 +94,7 @@ class Saver:
         early: at the first checkpoint, which may be the only one, the training would be lost."""
         state = self._state()
         if self._group.rank == 0:
-            checkpoint_state.loadable(state)
+            checkpoint.check_loads(state)
 
     def finish(self) -> None:
         """Wait, on all ranks, for a checkpoint that is being written. Raises the error that ended
@@ -94,48 +102,68 @@ class Saver:
         if self._under_way is None:
             return
         self._recorder.phase = "checkpoint"
-        problem = self._writer.wait() if self._group.rank == 0 else ""
-        problem = self._group.broadcast_patiently(problem)
-        if not problem:
+        written, self._written = self._written, None
+        if not self._group.broadcast_patiently(written.result() if written else ""):
             self.step = self._under_way
-        self._under_way = None
-
-    def record_evaluation(self, step: int, found: dict[str, float]) -> bool:
-        """Put the values of an evaluation after `step` into that step's checkpoint, if there is
-        one. Returns whether to save one now, as the best yet. All ranks call it together."""
-        if self._under_way == step:
-            if self._group.rank == 0:
-                self._writer.after(lambda: self._note(step, found))
-            return False
-        if self.best:
-            self.finish()  # the best so far may still be in the making
-        if self.step == step:
-            if self._group.rank == 0:
-                self._note(step, found)
-            return False
-        if not self.best:
-            return False
-        verdict = self._is_best(found) if self._group.rank == 0 else False
-        return self._group.broadcast("best" if verdict else "") == "best"
+            if self._metrics:
+                self._note(self._metrics)
+        self._under_way, self._metrics = None, {}
 
     def wait_for_write(self) -> None:
         """Wait for a checkpoint that this rank is writing, without the other ranks. Called before
         the rank ends because of an error."""
-        if self._recorder.writing is not None:
+        if self._written is not None:
             self._recorder.phase = "checkpoint"
-        with contextlib.suppress(Exception):  # the rank ends with its first error
-            self._writer.wait()
+            self._written.exception()  # the rank ends with its first error
+
+    def record_evaluation(self, step: int, metrics: dict[str, float]) -> bool:
+        """Put the values of an evaluation after `step` into that step's checkpoint, if there is
+        one. Returns whether to save one now, as the best yet. All ranks call it together."""
+        if self.best and self.best[0] not in metrics and not self._warned_best \
+                and self._group.rank == 0:
+            self._warned_best = True
+            self._recorder.warn(f"train.best: the evaluation gives no {self.best[0]!r}; it gives "
+                                f"{', '.join(metrics)}")
+        if self._under_way == step:
+            self._metrics = metrics
+            return False
+        if self.best:
+            self.finish()  # the best so far may still be in the making
+        if self.step == step:
+            self._note(metrics)
+            return False
+        if not self.best:
+            return False
+        verdict = ""
+        if self._group.rank == 0:
+            name, largest = self.best
+            value = metrics.get(name, float("nan"))
+            before = checkpoints.best_of(self.folder, name, largest)
+            if value == value and (before is None or (
+                    value > before[1] if largest else value < before[1])):
+                verdict = "best"
+        return self._group.broadcast(verdict) == "best"
+
+    # --- rank 0 -------------------------------------------------------------------------------
 
     def _begin(self, ranks: list[bytes], metrics: dict[str, float], began: float, *,
                final: bool) -> str:
         """On rank 0, write the checkpoint or start to. Returns "", _UNDER_WAY, or what went wrong.
         The other ranks only take part in collecting the state."""
+        copy = None
         try:
             state = self._state()
             if self._group.rank:
                 return ""
-            bad = checkpoint_state.nonfinite(self._weights)
-            state = checkpoint_state.loadable(state)
+            bad = checkpoint.nonfinite(self._weights)
+            if not bad and not final and self._copier is not None:
+                try:
+                    copy = self._copier.copy(state)
+                except CannotCopy as err:
+                    if not self._warned_copy:
+                        self._warned_copy = True
+                        self._recorder.warn("training waits while a checkpoint is written, "
+                                            f"instead of going on meanwhile: {err}")
         except Exception as err:
             if not checkpoint.is_out_of_memory(err):
                 raise
@@ -148,29 +176,12 @@ class Saver:
         job = self._job
         about = {"attempt": job.attempt, "mode": job.mode, "world_size": job.who.world_size,
                  "global_batch": job.batch.global_size, "metrics": metrics, "time": time.time()}
-        copy = None if final else self._copy(state)
         if copy is None:
             return self._write(state, ranks, about, began, None)
-        blocked = time.monotonic() - began
         self._recorder.writing = Progress()
-        self._writer.start(lambda: self._write(copy, ranks, about, began, blocked))
+        self._written = self._thread.submit(
+            self._write, copy, ranks, about, began, time.monotonic() - began)
         return _UNDER_WAY
-
-    # --- rank 0 -------------------------------------------------------------------------------
-
-    def _copy(self, state: dict[str, Any]) -> dict[str, Any] | None:
-        if self._copier is None:
-            return None
-        try:
-            return self._copier.copy(state)
-        except Exception as err:
-            if not (isinstance(err, CannotCopy) or checkpoint.is_out_of_memory(err)):
-                raise
-            if not self._said_why:
-                self._said_why = True
-                self._recorder.warn("training waits while a checkpoint is written, "
-                                    f"instead of going on meanwhile: {err}")
-            return None
 
     def _write(self, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
                began: float, blocked: float | None) -> str:
@@ -190,71 +201,108 @@ class Saver:
             blocked=round(seconds if blocked is None else blocked, 3)))
         return ""
 
+    def _note(self, metrics: dict[str, float]) -> None:
+        """Put the values of an evaluation into the checkpoint of its step."""
+        if self._group.rank == 0 and self.step is not None:
+            try:
+                checkpoint.add_metrics(self.folder / checkpoints.name_of(self.step), metrics)
+            except (OSError, checkpoint.Damaged) as err:
+                self._recorder.warn(f"the evaluation of step {self.step} could not be put into its "
+                                    f"checkpoint: {err}")
+            self._prune()
+
     def _not_written(self, why: str) -> str:
-        told = notices.not_saved(why)
-        self._recorder.write(told)
-        return told.message
-
-    def _note(self, step: int, found: dict[str, float]) -> None:
-        """Put the values of an evaluation into the checkpoint of this step."""
-        self._warn_best(found)
-        try:
-            checkpoint.add_metrics(self.folder / checkpoint.name_of(step), found)
-        except (OSError, checkpoint.Damaged) as err:
-            self._recorder.warn(f"the evaluation of step {step} could not be put "
-                                f"into its checkpoint: {err}")
-        self._prune()
-
-    def _is_best(self, found: dict[str, float]) -> bool:
-        """Whether this evaluation is better than those in the folder's checkpoints."""
-        self._warn_best(found)
-        if not self.best:
-            return False
-        name, largest = self.best
-        value, before = found.get(name), checkpoints.best_of(self.folder, name, largest)
-        return value is not None and value == value and (
-            before is None or (value > before[1] if largest else value < before[1]))
-
-    def _warn_best(self, found: dict[str, float]) -> None:
-        if self.best and self.best[0] not in found and not self._warned_best:
-            self._warned_best = True
-            self._recorder.warn(f"train.best: the evaluation gives no "
-                                f"{self.best[0]!r}; it gives {', '.join(found)}")
+        notice = notices.not_saved(why)
+        self._recorder.write(notice)
+        return notice.message
 
     def _prune(self) -> None:
         best = self.best and checkpoints.best_of(self.folder, *self.best)
-        checkpoint.prune(self.folder, self._job.spec.train.keep,
-                         best[0] if best else None)
-
-# ------------------------------------------------------------------------------------------------
-# A thread that writes a checkpoint while training goes on, one checkpoint at a time.
-#
-# Loader workers may be forked from this process meanwhile. Of the locks that the thread then holds,
-# all but malloc's belong to the file and the hash that it is writing, which no child touches; and
-# malloc's are looked after by the C library.
+        checkpoint.prune(self.folder, self._job.spec.train.keep, best[0] if best else None)
 
 
-class Writer:
-    """Runs one write at a time in a thread."""
+# --- a copy in host memory, to be written while training goes on --------------------------------
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._jobs: list[Future[str]] = []
 
-    def start(self, write: Callable[[], str]) -> None:
-        """Start `write` in the thread. It returns what went wrong, or "". The previous write must
-        have been waited for."""
-        self._jobs = [self._thread.submit(write)]
+class CannotCopy(Exception):
+    """There is no room for a copy, or the state holds a tensor that can't be copied."""
 
-    def after(self, act: Callable[[], None]) -> None:
-        """Call `act`, in the thread, once the write is done, if it succeeded."""
-        written = self._jobs[0]
-        self._jobs.append(self._thread.submit(lambda: written.result() or act() or ""))
 
-    def wait(self) -> str:
-        """Wait for the write and return what it returned. Raises what it raised, once."""
-        wait(self._jobs)
-        jobs, self._jobs = self._jobs, []
-        said = [job.result() for job in jobs]
-        return said[0] if said else ""
+class Copier:
+    """Copies states, one at a time. If the weights are on a GPU, the memory is page-locked and
+    kept for the next copy, as locking takes longer than copying; else it is freed with the copy."""
 
+    def __init__(self, device: torch.device) -> None:
+        """`device`: what holds the weights."""
+        self._gpu = device if device.type == "cuda" else None
+        self._kept: mmap.mmap | None = None
+
+    def copy(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A copy of `state` as it is now, in host memory; waits for the GPU. Raises CannotCopy.
+
+        The previous copy is no longer used.
+        """
+        tensors = {_key(tensor): tensor for tensor in checkpoint.tensors_of(state)}
+        memory = self._memory(sum(_padded(tensor.nbytes) for tensor in tensors.values()))
+        copies: dict[tuple, Tensor] = {}
+        at = 0
+        for key, tensor in tensors.items():
+            # The same order of values as in the original, or a copy on the GPU would come first.
+            strides = torch.empty_like(tensor, device="meta").stride()
+            here = torch.empty(0, dtype=tensor.dtype) if not tensor.numel() else torch.frombuffer(
+                memory, dtype=tensor.dtype, count=tensor.numel(), offset=at)
+            copies[key] = here.as_strided(tensor.shape, strides)
+            copies[key].copy_(tensor.detach(), non_blocking=True)
+            at += _padded(tensor.nbytes)
+        for gpu in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
+            torch.cuda.synchronize(gpu)
+        return checkpoint.plain(state, lambda tensor: copies[_key(tensor)])
+
+    def _memory(self, size: int) -> mmap.mmap:
+        if self._kept is not None:
+            if len(self._kept) >= size:
+                return self._kept
+            self._lock(self._kept, locked=False)
+            self._kept = None
+        used, total = host.memory()
+        if used is not None and total is not None \
+                and total - used < size + max(size // 4, 64 << 20):
+            raise CannotCopy(f"no room for a copy of {size:,} bytes: {total - used:,} are free")
+        try:
+            made = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError) as err:
+            raise CannotCopy(f"can't allocate {size:,} bytes for a copy: {err}") from err
+        with contextlib.suppress(OSError):
+            # A loader worker that is forked now would keep this memory for the whole run.
+            made.madvise(mmap.MADV_DONTFORK)
+        if self._gpu is not None:
+            self._lock(made, locked=True)
+            self._kept = made
+        return made
+
+    def _lock(self, memory: mmap.mmap, *, locked: bool) -> None:
+        """Page-lock memory for all GPUs, or unlock it. If that fails, copying is only slower.
+
+        It runs in a thread of its own, as CUDA keeps an error for the thread that caused it and
+        would report it at that thread's next kernel.
+        """
+        cuda: Any = torch.cuda.cudart()
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        call = partial(cuda.cudaHostRegister, address, len(memory), 1) if locked else partial(
+            cuda.cudaHostUnregister, address)
+        thread = threading.Thread(target=lambda: (torch.cuda.set_device(self._gpu), call()))
+        thread.start()
+        thread.join()
+
+
+def _key(tensor: Tensor) -> tuple:
+    """The same for two tensors that are one. Raises CannotCopy."""
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided \
+            or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() \
+            or tensor.device.type not in ("cpu", "cuda"):
+        raise CannotCopy(f"the state holds a {type(tensor).__name__} that is not a plain tensor")
+    return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -14,18 +13,17 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
-from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
+from gpu_engine.training.evaluate import Evaluation
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.strategies import strategy_of
-from gpu_engine.training.stream import StreamData, divided_by
-from gpu_engine.training.task import Task, has_default_collate
+from gpu_engine.training.stream import StreamData
+from gpu_engine.training.task import Task
 from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Job
-from gpu_engine.worker.rank.peers import PeerLost
 from gpu_engine.worker.rank.process import Signals
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.step_parts import READY, LastGradient
@@ -78,8 +76,7 @@ class Session(Loop):
             self._move_to_new_batch_size(state)
         self.total_steps, self.epochs = self._length()
         self.steps_per_epoch = self.sampler.steps if self.sampler else None
-        self.schedule = Schedule(self.task, self.optimizer, self.total_steps, lr=job.lr,
-                                 params=job.spec.task.params,
+        self.schedule = Schedule(self.task, self.optimizer, self.total_steps,
                                  evaluates=self.evaluation is not None)
         super().__init__()
         self.evaluate_first = state is not None and self._evaluation_due(state)
@@ -108,33 +105,17 @@ class Session(Loop):
         if self.evaluation is None or self._evaluated_step == self.at.step:
             return True
         self.recorder.phase = "eval"
-        model = self.strategy.for_evaluation()
-        try:
-            result = self.evaluation.run(model, self.precision,
-                                         lambda: self.signals.stop_requested)
-            if result is None:
-                return False
-            if self.job.who.rank == 0:
-                self.recorder.evaluated(self.at.step, result)
-            self.schedule.evaluated(result)
-            self._evaluated_step, self._metrics = self.at.step, result
-        except EvaluationFailed as err:
-            self._rescue()
-            raise err.problem or PeerLost("the evaluation failed on another rank") from None
-        except Exception:
-            self._rescue()
-            raise
+        result = self.evaluation.run(self.strategy.for_evaluation(), self.precision,
+                                     lambda: self.signals.stop_requested)
+        if result is None:
+            return False
+        if self.job.who.rank == 0:
+            self.recorder.evaluated(self.at.step, result)
+        self.schedule.evaluated(result)
+        self._evaluated_step, self._metrics = self.at.step, result
         if self.saver.record_evaluation(self.at.step, result):
             self.save()
         return True
-
-    def _rescue(self) -> None:
-        """Save what has been trained so far, as an error in an evaluation ends the run."""
-        try:
-            self.save()
-        except Exception as err:  # noqa: BLE001 - the first error is the one to raise
-            self.recorder.warn("no checkpoint could be written after the "
-                               f"evaluation failed: {err}")
 
     def _evaluation_due(self, state: dict[str, Any]) -> bool:
         """Whether the checkpoint was saved at a step that is evaluated, but before the evaluation.
@@ -180,8 +161,9 @@ class Session(Loop):
             self.strategy.load_full_state(state, self.optimizer)
             resuming.take_copies(self.optimizer)
         except (RuntimeError, ValueError, KeyError) as err:
-            why = resuming.misfit(state, self.strategy.raw, self.optimizer) or err
-            raise UserError(f"{self._from} does not fit this task's model: {why}") from err
+            # torch names every tensor: for a large model these are thousands of lines.
+            raise UserError(f"{self._from} does not fit this task's model or optimizer: "
+                            f"{str(err)[:500]}") from err
         self.schedule.restore(state, state["step"] - state["skipped"])
         self.precision.load_state_dict(state["scaler"])
         self.skipped = self.recorder.skipped = state["skipped"]
@@ -195,34 +177,23 @@ class Session(Loop):
     # --- data and length ----------------------------------------------------------------------
 
     def _data(self, data: Any) -> tuple[Any, EpochSampler | None]:
-        job, who = self.job, self.job.who
-        workers = self.recorder.parts.workers = job.spec.train.workers
+        job, train = self.job, self.job.spec.train
+        how: Any = {"device": self.devices[0], "workers": train.workers,
+                    "copies": lambda: self.recorder.parts.mark("copy")}
+        self.recorder.parts.workers = train.workers
         if isinstance(data, IterableDataset):
-            if job.spec.train.steps is None and job.spec.train.epochs is None:
+            if train.steps is None and train.epochs is None:
                 raise UserError("train.steps: an iterable dataset has no length, so say how many "
                                 "steps to train")
-            by = divided_by(data, self.task, ranks=who.world_size, workers=workers)
-            return StreamData(
-                data, by, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
-                ranks=who.world_size, workers=workers, device=self.devices[0],
-                collate=self.task.collate, seed=self.seed,
-                meet=self.group.barrier, start_all_reduce_min=self.group.start_all_reduce_min,
-                copies=self._copies), None
+            return StreamData(data, self.task, micro=job.micro, accumulate=job.batch.accumulate,
+                              seed=self.seed, group=self.group, **how), None
         if not hasattr(data, "__len__"):
             raise UserError(f"{type(self.task).__name__}.train_data returned a "
                             f"{type(data).__name__}: a dataset has len() and [index], or is a "
                             "torch.utils.data.IterableDataset")
         sampler = EpochSampler(len(data), job.batch.global_size, job.batch.replicas,
-                               job.batch.accumulate)
-        mine = job.local_replicas
-        return MapData(
-            data, sampler, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
-            device=self.devices[0], collate=self.task.collate,
-            default_collate=has_default_collate(self.task),
-            warn=self.recorder.warn, copies=self._copies), sampler
-
-    def _copies(self) -> None:
-        self.recorder.parts.mark("copy")
+                               job.batch.accumulate, self.seed, job.local_replicas)
+        return MapData(data, self.task, sampler, **how), sampler
 
     def _length(self) -> tuple[int | None, int | None]:
         """(optimizer steps in all, epochs). The steps are None if the data's length is unknown,
@@ -248,8 +219,8 @@ class Session(Loop):
         if data is None:
             return None
         chunk = min(int(self.task.eval_batch), self.job.batch.global_size)
-        return Evaluation(self.task, data, chunk, self.group, self.devices[0],
-                          others=self.devices[1:], workers=self.job.spec.train.workers)
+        return Evaluation(self.task, data, chunk, self.group, self.devices,
+                          self.job.spec.train.workers)
 
     def _announce(self) -> None:
         sampler = self.sampler
@@ -262,26 +233,17 @@ class Session(Loop):
         self.recorder.write(schema.Schedule(
             total_steps=self.total_steps, steps_per_epoch=self.steps_per_epoch,
             epochs=self.epochs, examples=sampler.examples if sampler else None,
-            dropped=sampler.dropped if sampler else None, first_step=self.at.step,
-            batch=self.job.batch.global_size))
+            dropped=sampler.examples % sampler.global_size if sampler else None,
+            first_step=self.at.step, batch=self.job.batch.global_size))
 
 
 def _optimizer(task: Task, model: nn.Module, job: Job) -> Optimizer:
     """The task's optimizer, with `train.weight_decay` if that is given. The value also holds after
     a resume: `Schedule.restore` does not take options from a checkpoint that have changed since.
 
-    Raises UserError if the task makes its own optimizer, on which the key has no effect, or none
-    that a step can be made with.
+    Raises UserError if the task makes its own optimizer, on which the key has no effect.
     """
     optimizer = task.optimizer(model, job.lr)
-    what = f"{type(task).__name__}.optimizer returned a {type(optimizer).__name__}"
-    if not hasattr(optimizer, "param_groups"):
-        raise UserError(f"{what}: return one torch.optim.Optimizer, which can have groups of "
-                        "parameters with options of their own")
-    if any(p.default is p.empty for p in inspect.signature(optimizer.step).parameters.values()
-           if p.kind is p.POSITIONAL_OR_KEYWORD):
-        raise UserError(f"{what}, whose step needs a function that computes the loss again: take "
-                        "one whose step needs nothing, such as AdamW or SGD")
     decay = job.spec.train.weight_decay
     if decay is None:
         return optimizer

@@ -29,15 +29,10 @@ the names without it, so that it also fits the model that is not compiled."""
 def strategy_of(mode: str) -> type[Strategy]:
     """The class that the record of `mode` in `spec/modes.py` names.
 
-    Raises SpecError if there is no such mode, and TypeError if the named class is no strategy.
+    Raises SpecError if there is no such mode.
     """
-    where = modes.get(mode).strategy
-    module, _, name = where.partition(":")
-    found = getattr(importlib.import_module(module), name, None)
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
-        raise TypeError(f"mode {mode!r} names {where} as its strategy, which is no subclass of "
-                        "gpu_engine.training.strategies.base.Strategy")
-    return found
+    module, _, name = modes.get(mode).strategy.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 class Strategy:
@@ -94,21 +89,17 @@ class Strategy:
         when the other ranks have theirs; none, if it does not wait for other ranks."""
         return ()
 
-    def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
-        """The Euclidean norm of all gradients together, shape (). All ranks call it together."""
-        return total_norm([p.grad for p in parameters if p.grad is not None])
-
     def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-        """Scale the gradients down to a norm of `limit` if it is larger. Returns the norm before,
-        shape (). All ranks call it together."""
+        """Scale the gradients down to a Euclidean norm of `limit` (inf: don't) of all together.
+        Returns the norm before, shape (). All ranks call it together."""
         return nn.utils.clip_grad_norm_(parameters, limit)
 
     def full_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The entries "model" and "optimizer" of a checkpoint, whole and under the names of `raw`,
         so that any mode can go on from it. All ranks call it together; rank 0's is written."""
         weights = self.raw.state_dict()
-        if any(COMPILED in name for name in weights):
-            weights = {name.replace(COMPILED, ""): value for name, value in weights.items()}
+        for name in [name for name in weights if COMPILED in name]:
+            weights[name.replace(COMPILED, "")] = weights.pop(name)
         return {"model": weights, "optimizer": optimizer.state_dict()}
 
     def load_full_state(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
@@ -116,12 +107,10 @@ class Strategy:
 
         Raises RuntimeError, ValueError or KeyError if it does not fit the model.
         """
-        weights: Mapping[str, Any] = state["model"]
-        own = list(self.raw.state_dict())
-        if any(COMPILED in name for name in (*own, *weights)):
-            names: dict[str, str] = {name.replace(COMPILED, ""): name for name in own}
-            weights = {names.get(name.replace(COMPILED, ""), name): value
-                       for name, value in weights.items()}
+        weights = state["model"]
+        for name in [name for name in self.raw.state_dict() if COMPILED in name]:
+            if (plain := name.replace(COMPILED, "")) in weights:
+                weights[name] = weights.pop(plain)
         self.raw.load_state_dict(weights)
         optimizer.load_state_dict(state["optimizer"])
 
@@ -129,16 +118,6 @@ class Strategy:
         """The model that `Task.metrics` gets. All ranks call this together. The model itself must
         not communicate, as ranks may have different numbers of batches."""
         return self.raw
-
-
-def total_norm(tensors: list[Tensor]) -> Tensor:
-    """The Euclidean norm of all tensors together, shape (), on the device of the first."""
-    if hasattr(nn.utils, "get_total_norm"):  # since torch 2.6
-        return nn.utils.get_total_norm(tensors)
-    if not tensors:
-        return torch.tensor(0.0)
-    norms = [torch.linalg.vector_norm(t).to(tensors[0].device) for t in tensors]
-    return torch.linalg.vector_norm(torch.stack(norms))
 
 # ------------------------------------------------------------------------------------------------
 # One process and several GPUs: torch.nn.DataParallel.
@@ -152,12 +131,10 @@ class DataParallel(Strategy):
 
     def wrap(self, task: Task) -> nn.Module:
         """The result of `Task.data_parallel`."""
-        # DataParallel runs each replica in its own thread. It passes on whether autocast is on, but
-        # not its type (torch/nn/parallel/parallel_apply.py), so bf16 would become fp16. So the
-        # replica enters autocast itself. A task with its own `data_parallel` gets the bare model.
-        own = type(task).data_parallel is not Task.data_parallel
-        inner = self.raw if own or self.precision.dtype is None else Autocast(self.raw,
-                                                                              self.precision)
+        # A task with its own `data_parallel` gets the bare model.
+        inner, dtype = self.raw, self.precision.dtype
+        if dtype is not None and type(task).data_parallel is Task.data_parallel:
+            inner = Autocast(inner, self.devices[0].type, dtype)
         return task.data_parallel(inner, self.devices)
 
     def for_evaluation(self) -> nn.Module:

@@ -123,9 +123,9 @@ class Task:
         """The learning rate schedule, advanced after each optimizer step; None for a constant rate.
 
         `total_steps` is the number of optimizer steps in the whole run, or None if the data's
-        length is unknown. The schedule should depend on the step alone: after a resume with another
-        length or learning rate, the run goes on as if it had had the new schedule from its first
-        step. ReduceLROnPlateau is advanced after each evaluation instead, by `schedule_metric`.
+        length is unknown. The schedule should depend on the step alone: in a resume it is stepped
+        from the beginning, as if the run had had its length and learning rate from the first step.
+        ReduceLROnPlateau is advanced after each evaluation instead, by `schedule_metric`.
         """
         return None
 
@@ -144,11 +144,6 @@ class Task:
         from torch import nn
 
         return nn.DataParallel(model, device_ids=devices)
-
-
-def has_default_collate(task: Task) -> bool:
-    """Whether neither the task's class nor the object itself has a `collate` of its own."""
-    return getattr(task.collate, "__func__", None) is Task.collate
 
 
 def batch_size(batch: Any) -> int:

@@ -71,7 +71,7 @@ def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
         return 2
 
     met = threading.Event()
-    threading.Thread(target=_leave_if_asked, args=(signals, met, EXIT_STOPPED), daemon=True).start()
+    _leave_when_asked(signals, met.is_set, lambda: exit_at_once(EXIT_STOPPED))
     try:
         rank = RankWithoutSupervisor(args, env)
     except AlreadyStopped:
@@ -85,13 +85,19 @@ def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
     return _rank(rank.job, signals, args.check, rank.group, rank.record_end, EXIT_STOPPED)
 
 
-def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
-    """End this process if it is asked to stop while it waits for ranks that don't come."""
-    while not met.wait(0.2):
-        if signals.arrived():
-            if not met.wait(_INIT_GRACE):
-                exit_at_once(code)
-            return
+def _leave_when_asked(signals: Signals, over: Callable[[], bool], leave: Callable[[], None],
+                      ) -> None:
+    """In a thread, call `leave` if this rank is asked to stop before `over`, while its main thread
+    is stuck in a call, such as waiting for ranks that don't come. There is nothing to save yet."""
+    def watch() -> None:
+        while not over():
+            if signals.arrived():
+                time.sleep(_INIT_GRACE)
+                return None if over() else leave()
+            time.sleep(0.2)
+        return None
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
@@ -99,8 +105,21 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
           stopped: int = 0) -> int:
     """Train or check, as `job` says. Returns the exit status. `ended` is called with the outcome
     and whether training had begun; `stopped` is the exit status of a rank that was stopped."""
-    rec = open_record(job, signals, lambda: ended("stopped", False), stopped)
+    rec = open_record(job)
     began = time.monotonic()
+
+    def end(outcome: str) -> int:
+        rec.phase = "done"
+        rec.close()  # so that no heartbeat follows
+        rec.write(schema.End(outcome, rec.step_now, round(time.monotonic() - began, 3)))
+        ended(outcome, rec.training)
+        return {"failed": 1, "stopped": stopped}.get(outcome, 0)
+
+    rec.leave = lambda outcome: exit_at_once(end(outcome))
+    rec.begin()
+    _leave_when_asked(signals, lambda: rec.training or rec.phase == "done",
+                      lambda: rec.leave("stopped"))
+    fault: str | None = None
     try:
         with importing_torch():
             import torch
@@ -133,12 +152,10 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
         # Ranks that are asked to stop before training begins exit one by one, so an error here
         # may come from another rank's exit.
         early = signals.arrived() and not rec.training
-        outcome = "stopped" if early else record_failure(err, rec, group)
-    rec.phase = "done"
-    rec.write(schema.End(outcome, rec.step_now, round(time.monotonic() - began, 3)))
-    rec.close()
-    ended(outcome, rec.training)
-    status = {"failed": 1, "stopped": stopped}.get(outcome, 0)
+        outcome, fault = ("stopped", None) if early else ("failed", record_failure(err, rec, group))
+    status = end(outcome)
+    if fault is not None and group is not None:  # native code may end the process in here
+        group.failures.announce(fault)
     sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
     sys.stdout.flush()
     # Where this rank has failed, others may be stuck in a collective. Closing would wait for them.
@@ -147,8 +164,7 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
     return status
 
 
-def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None,
-          stopped: int = 0) -> Recorder:
+def open_record(job: Job) -> Recorder:
     """Bind the process to the rank's cores and open its record. This happens before torch is
     imported, so that a rank is visible from its first moment."""
     if job.cores:
@@ -164,37 +180,11 @@ def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda
     pid = os.getpid()
     rec.write(schema.Start(who.rank, who.local_rank, job.mine.node, pid, procs.start_ticks(pid),
                            who.world_size, tuple(job.labels), job.attempt))
-    rec.watches.append(_Watch(rec, signals, leaving, stopped))
-    rec.begin()
     return rec
 
 
-class _Watch:
-    """Ends a rank that is asked to stop before training, while its main thread is stuck in a call
-    such as waiting for ranks that don't come. There is nothing to save yet."""
-
-    def __init__(self, rec: Recorder, signals: Signals, leaving: Callable[[], None],
-                 status: int) -> None:
-        self._rec, self._signals = rec, signals
-        self._leaving, self._status = leaving, status
-        self._since: float | None = None
-        self._began = time.monotonic()
-
-    def __call__(self) -> None:
-        if self._signals.arrived() and self._since is None:
-            self._since = time.monotonic()
-        if self._since is None or self._rec.training or self._rec.phase == "done":
-            return
-        if time.monotonic() - self._since > _INIT_GRACE:
-            self._rec.phase = "done"
-            self._rec.write(schema.End("stopped", self._rec.step_now,
-                                       round(time.monotonic() - self._began, 3)))
-            self._leaving()
-            exit_at_once(self._status)
-
-
-def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str:
-    """Record why this rank failed and announce it to the others. Returns the outcome, "failed"."""
+def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str | None:
+    """Record why this rank failed. Returns what to tell the others of it; None if they know."""
     if group is not None:
         from gpu_engine.worker.rank.peers import blame
 
@@ -206,9 +196,7 @@ def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> st
     what = f"{event.type}: {event.message}"
     sys.stderr.write((event.traceback or what) + "\n")
     sys.stderr.flush()
-    if group is not None and event.type != "PeerLost":
-        group.failures.announce(what)
-    return "failed"
+    return what if event.type != "PeerLost" else None
 
 
 @contextlib.contextmanager

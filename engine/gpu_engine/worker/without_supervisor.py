@@ -5,8 +5,8 @@
 
 The launcher decides how many ranks there are and where each one runs; the preset decides
 everything else. The rank makes the same plan and run folder as a launch from the panel, so the
-panel can follow the run. When torchrun or Slurm starts the ranks once more, they go on in their
-old run folder (see `restarts`). A rank that was asked to stop exits with 75.
+panel can follow the run. When torchrun starts the ranks once more, they go on in their old run
+folder, whose path the agent's store keeps. A rank that was asked to stop exits with 75.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import shlex
-import socket
 import sys
 import time
 from collections.abc import MutableMapping
@@ -35,6 +34,7 @@ from gpu_engine.plan import build
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.records import RankPlan
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import leftovers
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
@@ -44,6 +44,8 @@ from gpu_engine.worker import restarts
 from gpu_engine.worker.rank.group import Group, join
 from gpu_engine.worker.rank.job import Identity, Job, from_plan, identify
 
+_OF_AGENT = "gpu-panel/run"
+"""The key for the path of the run folder in the store of torchrun's agent."""
 EXIT_STOPPED = os.EX_TEMPFAIL
 """The exit code of a stopped rank, 75: not finished, start it again later (sysexits.h)."""
 
@@ -72,7 +74,7 @@ class RankWithoutSupervisor:
         self._state: runs.State | None = None
         self._run: runs.Run | None = None
         self._who, self._plan, self._spec = who, plan, spec
-        self._launcher = restarts.Launcher.of(env, to_toml(spec))
+        self._batch = restarts.batch_job(env)
         self._named = restarts.named(args.folder) if args.folder else None
         self.group: Group = join(who, plan.backend, spec.parallel.timeout, nodes=plan.nodes,
                                  device=first)
@@ -83,74 +85,54 @@ class RankWithoutSupervisor:
     def _folder(self) -> tuple[Path, int]:
         """(run folder, number of this attempt), agreed on by all ranks. A machine that does not
         share rank 0's disk has a folder of the same name."""
-        before = self._named if self._named and (self._named / "plan.json").exists() else \
-            None if self._named else self._launcher.previous_run()
-        found = self.group.gather_bytes(json.dumps({
-            "host": socket.gethostname(), "run": before and str(before),
-            "newest": restarts.newest_step(before),
-            "rank": asdict(self._plan.ranks[0])}).encode())
-        told: dict[str, Any] = {}
+        found = self.group.gather_bytes(json.dumps(asdict(self._plan.ranks[0])).encode())
+        answer: dict[str, Any] = {}
         if self._who.rank == 0:
             try:
-                told = self._open([json.loads(f) for f in found])
+                answer = self._open([json.loads(f) for f in found])
             except UserError as err:
-                told = {"problem": str(err)}
-        told = json.loads(self.group.broadcast(json.dumps(told)))
-        if "problem" in told:
-            raise UserError(told["problem"])
-        if "stopped" in told:
+                answer = {"problem": str(err)}
+        answer = json.loads(self.group.broadcast(json.dumps(answer)))
+        if "problem" in answer:
+            raise UserError(answer["problem"])
+        if "stopped" in answer:
             raise AlreadyStopped
-        path = Path(told["run"])
+        path = Path(answer["run"])
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
             path = self._named or runs.private_folder(paths.runs_folder()) / path.name
             (path / "ranks").mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json_inside(path, "plan.json", self._plan.to_dict())
-        if self._who.local_rank == 0:
-            self._launcher.remember(path)
-        return path, told["attempt"]
+        return path, answer["attempt"]
 
     def _open(self, found: list[dict[str, Any]]) -> dict[str, Any]:
-        """On rank 0, make the run folder or open the old one; the answer for all ranks. `found`
-        says which run folder and newest checkpoint each rank sees. Raises UserError."""
-        path = next((p for f in found if f["run"] and (p := Path(f["run"], "plan.json")).exists()),
-                    None)
-        path, newest = path and path.parent, restarts.newest_step(path and path.parent)
-        elsewhere = max(found, key=lambda f: f["newest"])
-        if elsewhere["newest"] > newest:
-            raise UserError(
-                f"this run's newest checkpoint (step {elsewhere['newest']:,}) is on "
-                f"{elsewhere['host']} in {elsewhere['run']}, but rank 0 is on {found[0]['host']} "
-                "now; put GPU_PANEL_HOME on a disk that all machines share, or name the run "
-                "folder with --folder")
-        if path is not None and self._launcher.has_used(path) and _was_stopped(runs.Run(path)):
-            return {"stopped": True}  # torchrun took exit code 75 for a failure and restarted us
-        ranks = [read_record(RankPlan, f["rank"]) for f in found]
+        """On rank 0, make the run folder or open the old one; the answer for all ranks. `found`:
+        each rank's part of the plan. Raises UserError."""
+        path, store = self._named, self.group.of_agent
+        if store is not None and store.check([_OF_AGENT]):
+            path = Path(store.get(_OF_AGENT).decode())
+            if _was_stopped(runs.Run(path)):
+                return {"stopped": True}  # torchrun took exit code 75 for a failure
+        ranks = [read_record(RankPlan, f) for f in found]
         plan = replace(self._plan, ranks=tuple(r for r in ranks if r.node == self._who.node))
-        spec = self._spec
-        if path is None and self._launcher.requeued and not self._named:
-            warning = (
-                f"Slurm has requeued this job ({self._launcher.requeued}), but its run is not "
-                f"found in {paths.home()}: a new run begins. Put GPU_PANEL_HOME on a disk that "
-                "all machines share, or name the folder with --folder")
-            sys.stderr.write(warning + "\n")
-            plan = replace(plan, warnings=(*plan.warnings, warning))
         # The lock is held as long as this process lives.
-        batch = self._launcher.batch
         self._run, self._lock, number, before = restarts.open_run(
-            path or self._named, path is not None, spec.name, to_toml(spec), plan, batch)
-        now = time.time()
+            path, self._spec.name, to_toml(self._spec), plan, self._batch)
+        if store is not None:
+            store.set(_OF_AGENT, str(self._run.path))
+        now, batch = time.time(), self._batch
         why = f"started by {self._who.source}, not by gpu-panel" if batch is None else None
         opened = self._run.state()
         self._state = runs.State(
-            "running", self._run.id, spec.name, opened.created, started=now,
+            "running", self._run.id, self._spec.name, opened.created, started=now,
             pid=os.getpid(), ticks=procs.start_ticks(os.getpid()), boot=procs.boot_id(),
             reason=why, attempt=number, attempts=(*before, runs.AttemptRecord(
                 number, now, changed=opened.changed,
                 requeued=batch.restarts if batch is not None else None)))
         self._run.write_state(self._state)
-        if path is not None and number > 1:
-            where = f"from step {newest:,}" if newest >= 0 else "without a checkpoint"
-            sys.stdout.write(f"run {self._run.id} goes on as attempt {number}, {where}\n")
+        if number > 1:
+            newest = leftovers.last_checkpoint(self._run.path)
+            sys.stdout.write(f"run {self._run.id} goes on as attempt {number}, "
+                             + (f"from {newest}\n" if newest else "without a checkpoint\n"))
         return {"run": str(self._run.path), "attempt": number}
 
     def record_end(self, outcome: str, trained: bool) -> None:

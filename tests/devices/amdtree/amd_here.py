@@ -11,27 +11,33 @@ import errno
 import os
 from pathlib import Path
 
-from gpu_engine.devices.backends.amd import Amd, Tree
+from gpu_engine.devices.backends import amd
 
 ERRNO = b"errno "
+ROOT = Path(os.environ.get("AMD_TREE", "/nowhere"))
+# The module is loaded anew for each machine.
+_read_file = getattr(amd.read_file, "original", amd.read_file)
 
 
-class MadeTree(Tree):
-    """A tree of ordinary files. What is read is written to the file `read` at its root, a name a
-    line, for tests of what is not to be read."""
-
-    def read(self, path: Path) -> bytes:
-        with (self.root / "read").open("a") as log:
-            log.write(f"{path.relative_to(self.root)}\n")
-        said = super().read(path)
-        if said.startswith(ERRNO):
-            name = said.removeprefix(ERRNO).strip().decode()
-            raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)), str(path))
-        return said
-
-    def usable(self, path: Path) -> bool:
-        return bool(path.stat().st_mode & 0o400)
+def read_file(path: Path) -> bytes:
+    """An ordinary file. What is read is written to the file `read` at the root, a name a line, for
+    tests of what is not to be read."""
+    with (ROOT / "read").open("a") as log:
+        log.write(f"{path.relative_to(ROOT)}\n")
+    content = _read_file(path)
+    if content.startswith(ERRNO):
+        name = content.removeprefix(ERRNO).strip().decode()
+        raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)), str(path))
+    return content
 
 
-class AmdHere(Amd):
-    tree = MadeTree(Path(os.environ.get("AMD_TREE", "/nowhere")))
+def usable(path: Path) -> bool:
+    return path.exists() and bool(path.stat().st_mode & 0o400)
+
+
+read_file.original = _read_file
+amd.read_file, amd.usable = read_file, usable
+
+
+class AmdHere(amd.Amd):
+    root = ROOT

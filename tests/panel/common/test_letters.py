@@ -8,7 +8,6 @@ import pytest
 
 from gpu_engine.common import paths
 from gpu_panel.common.help import HelpScreen
-from gpu_panel.launch.presets import PresetsScreen
 
 from ...conftest import slots
 from ..panel_kit import panel, screen_text, until
@@ -28,16 +27,7 @@ async def test_letters_move_in_lists_and_sheets(home: Path):
         screen.devices.focus()
         await pilot.press("j", "j", "k")
         assert screen.devices.cursor == 1
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: isinstance(pilot.app.screen, PresetsScreen)
-                    and pilot.app.screen.query_one("#presets").option_count > 1)
-        box = pilot.app.screen.query_one("#presets")
-        box.highlighted = 0
-        await pilot.press("j")
-        await until(pilot, lambda: box.highlighted == 1)
-        await pilot.press("k")
-        await until(pilot, lambda: box.highlighted == 0)
-        await pilot.press("escape", "question_mark")
+        await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen)
                     and pilot.app.screen.query_one(".sheet").max_scroll_y > 0)
         await pilot.press("j")

@@ -52,6 +52,16 @@ def test_the_mean_of_the_ranks_over_steps_and_time():
                                           5000: 1.0}
 
 
+def test_the_pause_before_an_attempt_is_no_part_of_its_first_losses():
+    curve = RunCurve()
+    curve.learn(State("running", "3f2a", "x", 100.0, started=100.0, attempt=2,
+                      attempts=(AttemptRecord(1, 100.0, 102.0, "stopped"),
+                                AttemptRecord(2, 112.0))))
+    curve.add(0, start(1, 100.0), steps(1, [4.0], 101.0))
+    curve.add(0, start(2, 112.0), steps(3, [3.0, 2.0], 113.0))
+    assert points(curve.over("time")) == {1000: 4.0, 3000: 2.5}
+
+
 def test_another_value_is_followed_by_its_name():
     events = [start(1, 100.0), steps(1, [4.0], 101.0, samples_per_s=50.0),
               at(schema.Eval(1, {"accuracy": 0.5, "loss": 3.0}), 101.0),

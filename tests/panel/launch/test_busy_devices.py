@@ -66,7 +66,8 @@ async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(
 async def test_something_else_that_does_not_fit_is_said_before_sharing(started):
     machine = gpus(2)
     with lease.acquire(paths.leases_folder(), machine.devices, "3f2a"):
-        async with panel(machine, "single", sets=("parallel.mode=single",)) as (pilot, screen):
+        async with panel(machine, "single") as (pilot, screen):
+            screen.draft.put("parallel.mode", "single")
             screen.devices.tick(["0", "1"])
             await settled(pilot, screen)
             await pilot.press("ctrl+l")

@@ -6,19 +6,20 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.values import Kind
-from gpu_engine.devices.leases import Holder, key
+from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
+from gpu_engine.spec.read import from_dict
 from gpu_panel.launch.device_source import freest
-from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.draft import Draft, first_draft
 
-from ...conftest import gpus, slots
+from ...conftest import gpus
 
 
 @pytest.fixture
 def draft(home):
-    return Draft(presets.load("default"))
+    return Draft(None, presets.load("default"))
 
 
 def looks(inventory, busy=()):
@@ -101,12 +102,6 @@ def test_the_freest_are_ticked_where_a_preset_asks_for_a_number(draft):
     assert not draft.changed
 
 
-def test_fewer_devices_than_asked_for_are_ticked_too(draft):
-    machine = slots(1)
-    draft.resolve(machine, (), {})
-    assert draft.ids == ["cpu:0"]
-
-
 def test_leased_cards_are_not_the_freest():
     machine = gpus(2)
     uuid = machine.devices[0].uuid
@@ -114,22 +109,9 @@ def test_leased_cards_are_not_the_freest():
         == ["1"]
 
 
-def test_cores_in_use_are_ticked_where_no_others_can_be():
-    machine = slots(3)
-    samples = tuple(Sample(d, utilization=1.0, processes=()) for d in machine.devices)
-    full = (Snapshot(1.0, samples),) * 3
-    first = key(machine.devices[0])
-    held = {first: Holder(first, run="ab12")}
-    assert [d.id for d in freest(2, machine, full, {})] == ["cpu:0", "cpu:1"]
-    assert [d.id for d in freest(3, machine, full, held)] == ["cpu:1", "cpu:2"]
-    failed = Snapshot(2.0, (), problem="not read for 5 s")
-    assert [d.id for d in freest(2, machine, (failed,), {})] == ["cpu:0", "cpu:1"]
-
-
 def test_cards_are_found_by_uuid_and_absent_ones_named(home):
     machine = gpus(2)
-    draft = Draft(presets.load("default"))
-    draft.assign(f"devices.ids={machine.devices[1].uuid},GPU-gone")
+    draft, _ = first_draft("default", [f"devices.ids={machine.devices[1].uuid},GPU-gone"], None)
     draft.resolve(machine, (), {})
     assert draft.ids == ["1"]
     assert draft.absent == ("GPU-gone",)
@@ -143,25 +125,8 @@ def test_a_preset_keeps_cards_by_uuid_and_untouched_wishes_as_they_were(draft):
     assert draft.to_save(machine).devices.ids == [machine.devices[2].uuid, machine.devices[0].uuid]
 
 
-def test_comments_survive_a_round_trip(draft):
-    machine = gpus(2)
-    draft.resolve(machine, looks(machine), {})
-    draft.put("train.lr", "1e-3")
-    path = presets.save("mine", draft.to_save(machine))
-    text = path.read_text().replace("lr = 0.001", "lr = 0.001  # chosen by hand")
-    path.write_text("# my words\n" + text)
-    again = Draft(presets.load("mine"))
-    again.put("train.steps", "11")
-    presets.save("mine", again.to_save(machine))
-    assert "# my words" in path.read_text()
-    assert "# chosen by hand" in path.read_text()
-    assert presets.load("mine").spec.train.steps == 11
-
-
-def test_that_a_preset_shares_outlives_ticks():
-    draft = Draft()
-    draft.assign("devices.ids=0")
-    draft.assign("devices.share=true")
+def test_that_a_preset_shares_outlives_ticks(home):
+    draft, _ = first_draft("default", ["devices.ids=0", "devices.share=true"], None)
     machine = gpus(2)
     draft.resolve(machine, (), {})
     assert draft.spec().devices.share is True
@@ -171,6 +136,12 @@ def test_that_a_preset_shares_outlives_ticks():
 
 
 def test_what_a_preset_shares_is_shared_by_a_run_that_waits():
-    draft = Draft.of_run("3f2a", {"devices": {"ids": ["0"], "share": True}})
+    draft = Draft(from_dict({"devices": {"ids": ["0"], "share": True}}), run="3f2a")
     draft.tick(["1"])
     assert draft.spec_to_wait().devices.share is True
+
+
+def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine(home):
+    draft, said = first_draft("default", ("devices.hosts=gpu1:0", "devices.pick=2"), None)
+    assert "give this or devices.hosts, not both" in str(said)
+    assert draft.spec() == presets.load("default").spec

@@ -43,7 +43,7 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch: pytest.Monkey
         assert "u resume" not in screen_text(pilot.app).splitlines()[-1]
         await pilot.press("s")
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
-        assert "Stop 1 run" in screen_text(pilot.app)
+        assert f"Stop run {waits.id}" in screen_text(pilot.app)
         await pilot.press("escape", "m")
         assert listed.marked == {run.id for run in made.runs}
         await pilot.press("m", "enter")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -98,37 +97,6 @@ def pair() -> list[Rank]:
     return [Rank(r, 2, memory) for r in range(2)]
 
 
-def test_nobody_ends_without_a_reason(pair) -> None:
-    for rank in pair:
-        rank.look()
-        assert rank.last.bound == math.inf
-    assert pair[0].memory.values == {}
-
-
-def test_a_rank_that_is_behind_goes_on_to_the_last_step(pair) -> None:
-    pair[0].done, pair[1].done = 5, 6
-    pair[0].reason = Reason(stop=True)
-    for rank in pair:
-        rank.look()
-    assert [rank.last.bound for rank in pair] == [6, 7]
-    pair[0].done = 6
-    assert pair[0].last.reached() is None
-    assert pair[0].last.bound == 7
-    for rank in pair:
-        rank.done = 7
-        assert rank.last.reached() == End(stop=True, first=None, error="")
-
-
-def test_a_rank_that_asks_between_two_steps_takes_none_more(pair) -> None:
-    pair[0].done = pair[1].done = 5
-    pair[0].reason = Reason(stop=True)
-    pair[0].last.ask()
-    assert pair[0].last.bound == 5
-    pair[0].look()
-    pair[0].last.ask()
-    assert pair[0].last.bound == 5, "a promise is never changed"
-
-
 def test_only_one_of_both_threads_promises_a_step(pair) -> None:
     rank = pair[0]
     rank.done = 5
@@ -168,10 +136,3 @@ def test_what_is_no_promise_is_refused_by_name(pair) -> None:
         pair[0].last.reached()
 
 
-def test_a_store_that_is_gone_is_no_error_beside_the_training(pair) -> None:
-    def gone(keys: list[str]) -> bool:
-        raise RuntimeError("Connection reset by peer")
-
-    pair[0].memory.check = gone
-    pair[0].look()
-    assert pair[0].last.bound == math.inf

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import EventWriter
 from gpu_engine.worker.rank import record_writer
+from gpu_engine.worker.rank.pinned import EMPTY, Ring
 from gpu_engine.worker.rank.recorder import Recorder
 
 from ... import event_lines
@@ -44,35 +48,27 @@ def test_losses_of_every_step_with_nan_and_inf(rec: Recorder, tmp_path: Path) ->
     assert rec.nonfinite[0] == 2
 
 
-class CudaEvent:
-    """An event that passes when the test says so, as there may be no GPU."""
-
-    passed = False
-
-    def record(self) -> None:
-        self.passed = False
-
-    def query(self) -> bool:
-        return self.passed
-
-    def synchronize(self) -> None:
-        self.passed = True
-
-
 def test_a_loss_on_its_way_from_a_gpu_holds_back_what_follows(rec: Recorder, tmp_path: Path,
                                                               monkeypatch) -> None:
-    empty, made = torch.empty, []
-    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **how: empty(*size, **how))
-    monkeypatch.setattr(torch.cuda, "Event", lambda: made.append(CudaEvent()) or made[-1])
-    rec.attach([torch.device("cuda", 0)])
-    rec.step(1, 0, torch.tensor(1.5), 0.01, 8, 0.0)
+    rec._losses = ring = Ring(4, pin=False)
+
+    def step(number: int, loss: float) -> Callable[[], None]:
+        """Returns what has its loss arrive."""
+        rec.step(number, 0, torch.tensor(loss), 0.01, 8, 0.0)
+        slot = number - 1
+        arrives = partial(ring.bits.__setitem__, slot, ring.bits[slot])
+        ring.bits[slot] = EMPTY
+        return arrives
+
+    first = step(1, 1.5)
     rec.step_now = 1
     rec.metric({"accuracy": 0.5})
-    rec.step(2, 0, torch.tensor(float("nan")), 0.01, 8, 0.0)
+    second = step(2, float("nan"))
     rec.warn("nothing has arrived")
-    made[0].passed = True
+    first()
     rec.warn("the first has")
     assert rec.nonfinite is None
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=second))
     rec.settle()  # waits for the rest
     found = lines(tmp_path / "r.jsonl")
     assert [e["kind"] for e in found] == ["warning", "step", "metric", "warning", "step"]

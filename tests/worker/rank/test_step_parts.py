@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import pairwise
-
 import pytest
 import torch
 
@@ -65,27 +62,6 @@ def test_if_that_is_not_seen_of_each_pass_it_is_not_known(clock):
         clock[0] += seconds
     event = told(parts, clock, ("forward", 1), ("backward", 6), ("optimizer", 0), (STEP, 0))
     assert (event.backward, event.wait) == (12, None)
-
-
-def test_events_become_seldom(clock):
-    parts, at = StepParts(), []
-    for _ in range(20_000):
-        parts.mark("forward")
-        clock[0] += 0.25
-        parts.mark(STEP)
-        if parts.event(1) is not None:
-            at.append(clock[0] - 100)
-    gaps = [b - a for a, b in pairwise(at)]
-    assert gaps[:3] == [1, 1, 1]
-    assert set(gaps[-20:]) == {10}
-    assert sorted(gaps) == gaps
-
-
-def test_marks_that_nobody_reads_take_bounded_memory(clock):
-    parts = StepParts()
-    for _ in range(step_parts._MOST):
-        parts.mark("data")
-    assert len(parts._marks) <= step_parts._MOST + 3
 
 
 # --- a script -------------------------------------------------------------------------------------
@@ -209,30 +185,6 @@ def test_what_a_graph_is_captured_in_has_no_events_and_is_left_out(clock):
     event = parts.event(1, over=True)
     assert (event.data, event.forward, event.backward, event.optimizer) == (1, 0, 0, 1)
     assert len(parts._device.free) == step_parts._POOL - 1
-
-
-def test_when_the_pool_is_empty_marks_are_lost_and_come_back(clock):
-    cuda, parts = Cuda(), StepParts()
-    parts._device = step_parts._DeviceClock(cuda)
-    parts._device.free = deque(list(parts._device.free)[:3])
-    for _ in range(3):
-        for kind in "forward", STEP:
-            parts.mark(kind)
-            cuda.now += 1
-    for one in cuda.recorded:
-        one.over = True
-    event = parts.event(1, over=True)
-    assert (event.forward, event.n) == (1, 2)
-    assert len(parts._device.free) == 3
-
-
-def test_steps_of_two_milliseconds_have_enough_events_until_they_are_looked_at(clock):
-    cuda, parts = Cuda(), StepParts()
-    parts._device = step_parts._DeviceClock(cuda)
-    for _ in range(500):
-        for kind in "data", "copy", "forward", "backward", "optimizer", STEP:
-            parts.mark(kind)
-    assert len(cuda.recorded) == 3000
 
 
 def driven(clock: list[float], step: tuple[tuple[str, float, float], ...], parts: StepParts,

@@ -8,7 +8,7 @@ from rich.style import Style
 from textual.app import App
 from textual.color import BLACK, WHITE, Color
 
-from gpu_panel.theme import GRAPHIC, LINES, THEMES, apart, contrast
+from gpu_panel.theme import GRAPHIC, LINES, THEMES, apart
 
 HUES = 8
 _RING = (75, 190, 290, 115, 220, 325, 155, 255)
@@ -56,27 +56,3 @@ def _is_for_colour_blind(app: App[object]) -> bool:
 def _is_of_terminal(app: App[object]) -> bool:
     """Whether the theme has the terminal's own colours, of which it is not known how they look."""
     return app.current_theme.ansi or app.native_ansi_color
-
-
-TONES = (GRAPHIC, 5.0, 9.0)
-"""The contrasts of idle, moderate and heavy load with the background."""
-
-
-def tones(app: App[object], stroke: Style | None) -> tuple[Style, Style, Style]:
-    """A stroke for idle, moderate and heavy load: the busier, the further from the background, so
-    brighter on a dark one. None: in the colour of text. In the terminal's own colours: dim, plain
-    and bold."""
-    own = stroke or Style()
-    if _is_of_terminal(app):
-        return own + Style(dim=True), own, own + Style(bold=True)
-    grounds = [Color.parse(app.theme_variables[name])
-               for name in ("background", "cursor", "cursor-blurred")]
-    ink = Color.parse(app.theme_variables["foreground"]) if own.color is None \
-        else Color.from_rich_color(own.color)
-    far = BLACK if grounds[0].brightness > 0.5 else WHITE
-    way = [grounds[0].blend(ink, n / 40) for n in range(41)] + \
-        [ink.blend(far, n / 40) for n in range(41)]
-    found = [next((c for c in way if all(contrast(c, ground) >= least + 0.1 for ground in grounds)),
-                  far) for least in TONES]
-    idle, moderate, heavy = (Style(color=c.rich_color) for c in found)
-    return idle, moderate, heavy

@@ -117,9 +117,6 @@ class Rows(ScrollView, can_focus=True):
     def entitle(self, title: str, subtitle: str = "") -> None:
         entitle(self, title, subtitle)
 
-    def header_clicked(self, x: int) -> None:
-        """Called when the header was clicked, `x` cells from the left."""
-
     # --- the cursor ----------------------------------------------------------------------------
 
     @property
@@ -191,9 +188,7 @@ class Rows(ScrollView, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None:
             return
-        if self._header is not None and offset.y == 0:
-            self.header_clicked(offset.x)
-        elif (owner := self._owner(offset.y)) >= 0:
+        if offset.y >= (self._header is not None) and (owner := self._owner(offset.y)) >= 0:
             self.cursor = owner
             self.post_message(self.Chosen(self, self.keys[owner]))
 

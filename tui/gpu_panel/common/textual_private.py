@@ -20,9 +20,10 @@ def writes(driver: LinuxDriver) -> bool:
 def surely_rings(timer: Timer) -> Timer:
     """Have a timer ring also if the process lost the processor just as it began.
 
-    Buys: the size of the terminal. Textual's app waits 8 ms with a new one; a timer that begins
-    more than its time late leaves that turn out, and a timer that rings once then never does. No
-    later size would count (seen with more processes than cores)."""
+    A timer that begins more than its time late leaves that turn out, and one that rings once then
+    never does (seen with more processes than cores). Buys: the size of the terminal, with which
+    Textual's app waits 8 ms, so that no later size would count; and a launch screen that looks for
+    devices, reviews what was typed and shows the preview at all."""
     timer._skip = False
     return timer
 

@@ -16,12 +16,11 @@ from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import COLUMNS
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel import keys
-from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Line, Row, cells, fit, wrap
+from gpu_panel.common.rows import Line, Row, Rows, cells, fit, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource, History
-from gpu_panel.launch.device_table import ShadedRows, axis, bars
+from gpu_panel.launch.device_table import axis, bars
 from gpu_panel.launch.run_line import RunLine, ranks_by_pid
 
 if TYPE_CHECKING:
@@ -30,12 +29,9 @@ if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
 
 Runs = Callable[[], Sequence[RunLine]]
-Stop = Callable[[RunLine, str], object]
 
-_LEAST = 16
-"""Cells that a command keeps; columns go to leave it so many."""
 _WIDE = 100
-"""Cells from which on there are two between columns."""
+"""Cells from which on there is room for all columns of the processes."""
 _LABEL = 13
 _GLYPHS = {"free": ("○", "good"), "busy": ("●", ""), "leased": ("◆", "accent"),
            "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
@@ -57,7 +53,6 @@ class DeviceDetails:
     now: float = 0.0
     """Unix seconds."""
     host: str | None = None
-    hue: int = 0
 
 
 def build(details: DeviceDetails, width: int) -> list[Row]:
@@ -103,20 +98,16 @@ def _process_rows(details: DeviceDetails, width: int) -> list[Row]:
     texts = [{
         "pid": str(p.pid), "user": clean(p.user or UNKNOWN, 12),
         "run": clean(details.ours.get(p.pid, "")), "GPU mem": units.size(p.memory),
-        "SM": units.share(p.utilization), "CPU": units.share(p.cpu),
-        "host mem": units.size(p.host_memory),
         "age": UNKNOWN if p.started is None else _age(details.now - p.started)}
+        | ({"SM": units.share(p.utilization), "CPU": units.share(p.cpu),
+            "host mem": units.size(p.host_memory)} if width >= _WIDE else {})
         for p in details.processes]
-    widths = {name: min(20, max(cells(name), *(cells(text[name]) for text in texts)))
+    widths = {name: max(cells(name), *(cells(text[name]) for text in texts))
               for name in texts[0] if name != "run" or details.ours}
-    gap = "  " if width >= _WIDE else " "
-    for name in ("host mem", "CPU", "SM"):
-        if sum(widths.values()) + len(gap) * len(widths) > width - _LEAST:
-            del widths[name]
 
     def line(text: Mapping[str, str]) -> str:
         return "".join((fit(text[name], wide) if name in ("user", "run") else
-                        f"{text[name]:>{wide}}") + gap for name, wide in widths.items())
+                        f"{text[name]:>{wide}}") + "  " for name, wide in widths.items())
 
     rows = [Row("", ((("", ""),), ((line({name: name for name in widths}) + "command", "dim"),)))]
     for p, text in zip(details.processes, texts, strict=True):
@@ -125,8 +116,7 @@ def _process_rows(details: DeviceDetails, width: int) -> list[Row]:
         if p.kind != "compute":
             command = f"{p.kind} · {command}"
         style = "accent" if p.pid in details.ours else ""
-        room = max(0, width - cells(line(text)))
-        rows.append(Row(str(p.pid), (((line(text), style), (fit(command, room), "")),)))
+        rows.append(Row(str(p.pid), (((line(text), style), (command, "")),)))
     return rows
 
 
@@ -159,32 +149,20 @@ def _curves(details: DeviceDetails, device: Device, sample: Sample, width: int) 
     drawn = (history.utilization(device.id, room), history.memory(device.id, room))
     lines: list[Line] = [((" " * _LABEL + axis(len(drawn[0])), "dim"),)]
     for values, column in zip(drawn, COLUMNS, strict=False):
-        lines.append(((fit(column.name, _LABEL), "dim"), *bars(values, details.hue),
+        lines.append(((fit(column.name, _LABEL), "dim"), bars(values, ""),
                       (f"  {column.of(sample)}", column.style(sample))))
     return lines
 
 
 def _grid(facts: Sequence[tuple[str, str, str]], width: int) -> list[Line]:
-    """Label, value and style of each fact, in columns of equal width; one that is too long gets a
-    line of its own."""
+    """Label, value and style of each fact, in columns of equal width."""
     count = max(1, min(4, width // 35))
-    room = width // count
-    lines: list[Line] = []
-    row: list[tuple[str, str]] = []
-    for label, value, style in facts:
-        wide = len(value) >= room - _LABEL
-        if row and (wide or len(row) == 2 * count):
-            lines.append(tuple(row))
-            row = []
-        row += [(fit(label, _LABEL), "dim"),
-                (fit(value, max(0, (width if wide else room) - _LABEL)), style)]
-        if wide:
-            lines.append(tuple(row))
-            row = []
-    return [*lines, tuple(row)] if row else lines
+    parts = [((fit(label, _LABEL), "dim"), (fit(value, width // count - _LABEL), style))
+             for label, value, style in facts]
+    return [sum(parts[i:i + count], ()) for i in range(0, len(parts), count)]
 
 
-class DetailPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+class DetailPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
     """Shows the latest sample of one device; the cursor is on a process."""
 
     NAME = "detail"
@@ -192,38 +170,21 @@ class DetailPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethodO
     TAB = False
     KEYS = keys.of("detail")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"end"})
     HELP = """Everything the driver reports about the device under the table's cursor. The small
 curves show the last five minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
-go to another device; x ends the process under the cursor, if it is your own, and asks first."""
+go to another device. Commands of your own (settings.toml) get the process under the cursor."""
 
-    def __init__(self, source: DeviceSource, runs: Runs, stop: Stop) -> None:
-        """`runs`: those whose ranks are named. `stop`: asks, with a title, whether to stop one."""
+    def __init__(self, source: DeviceSource, runs: Runs) -> None:
+        """`runs`: those whose ranks are named."""
         super().__init__(id=self.NAME)
-        self._source, self._runs, self._stop = source, runs, stop
+        self._source, self._runs = source, runs
         self._device: str | None = None
-        self._lent = False
-        """Whether it has the focus only as there was no more room for the device table."""
         self.shown = DeviceDetails()
 
     def show_device(self, device: str | None) -> None:
         """Show the device of this row, and have its bus measured if it is here; None: no device."""
         self._device = device
         self.paint()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._keep_focus)
-
-    def _keep_focus(self) -> None:
-        """Take the focus from the device table while a smaller terminal hides that."""
-        screen, table = self.screen, self.screen.query_one("#devices")
-        if screen.has_class("-narrow") and self.display and screen.focused in (None, table):
-            self._lent = True
-            self.focus()
-        elif self._lent and not screen.has_class("-narrow"):
-            self._lent = False
-            if self.has_focus:
-                table.focus()
 
     def paint(self) -> None:
         """Draw the latest sample of the device. The bus is measured of this machine's alone."""
@@ -246,8 +207,7 @@ go to another device; x ends the process under the cursor, if it is your own, an
                 host is None and source.freedom is not None, machine.history, listed,
                 {pid: f"{run.id} rank {rank}" for pid, (run, rank) in ranks.items()
                  if pid in {p.pid for p in listed}},
-                time.time(), host, next((source.hues.get(run.id, 0) for run in self._runs()
-                                         for key, _ in run.devices if key == self._device), 0))
+                time.time(), host)
             count, where = len(listed), f" on {clean(host)}" if host is not None else ""
             title = f"{device.label}{where} ─ {clean(device.name)}" + (
                 f" · {count} process{'es' if count > 1 else ''}" if count else "")
@@ -269,15 +229,5 @@ go to another device; x ends the process under the cursor, if it is your own, an
         process = self.at_cursor
         return of_process(process.pid, self.shown.host) if process is not None else {}
 
-    @guarded("end-process")
-    async def action_end(self) -> None:
-        """Ask, then signal the process under the cursor, or stop the run whose rank it is."""
-        from gpu_panel.launch.end_process import end_or_stop
-
-        if (process := self.at_cursor) is None:
-            self.notify("No process selected", severity="warning")
-            return
-        await end_or_stop(self.app, process, self.shown.host, self._runs(), self._stop)
-
-    def on_rows_chosen(self, event: ShadedRows.Chosen) -> None:
+    def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()

@@ -142,8 +142,6 @@ class DeviceSource:
         """Device id → whether it is free, from the last `judge`; None before the first."""
         self.holders: Mapping[str, Holder] = MappingProxyType({})
         """Lease key → the run that holds the device, from the last `judge`."""
-        self.hues: Mapping[str, int] = MappingProxyType({})
-        """Run id → the number of its hue, from 1, for the runs of ours on devices."""
         self.gpus_aside = 0
         """The number of GPUs that are not offered because the CPU slots are offered instead."""
         self._hosts = hosts

@@ -1,34 +1,27 @@
 """The device table as lines of text: a line for each device, with its last five minutes.
 
-The figures are the columns of `gpu_engine.devices.columns`. Brightness tells how busy a device was,
-hue whose run it was; heights tell the same without colours.
+The figures are the columns of `gpu_engine.devices.columns`. Runs of ours have the accent's colour.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, groupby
 from typing import TYPE_CHECKING
-
-from rich.style import Style
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import IN_TABLE, Column
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.spec import modes
-from gpu_panel.charts import palette
 from gpu_panel.charts.sparkline import bar
 from gpu_panel.common import units
-from gpu_panel.common.rows import Line, Part, Row, Rows, cells, fit, wrap
+from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import Machine, spread
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
-    from gpu_engine.devices.availability import Availability
     from gpu_engine.remote.reach.remote_devices import HostSeen
     from gpu_panel.launch.device_source import DeviceSource
     from gpu_panel.launch.draft import Draft
@@ -37,9 +30,8 @@ if TYPE_CHECKING:
 TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"
 STALE_AFTER = 3.0
 """Seconds after which the age of figures is shown."""
-PATIENCE = 2.0
-"""Seconds after which it is explained why the devices are not known yet."""
-_STATES = ("free", "unknown", "busy", "leased", "unhealthy")
+
+
 @dataclass(frozen=True, slots=True)
 class Ours:
     """A run of ours that is on a device."""
@@ -48,9 +40,6 @@ class Ours:
     rank: int
     name: str
     since: str
-    hue: int = 1
-    """Number of its hue, from 1."""
-
     def __str__(self) -> str:
         return f"● run {self.run} rank {self.rank} · {clean(self.name)} · {self.since}"
 
@@ -71,8 +60,6 @@ class DeviceTable:
     """(text, style) of what stands below the devices, such as problems."""
     now: float = 0.0
     """Monotonic seconds, for the age of the hosts' figures."""
-    looking: float = 0.0
-    """Seconds for which the devices have been looked for."""
     wanted: frozenset[str] = frozenset()
 
     @property
@@ -96,7 +83,7 @@ class _Shown:
     use: Part
     brief: str
     """`use` in a few words."""
-    hue: int
+    ours: bool
 
     @property
     def about(self) -> str:
@@ -119,7 +106,7 @@ def build(table: DeviceTable, width: int) -> Built:
     """The table, `width` cells wide."""
     here, *others = table.machines
     if here.inventory is None:
-        return Built(None, _looking(table.looking, width))
+        return Built(None, [_text("Looking for devices …", "dim", width)])
     shown = {m.host: [_shown(table, m, d, (m.snapshot and m.snapshot.of(d.id)) or Sample(d))
                       for d in m.devices] for m in table.machines}
     every = [device for devices in shown.values() for device in devices]
@@ -193,7 +180,7 @@ class _Layout:
                 history = device.machine.history
                 drawn = history.utilization(device.sample.device.id, self.graph) if history \
                     else [None] * self.graph
-                parts += [*bars(drawn, device.hue), (" ", "")]
+                parts += [bars(drawn, "accent" if device.ours else ""), (" ", "")]
         room = max(0, self.use - cells(role))
         return (*parts, (role, "accent"), (fit(device.brief, room), device.use[1]))
 
@@ -206,7 +193,7 @@ def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample)
     return _Shown(key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
                   machine, " ".join(filter(None, (role(table, key), "♪" * (key in table.wanted)))),
                   use, f"● r{ours.rank} {clean(ours.name)}" if ours and not sample.problem
-                  else use[0], ours.hue if ours else 0)
+                  else use[0], ours is not None)
 
 
 def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) -> Part:
@@ -215,7 +202,7 @@ def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) ->
     if sample.problem:
         return "! " + clean(sample.problem), "bad"
     if ours:
-        return str(ours), shade(1.0, ours.hue)
+        return str(ours), "accent"
     if freedom is None:
         return "…" if machine.refusal is None else "users unknown", "dim"
     why = clean(freedom.reason)
@@ -272,20 +259,6 @@ def _of_own(inventory: Inventory, width: int) -> list[Row]:
     return rows
 
 
-def _looking(seconds: float, width: int) -> list[Row]:
-    """What is shown until the devices are known, with the reason if that takes long."""
-    rows = [_text("Looking for devices …", "dim", width)]
-    if seconds >= PATIENCE:
-        from gpu_engine.devices.discover import PATIENCE as DISCOVERY  # rare, and much to import
-
-        rows.append(_text(
-            f"The driver has not answered for {seconds:.0f} s. It may be starting; if nvidia-smi "
-            "hangs too, it is stuck, often since an error that \"dmesg | grep -i xid\" shows. "
-            f"After {DISCOVERY:.0f} s the panel goes on with CPU slots; c looks for GPUs again.",
-            "warn", width))
-    return rows
-
-
 def _host(seen: HostSeen, now: float, width: int) -> Row:
     """The line of a host, and below it why it can't be used."""
     parts: list[Part] = [(clean(seen.host.name), "strong")]
@@ -338,94 +311,44 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
           problems: Sequence[Problem]) -> tuple[tuple[str, str], ...]:
     """Notes and problems, with styles. `resolved`: whether the preset's devices are known."""
     inventory, aside = source.inventory, source.gpus_aside
-    asks = "You chose" if draft is not None and draft.ticked_before else "The preset asks for"
-    found = [(f"{asks} {name}, which is not here", "warn")
+    found = [(f"The preset asks for {name}, which is not here", "warn")
              for name in (draft.absent if draft else ())]
     if source.hosts_problem is not None:
         found.append((f"! {clean(source.hosts_problem)}", "warn"))
     if aside:
         many = f"{aside} GPUs" if aside > 1 else "GPU"
         found.append((f"c shows this machine's {many} again", "dim"))
-    if resolved and draft is not None and draft.ticked and draft.missing \
+    if resolved and draft is not None and draft.missing \
             and inventory is not None:
-        there = min(draft.picks or 0, len(inventory.devices))
-        if len(draft.ids) < there:
-            found.append((_too_few(draft.picks or 0, there, inventory, source.freedom or {}),
-                          "warn"))
+        taken = [f"{d.label}: {clean(f.reason)}" for d in inventory.devices
+                 if (f := (source.freedom or {}).get(d.id)) is not None and not f.free]
+        if len(draft.ids) < min(draft.picks or 0, len(inventory.devices)):
+            found.append((f"The preset asks for the {draft.picks} freest devices, and "
+                          f"{len(draft.ids) or 'none'} can be taken{'; ' * bool(taken)}"
+                          f"{''.join(taken[:1])}. Tick others yourself, or Q puts the run into the "
+                          "queue", "warn"))
     if row_keys.ANY in source.wanted:
         found.append(("You will be notified when any device is free (W)", "accent"))
     return (*found, *((f"✗ {p.message}", "bad") for p in problems))
 
 
-def _too_few(asked: int, there: int, inventory: Inventory, freedom: Mapping[str, Availability]
-             ) -> str:
-    """Why fewer devices are ticked than the preset asks for: who has the first of the others, and
-    what to do."""
-    named = {d.id: d.label for d in inventory.devices}
-    taken = [f"{named[name]}: {clean(f.reason)}" for name, f in freedom.items()
-             if not f.free and name in named]
-    free = sum(f.free for f in freedom.values())
-    if free >= there or not taken:
-        why = "a whole GPU and a MIG slice can't be combined" if free >= there else \
-            "it is not known which are free"
-        return f"The preset asks for the {asked} freest devices, but {why}; tick others yourself"
-    more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
-    return f"The preset asks for the {asked} freest devices, and {free or 'none'} of {there} " \
-           f"{'are' if free > 1 else 'is'} free; {taken[0]}{more}. Tick others yourself, or Q " \
-           "puts the run into the queue"
-
-
 # --- runs of ours on devices -------------------------------------------------------------------
 
 
-def of_runs(runs: Sequence[RunLine], now: float, hues: Mapping[str, int]) -> dict[str, Ours]:
-    """Key of a device's row → the run of ours on it. `now`: Unix seconds. `hues`: by run id."""
-    return {device: Ours(run.id, rank, run.name, units.clock(now - run.created), hues[run.id])
+def of_runs(runs: Sequence[RunLine], now: float) -> dict[str, Ours]:
+    """Key of a device's row → the run of ours on it. `now`: Unix seconds."""
+    return {device: Ours(run.id, rank, run.name, units.clock(now - run.created))
             for run in runs for device, rank in run.devices}
-
-
-def hues(runs: Sequence[RunLine], before: Mapping[str, int]) -> dict[str, int]:
-    """The number of a hue, from 1, for each run that is on devices: that which it had `before`, or
-    the lowest that no other has."""
-    ids = [run.id for run in runs if run.devices]
-    found = {run: before[run] for run in ids if run in before}
-    free = (n for n in count(1) if n not in found.values())
-    return found | {run: next(free) for run in reversed(ids) if run not in found}
 
 
 # --- graphs of load ----------------------------------------------------------------------------
 
-LEVELS = ("idle", "moderate", "heavy")
-IDLE_BELOW, BUSY = 0.10, 0.75
-"""The share of time below which a device is idle, as the engine has it (availability), and from
-which it is as busy as one wants it in a training."""
-_NAMES = re.compile(rf"({'|'.join(LEVELS)})([0-9]+)")
 
-
-def shade(share: float | None, hue: int) -> str:
-    """The style for a share of load: "idle3", "moderate3" or "heavy3", where 3 is the hue."""
-    return LEVELS[sum((share or 0.0) >= least for least in (IDLE_BELOW, BUSY))] + str(hue)
-
-
-def bars(values: Sequence[float | None], hue: int) -> Line:
+def bars(values: Sequence[float | None], style: str) -> Part:
     """A bar of eight possible heights for each value; a gap where nothing is known."""
-    drawn = [(" " if v is None else bar(v), shade(v, hue)) for v in values]
-    return tuple(("".join(text for text, _ in same), style)
-                 for style, same in groupby(drawn, key=lambda part: part[1]))
+    return "".join(" " if v is None else bar(v) for v in values), style
 
 
 def axis(width: int) -> str:
     """What stands above a graph, as far as there is room: "-5 min           now"."""
     return "-5 min" + f"{'now':>{width - 6}}" if width >= 12 else f"{'now':>{width}}"[:width]
-
-
-class ShadedRows(Rows):
-    """Knows the styles that `shade` names: a level of load and a hue, 0 for that of text."""
-
-    def _style(self, name: str) -> Style:
-        if name not in self._styles and (found := _NAMES.fullmatch(name)):
-            level, hue = found[1], int(found[2])
-            tones = palette.tones(self.app, palette.strokes(self.app)[(hue - 1) % palette.HUES]
-                                  if hue else None)
-            self._styles[name] = tones[LEVELS.index(level)]
-        return super()._style(name)

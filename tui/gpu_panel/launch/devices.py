@@ -21,7 +21,7 @@ from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch import device_table, row_keys
 from gpu_panel.launch.device_source import READINGS, DeviceSource
-from gpu_panel.launch.device_table import STALE_AFTER, DeviceTable, ShadedRows
+from gpu_panel.launch.device_table import STALE_AFTER, DeviceTable
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
@@ -36,7 +36,7 @@ MOST_WAITS = 6
 the sampler's first one, as a driver that hangs for one GPU may delay that for long."""
 
 
-class DevicesPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
     """Shows the devices as `device_table.build` does. Ticks go into the draft."""
 
     NAME = "devices"
@@ -44,10 +44,9 @@ class DevicesPane(ShadedRows, Pane):  # pyright: ignore[reportIncompatibleMethod
     CALLED = "the devices"
     KEYS = keys.of("devices")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Tick the devices that the run may use. Beside each stands its utilisation
-over the last five minutes: brighter the busier it was, in a hue where a run of yours is on it. The
-words say who uses a device: nobody (free), a run of ours with its rank, or another process; those
-under the cursor stand whole in the pane's lower edge. You can also tick a
+    HELP = """Tick the devices that the run may use. Beside each stands its utilisation over the
+last five minutes. The words say who uses a device: nobody (free), a run of ours with its rank, or
+another process; those under the cursor stand whole in the pane's lower edge. You can also tick a
 device that isn't free; the panel asks before it launches there. a leaves out what runs hold. The
 order of ticking is the order of the ranks, which are shown with the devices: < and > move one.
 
@@ -74,7 +73,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._runs: tuple[RunLine, ...] = ()
         self._table = DeviceTable()
         self._about: Mapping[str, str] = {}
-        self._began = time.monotonic()
         self.resolved = False
         """Whether the devices that the preset asks for have been looked up here."""
         self._waits = 0
@@ -92,7 +90,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         """Show and edit another draft. The devices that it asks for are ticked as soon as they are
         known, unless they have been already."""
         self._draft = draft
-        self.resolved, self._waits = draft.ticked, 0
+        self.resolved, self._waits = draft.ids_by_hand, 0
         self.paint()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
@@ -102,7 +100,6 @@ w notifies you when the device under the cursor is free, W when any is."""
     def show_runs(self, runs: Sequence[RunLine]) -> None:
         """Take the runs whose ranks are to be named with their devices from now on."""
         self._runs = tuple(runs)
-        self._source.hues = device_table.hues(runs, self._source.hues)
 
     # --- painting ------------------------------------------------------------------------------
 
@@ -148,10 +145,9 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._table = DeviceTable(
             source.machines, self.ticked, draft.mode if draft else "single",
             draft.first_rank if draft else 0,
-            device_table.of_runs(self._runs, time.time(), source.hues),
+            device_table.of_runs(self._runs, time.time()),
             device_table.notes(source, draft, self.resolved, self._problems),
-            now=time.monotonic(), looking=time.monotonic() - self._began,
-            wanted=frozenset(source.wanted))
+            now=time.monotonic(), wanted=frozenset(source.wanted))
         self.repaint()
         self._entitle()
 
@@ -228,10 +224,7 @@ w notifies you when the device under the cursor is free, W when any is."""
             return
         self.resolved = True
         before, entries = self._draft.mode, row_keys.entries(ids)
-        if entries is None:
-            self._draft.tick(ids)
-        else:
-            self._draft.tick_hosts(entries, len(ids))
+        self._draft.tick(ids, entries)
         mode = modes.find(self._draft.mode)
         if mode is not None and mode.name != before:
             self.notify(f"{len(ids)} device{'s' * (len(ids) != 1)}: {mode.short}", markup=False)
@@ -289,22 +282,6 @@ w notifies you when the device under the cursor is free, W when any is."""
                         severity="warning", markup=False)
         self.tick(chosen)
 
-    async def action_more(self) -> None:
-        if self._draft is None:
-            return
-        have = self.ticked if self.resolved else ()  # not yet: what the preset asks for, and one
-        count = (len(have) if self.resolved else self._draft.picks or 0) + 1
-        chosen = await self._source.freest_of(self._host, count) or ()
-        more = [key for key in chosen if key not in have]
-        if not more:
-            self.notify("No other device can be used now", severity="warning")
-            return
-        self.tick([*have, *more][:count])
-
-    def action_fewer(self) -> None:
-        if self.ticked:
-            self.tick(self.ticked[:-1])
-
     def action_move_rank(self, by: int) -> None:
         """Swap the rank under the cursor with its neighbour."""
         order, key = list(self.ticked), self.key_at_cursor
@@ -344,7 +321,7 @@ w notifies you when the device under the cursor is free, W when any is."""
             return
         if draft.picks and not draft.ids_by_hand:
             self.resolved, self._waits = False, 0  # ticks as many of the freest of the other kind
-            draft.forget_ticks()
+            draft.devices["ids"] = []
             self.paint()
             return
         # As many of the other kind.

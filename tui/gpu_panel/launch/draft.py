@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_engine.common import values
-from gpu_engine.common.errors import SpecError
+from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.plan import own_command
-from gpu_engine.spec import modes
+from gpu_engine.spec import modes, presets
 from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.presets import Preset
-from gpu_engine.spec.read import apply_set, apply_sets, from_dict, spelled_out
+from gpu_engine.spec.read import apply_set, from_dict, spelled_out
 from gpu_engine.spec.schema import ONE_OF, RunSpec, keys
 from gpu_engine.spec.write import Difference, compare, to_dict
 from gpu_panel.launch.device_source import freest
@@ -29,75 +29,29 @@ from gpu_panel.launch.device_source import freest
 class Draft:
     """What is edited in the form."""
 
-    def __init__(self, preset: Preset | None = None) -> None:
-        self.preset = preset
-        self.run: tuple[str, RunSpec] | None = None
-        """The id and the spec of the run whose settings these were; None for a preset's."""
+    def __init__(self, spec: RunSpec | None = None, preset: Preset | None = None,
+                 run: str = "") -> None:
+        """`spec`: what it says at first; None: that of the preset, or the defaults. `preset`,
+        `run` (an id): where that is from."""
+        origin = preset.spec if preset is not None else RunSpec()
+        self.preset, self.run, self._origin = preset, run, spec or origin
+        self.texts = texts_of(self._origin)
+        self.devices: dict[str, Any] = to_dict(self._origin, defaults=False).get("devices", {})
+        """The section `devices`, with what is ticked now."""
+        self._preset_devices = copy.deepcopy(self.devices)
+        self._loaded = self.data
+        if spec is not None and preset is not None and spec.task.command is None:
+            self._loaded = Draft(None, preset).data
         self.absent: tuple[str, ...] = ()
         """Devices that the preset names and that are not here."""
         self.ids_by_hand = False
         """Whether the person has ticked devices; then the preset's are not ticked any more."""
-        self.ticked = self.ticked_before = False
-        """Whether its devices are known: the preset's were looked up, or the person has ticked;
-        `ticked_before`: the person did so the last time the panel was open."""
-        self._carried: dict[str, str] = {}
-        """The texts when the task became the person's own command. Of these, what does not reach
-        the command is left out: it was the other task's."""
         self._mode_chosen = False
         """Whether the person has chosen the mode: then no tick changes it."""
         self._mode_before: str | None = None
         """The mode that was too small for what is ticked; None if the mode is as it was."""
         self._asked: object = None
         """The content about which the person was asked last whether it may be left unsaved."""
-        self._begin(texts_of(preset.spec) if preset else {},
-                    preset.data.get("devices", {}) if preset else {})
-
-    def _begin(self, texts: dict[str, str], devices: dict[str, Any]) -> None:
-        self.texts = texts
-        self.devices = copy.deepcopy(devices)
-        """The section `devices`, with what is ticked now."""
-        self._preset_devices = copy.deepcopy(devices)
-        self._loaded = self.data
-
-    @classmethod
-    def of_run(cls, run_id: str, data: dict[str, Any]) -> Draft:
-        """A draft with the settings of a run, to change something in it. Raises SpecError."""
-        spec = from_dict(data)
-        draft = cls()
-        draft.run = run_id, spec
-        draft._begin(texts_of(spec), to_dict(spec, defaults=False).get("devices", {}))
-        return draft
-
-    @classmethod
-    def of_command(cls, command: Sequence[str], preset: Preset | None = None) -> Draft:
-        """A draft with the person's own command in place of the preset's task; without a preset,
-        with the defaults. The run's name is chosen as on the command line. Raises UserError."""
-        from gpu_engine.cli.spec_options import choose_spec
-
-        chosen = choose_spec(preset.name if preset else None, [], list(command)).spec
-        draft = cls(preset)
-        draft._carried = {k: t for k, t in draft.texts.items() if not k.startswith("task.")}
-        draft._begin(draft._carried | {"name": chosen.name, "task.command": _line(command)},
-                     draft.devices)
-        return draft
-
-    @classmethod
-    def restored(cls, preset: Preset | None, run: tuple[str, RunSpec] | None,
-                 kept: tuple[dict[str, str], dict[str, Any]] | None, *, ticked: bool, asked: bool
-                 ) -> Draft:
-        """The draft of last time: `kept` are its texts and devices, None if nothing was changed.
-        `ticked`: the devices were ticked by the person. `asked`: changes may be left unsaved."""
-        draft = cls(preset) if run is None else cls.of_run(run[0], to_dict(run[1]))
-        if kept is not None:
-            draft.preset, loaded = preset, draft._loaded
-            draft._begin(*kept)
-            if preset is not None or run is not None:
-                draft._loaded = loaded
-            draft._carried = dict(draft.texts)  # which of it was typed is not kept
-            draft.ticked_before = ticked
-            if asked:
-                draft.asked()
-        return draft
 
     # --- texts and what they mean --------------------------------------------------------------
 
@@ -106,26 +60,21 @@ class Draft:
         """The nested dict of a preset, in which a text that can't be parsed stays a text. What the
         mode has no use for is left out, and there again in another mode."""
         data: dict[str, Any] = {}
-        mode = modes.find(self.texts.get("parallel.mode", RunSpec().parallel.mode))
+        mode = modes.find(self.text("parallel.mode"))
         for key, text in self.texts.items():
             if mode is None or mode.applies(key):
                 apply_set(data, f"{key}={text}")
         return data | ({"devices": copy.deepcopy(self.devices)} if self.devices else {})
 
-    def effective(self) -> dict[str, Any]:
-        """The data without what was another task's and does not reach the own command."""
-        return own_command.left_out(
-            self.data, only=[k for k, t in self._carried.items() if self.texts.get(k) == t])
-
     def spec(self) -> RunSpec:
         """The spec of this draft. Raises SpecError with every value that can't be parsed."""
-        return from_dict(self.effective())
+        return from_dict(self.data)
 
     def spec_to_wait(self) -> RunSpec:
         """The spec for the queue. That the person has shared devices once, by a question of Launch,
         does not hold for a run that waits for free ones. Raises as `spec`."""
-        data = self.effective()
-        if self._preset_devices.get("share") is not True:
+        data = self.data
+        if not self._shared:
             data.get("devices", {}).pop("share", None)
         return from_dict(data)
 
@@ -141,24 +90,21 @@ class Draft:
         """Whether the draft has a value for the key, so that its default does not apply."""
         return key in self.texts
 
-    def insists(self, key: str) -> bool:
-        """Whether it has a value for the key that is not another task's."""
-        return key in self.texts and self._carried.get(key) != self.texts[key]
-
     def text(self, key: str) -> str:
         """The text of a key, or that of its default."""
         text = self.texts.get(key)
-        if text is not None and key.startswith("task.params."):
+        if text is None:
+            return values.show(keys()[key].default) if key in keys() else ""
+        if key.startswith("task.params."):
             return values.show(values.parse(text, values.ANY))  # a text without its quotes
-        return text if text is not None else values.show(keys()[key].default) \
-            if key in keys() else ""
+        return text
 
     def put(self, key: str, text: str) -> None:
         """Take the text of a field; empty text means the default."""
         text = text.strip()
         if key == "task.command":
-            if key not in self.texts:
-                self._carried = dict(self.texts)
+            if key not in self.texts:  # what the task before was told and a command is not
+                self.texts = {k: t for k, t in self.texts.items() if own_command.is_told((), k)}
             self.use_task("")
             self.texts[key] = text  # an empty one is refused by the review
         elif not text:
@@ -167,36 +113,21 @@ class Draft:
             for pair in ONE_OF:
                 if key in pair:
                     self.texts.pop(pair[key == pair[0]], None)
+            self.texts[key] = text
             if key == "parallel.mode":
                 self._mode_chosen, self._mode_before = True, None
                 self._mode(text)
-            self.texts[key] = text
 
     def put_param(self, field: TaskField, text: str) -> None:
         """Take the text of a task's parameter. A parameter of type str keeps "123" a string."""
-        key = f"task.params.{field.name}"
-        self.put(key, values.in_toml(values.parse(text, field.kind)) if text.strip() else "")
+        self.put(f"task.params.{field.name}",
+                 values.in_toml(values.parse(text, field.kind)) if text.strip() else "")
 
     def use_task(self, use: str) -> None:
         """Choose another task, and drop the parameters of the one before."""
         if not use or self.texts.get("task.use") != use:
             self.texts = {k: t for k, t in self.texts.items() if not k.startswith("task.")}
             self.put("task.use", use)
-
-    def assign(self, *assignments: str) -> None:
-        """Apply the `key=value`s of a command line. Raises SpecError."""
-        data = self.data
-        apply_sets(data, assignments)
-        for key, _, text in (spelled_out(a).partition("=") for a in assignments):
-            key = key.strip()
-            if key.startswith("run.env."):
-                key, text = "run.env", _variables(data["run"]["env"])
-            if key == "task.use":
-                self.use_task(text)
-            elif not key.startswith("devices."):
-                self.put(key, text)
-        self.devices = data.get("devices", {})
-        self._preset_devices = copy.deepcopy(self.devices)
 
     def _mode(self, name: str) -> None:
         self.texts["parallel.mode"] = name
@@ -215,7 +146,7 @@ class Draft:
     def title(self) -> str:
         """"preset ddp (changed)"."""
         # Only the last part of a path: the whole path is in the shown command.
-        name = f"run {self.run[0]}" if self.run else \
+        name = f"run {self.run}" if self.run else \
             "preset " + self.preset.name.rpartition("/")[2] if self.preset else \
             f"your own {self.text('name')}" if "name" in self._loaded else "no preset"
         return f"{name} (changed)" if self.changed else name
@@ -227,7 +158,7 @@ class Draft:
 
     def differences(self) -> list[Difference]:
         """What is not as in the run whose settings these were. Raises SpecError."""
-        return compare(self.run[1], self.spec()) if self.run else []
+        return compare(self._origin, self.spec()) if self.run else []
 
     @property
     def should_ask(self) -> bool:
@@ -242,24 +173,17 @@ class Draft:
     def to_save(self, inventory: Inventory | None) -> RunSpec:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
-        data = self.effective()
-        if self._preset_devices or self._names_none or self.ids_by_hand:
-            data["devices"] = self.lasting_devices(inventory)
+        data = self.data
+        if not self.ids_by_hand:
+            if self._preset_devices or self._names_none:
+                data["devices"] = self._preset_devices
+        elif inventory is not None and not self.hosts:
+            known = [(name, inventory.find(name)) for name in self.ids]
+            data["devices"]["ids"] = [d.uuid if d and d.uuid else name for name, d in known]
         return from_dict(data)
 
-    def lasting_devices(self, inventory: Inventory | None) -> dict[str, Any]:
-        """The section `devices` for another day: cards that the person has ticked are named by
-        UUID, and else it is as the preset has it."""
-        if not self.ids_by_hand:
-            return copy.deepcopy(self._preset_devices)
-        devices = copy.deepcopy(self.devices)
-        if inventory is not None and not self.hosts:
-            known = [(name, inventory.find(name)) for name in self.ids]
-            devices["ids"] = [d.uuid if d and d.uuid else name for name, d in known]
-        return devices
-
     def saved(self, preset: Preset) -> None:
-        self.preset, self.run = preset, None
+        self.preset, self.run = preset, ""
         self._preset_devices = copy.deepcopy(preset.data.get("devices", {}))
         self.ids_by_hand = False
         self._loaded = self.data
@@ -293,24 +217,18 @@ class Draft:
         node, mode = self.value("parallel.node_rank"), modes.find(self.text("parallel.mode"))
         return mode.node_rank(node) * len(self.ids) if mode and isinstance(node, int) else 0
 
-    def tick(self, ids: Sequence[str]) -> None:
-        """Take the person's ticks, all on this machine, in the order of the ranks."""
-        self._ticked({"ids": list(ids)}, len(ids))
-
-    def tick_hosts(self, entries: Sequence[str], devices: int) -> None:
-        """Take the person's ticks on several machines or on another one, as entries of
-        `devices.hosts`; `devices` in all."""
-        self._ticked({"hosts": list(entries)}, devices)
-
-    def _ticked(self, chosen: dict[str, Any], count: int) -> None:
-        """Take `count` ticks. The mode follows while it can't use so many."""
-        self.ids_by_hand = self.ticked = True
+    def tick(self, ids: Sequence[str], hosts: Sequence[str] | None = None) -> None:
+        """Take the person's ticks, in the order of the ranks. `hosts`: the entries of
+        `devices.hosts` for them, where they are on several machines or on another one. The mode
+        follows while it can't use so many."""
+        self.ids_by_hand = True
         self.absent = ()
-        self.devices = chosen | self._shared
+        self.devices = {"ids": list(ids)} if hosts is None else {"hosts": list(hosts)}
+        self.devices |= self._shared
         mode = self._mode_before or self.text("parallel.mode")
         if self._mode_chosen or modes.find(mode) is None:
             return
-        fits = modes.over_devices(count, mode)
+        fits = modes.over_devices(len(ids), mode)
         self._mode_before = mode if fits != mode else None
         if fits != self.text("parallel.mode"):
             self._mode(fits)
@@ -318,11 +236,6 @@ class Draft:
     @property
     def _shared(self) -> dict[str, Any]:
         return {"share": True} if self._preset_devices.get("share") is True else {}
-
-    def forget_ticks(self) -> None:
-        """Tick nothing until `resolve` has looked up what the preset asks for."""
-        self.ticked = False
-        self.devices["ids"] = []
 
     def share(self) -> None:
         """Allow sharing the devices that are ticked now. Other ticks undo it."""
@@ -341,12 +254,6 @@ class Draft:
             self.preset is not None or self.says("task.command"))
 
     @property
-    def picks_with(self) -> float | None:
-        """How many GiB must be free on each of the devices that the preset asks for."""
-        free = self._preset_devices.get("free_gib")
-        return float(free) if isinstance(free, int | float) else None
-
-    @property
     def missing(self) -> int:
         """How many of the freest devices that the preset asks for could not be ticked."""
         return 0 if self.ids_by_hand or self.picks is None else max(0, self.picks - len(self.ids))
@@ -354,7 +261,6 @@ class Draft:
     def resolve(self, inventory: Inventory, snapshots: Sequence[Snapshot],
                 leases: Mapping[str, Holder]) -> None:
         """Tick the devices that the preset names, or the freest; absent ones go to `absent`."""
-        self.ticked = True
         names = self._preset_devices.get("ids")
         chosen = []
         if isinstance(names, list) and names:
@@ -366,9 +272,33 @@ class Draft:
         elif self.picks:
             chosen = freest(self.picks, inventory, snapshots, leases)
         self.devices = {"ids": [d.id for d in chosen]} | self._shared
-        for before in (self._asked, None if self.ticked_before else self._loaded):
+        for before in (self._asked, self._loaded):
             if isinstance(before, dict):  # nothing was changed by this
                 before["devices"] = copy.deepcopy(self.devices)
+
+
+def first_draft(name: str | None, assignments: Sequence[str], command: Sequence[str] | None,
+                usual: str = presets.DEFAULT) -> tuple[Draft, UserError | None]:
+    """What the panel opens with: the preset `name`, with `command` in place of its task and the
+    `key=value` assignments applied, as on the command line; or the preset `usual`.
+
+    The error says what can't be read. The draft is then that of the preset without the
+    assignments, or, if the preset can't be read, one with all defaults.
+    """
+    from gpu_engine.cli.spec_options import choose_spec
+
+    preset: Preset | None = None
+    try:
+        if name is not None or command is None:
+            preset = presets.load(name or usual)
+        chosen = choose_spec(preset.name if preset is not None else None,
+                             [*map(spelled_out, assignments)],
+                             list(command) if command is not None else None)
+    except UserError as err:
+        plain = choose_spec(None, [], list(command)).spec \
+            if preset is None and command is not None else None
+        return Draft(plain, preset), err
+    return Draft(chosen.spec, preset), None
 
 
 def texts_of(spec: RunSpec) -> dict[str, str]:
@@ -376,19 +306,15 @@ def texts_of(spec: RunSpec) -> dict[str, str]:
     found = {d.key: d.after for d in compare(RunSpec(), spec) if d.after is not None
              and not d.key.startswith(("devices.", "run.env."))}
     if spec.task.command is not None:
-        found["task.command"] = _line(spec.task.command)
-    return found | ({"run.env": _variables(spec.run.env)} if spec.run.env else {})
-
-
-def _variables(env: Mapping[str, object]) -> str:
-    return " ".join(f"{name}={shlex.quote(str(text))}" for name, text in env.items())
-
-
-def _line(command: Sequence[str]) -> str:
-    """A command as one would type it: quoted for a shell, but with placeholders unquoted."""
-    plain = [re.sub(r"\{[\w.]+\}", "x", word) for word in command]
-    return " ".join(word if text and shlex.quote(text) == text else shlex.quote(word)
-                    for word, text in zip(command, plain, strict=True))
+        # As one would type it: quoted for a shell, but with placeholders unquoted.
+        plain = [re.sub(r"\{[\w.]+\}", "x", word) for word in spec.task.command]
+        found["task.command"] = " ".join(
+            word if text and shlex.quote(text) == text else shlex.quote(word)
+            for word, text in zip(spec.task.command, plain, strict=True))
+    if spec.run.env:
+        found["run.env"] = " ".join(f"{name}={shlex.quote(str(text))}"
+                                    for name, text in spec.run.env.items())
+    return found
 
 
 def _meaning(data: dict[str, Any]) -> Any:

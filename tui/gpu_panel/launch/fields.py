@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from string import ascii_letters, digits
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.events import Paste
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
-from textual.widgets.input import Selection
 
 from gpu_engine.common import values
 from gpu_engine.common.clean import clean
@@ -35,21 +34,25 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskField, TaskInfo, key_docs
 from gpu_engine.spec.schema import SECTIONS, keys
 from gpu_engine.spec.typed_command import one_line
-from gpu_engine.sweep.grid import varied
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.flow import FlowRow, Labelled
-from gpu_panel.common.in_view import FocusInView
 from gpu_panel.common.painting import put_lines
+from gpu_panel.common.picking import pick
+from gpu_panel.common.rows import cells, fit
 from gpu_panel.launch.draft import Draft
 
 OWN_CLASS, OWN_COMMAND = "own class", "own command"
 PARAMS = "task.params."
-_IN_A_ROW = 3
-"""The most fields of a row, below which stand their problems."""
-_WIDEST = 44
+_HEAD, _LABEL = 7, 20
+"""Cells for the heading of a section, and for the label of a field."""
+_IN_A_ROW, _GAP = 2, 2
+_WIDEST = 14
 """Cells of options side by side; wider ones show only the chosen one, and a menu."""
-_WHOLE_ROW = ("task.use", "task.command", "run.env", "run.python")
+_WHOLE_ROW = ("task.use", "task.command", "parallel.mode", "run.env", "run.python")
 _HEADS = {"parallel": "Mode", "batch": "Batch", "amp": "AMP", "train": "Train", "run": "Run"}
+_PLACEHOLDERS = {"task.use": "module:Class or path/to/file.py:Class", "train.epochs": "1",
+                 "task.command": "python train.py --batch-size {batch.per_gpu}",
+                 "run.env": "NCCL_DEBUG=INFO HF_HOME=/data/hf"}
+"""What an empty field shows, where that is not the default."""
 NO_FIELD = frozenset({"task.params", "parallel.node_devices",
                       *(key for key in keys() if key.startswith("devices."))})
 """Keys without a field: devices are ticked, and each of a task's params has its own."""
@@ -73,21 +76,9 @@ class Field:
 
     @property
     def whole_row(self) -> bool:
-        """Whether it takes a row of its own."""
-        return self.key in _WHOLE_ROW or (
-            self.param is not None and not self.options and self.width == _TEXT) \
-            or _cells(self.options) > _WIDEST
-
-    @property
-    def width(self) -> int:
-        """Cells of a text field."""
         kinds = {kind.name for kind in self.kind.args or (self.kind,)}
-        return 8 if kinds <= {"int", "float", "none", "any"} else _TEXT
-
-    @property
-    def letter(self) -> str:
-        """The letter that it always has; "" for any."""
-        return _LETTERS.get(self.key, "")
+        return self.key in _WHOLE_ROW or (self.param is not None and not self.options
+                                          and not kinds <= {"int", "float", "none", "any"})
 
     @property
     def widget_id(self) -> str:
@@ -95,52 +86,28 @@ class Field:
         return "f-" + re.sub(r"[^\w-]", "-", self.key)
 
 
-_TEXT = 16
-_LETTERS = {"task": "t", "task.use": "c", "task.command": "c", "parallel.mode": "m",
-            "batch.size": "b", "batch.meaning": "g", "batch.accumulate": "a", "amp.dtype": "p",
-            "train.epochs": "e", "train.steps": "n", "train.lr": "l", "train.lr_scale": "s"}
-"""The letters of the fields that every form has, which thus never change."""
-
-
-def _cells(options: Sequence[tuple[str, str]]) -> int:
-    return sum(len(text) + 4 for _, text in options)
-
-
-def _options(kind: Kind, *, none: bool) -> tuple[tuple[str, str], ...]:
+def _options(kind: Kind, *, none: bool = False) -> tuple[tuple[str, str], ...]:
     """(value, text) of what can be chosen; none for a type that is typed. `none`: also nothing."""
     plain = kind.without_none
-    found = (("false", "no"), ("true", "yes")) if plain.name == "bool" else \
+    options = (("false", "no"), ("true", "yes")) if plain.name == "bool" else \
         tuple((text, clean(text)) for text, _ in plain.choices)
-    return (("", "none"), *found) if found and none else found
+    return (("", "none"), *options) if options and none else options
 
 
 def of_key(dotted: str) -> Field:
     """The field of a key of the spec."""
     key = keys()[dotted]
-    label, notes = key.name.replace("_", " "), ()
-    default, text = values.show(key.default), key_docs()[dotted].replace("`", "")
-    options = _options(key.kind, none=False)
+    about, options, notes = key_docs()[dotted].replace("`", ""), _options(key.kind), ()
     if dotted == "parallel.mode":
-        label, options = "", tuple((m.name, m.short) for m in modes.every())
+        options = tuple((m.name, m.short) for m in modes.every())
         notes = tuple(m.help for m in modes.every())
-        text = ". ".join(f"{m.short}: {m.help}" for m in modes.every()) \
+        about = ". ".join(f"{m.short}: {m.help}" for m in modes.every()) \
             + ". A script with its own ranks: DP"
-    elif dotted == "batch.meaning":
-        options = (("global", "global"), ("per_gpu", "per GPU"))
-    elif dotted == "task.use":
-        label, default = "class", "module:Class or path/to/file.py:Class"
     elif dotted == "task.command":
-        default = "python train.py --batch-size {batch.per_gpu}"
-        text = "Your own script, unchanged, as you would type it. Placeholders: " + " ".join(
+        about = "Your own script, unchanged, as you would type it. Placeholders: " + " ".join(
             "{" + name + "}" for name in own_command.PLACEHOLDERS) + "; write {{ for a brace"
-    elif dotted == "run.env":
-        default = "NCCL_DEBUG=INFO HF_HOME=/data/hf"
-    elif dotted in ("batch.size", "batch.meaning", "amp.dtype"):
-        label = ""
-    elif dotted == "train.epochs":
-        default = "1"
-    return Field(dotted, "" if dotted == "batch.meaning" else label, key.kind, default, text,
-                 options, notes)
+    return Field(dotted, key.name.replace("_", " "), key.kind,
+                 _PLACEHOLDERS.get(dotted) or values.show(key.default), about, options, notes)
 
 
 def of_param(param: TaskField) -> Field:
@@ -160,16 +127,6 @@ def of_param(param: TaskField) -> Field:
 FIELDS = {key: of_key(key) for key in keys() if key not in NO_FIELD}
 
 
-def _rows(fields: Iterable[Field]) -> list[list[Field]]:
-    """The fields in rows: a few beside each other, long ones alone."""
-    rows: list[list[Field]] = []
-    for alone, some in groupby(
-            fields, lambda field: field.whole_row or field.key == "parallel.mode"):
-        several, many = list(some), 1 if alone else _IN_A_ROW
-        rows += [several[i:i + many] for i in range(0, len(several), many)]
-    return rows
-
-
 class CommandInput(Input):
     """An Input that takes all lines of what is pasted, where others take the first."""
 
@@ -179,17 +136,47 @@ class CommandInput(Input):
         event.stop()
         self.replace(one_line(event.text), *sorted(self.selection))
 
-    def select_varied(self) -> None:
-        """Select the value that is mostly varied, to be replaced; without one, go to the end."""
-        name = varied(self.value.split())
-        if name is None:
-            self.selection = Selection.cursor(len(self.value))
-        else:
-            *_, last = re.finditer(rf"(?:^|\s)-*{re.escape(name)}(?:=|\s+)(\S+)", self.value)
-            self.selection = Selection(*last.span(1))
+
+class FieldRow(Horizontal):
+    """Fields side by side, or one that takes the row; below it what is wrong with them. It draws
+    heading and labels itself: a widget for each takes as long to mount and style as a field."""
+
+    DEFAULT_CSS = "FieldRow { height: auto; }"
+
+    def __init__(self, head: str, fields: Sequence[tuple[str, Widget]]) -> None:
+        super().__init__(*(widget for _, widget in fields), classes="row")
+        self._head, self._labels = head, fields
+        self._problems: Static | None = None
+        self.adapt()
+
+    def adapt(self) -> None:
+        """Show it if one of its fields is shown."""
+        shown = [widget for _, widget in self._labels if widget.display]
+        self.display = bool(shown)
+        for widget in shown:  # the first that is shown has the heading before it
+            left = _LABEL + (_HEAD if widget is shown[0] else _GAP)
+            if widget.styles.margin.left != left:
+                widget.styles.margin = (0, 0, 0, left)
+                self.refresh()
+
+    def render(self) -> Content:
+        text = self._head
+        for label, widget in self._labels:
+            if widget.display:
+                at = widget.region.x - self.region.x - _LABEL
+                text = fit(text, max(at, _HEAD)) + fit(label, _LABEL - 1)
+        return Content.styled(text, "$text-muted")
+
+    def show(self, problems: Sequence[str]) -> None:
+        if self._problems is None:
+            if not problems or not isinstance(self.parent, Widget):
+                return
+            self._problems = Static("", classes="problem")
+            self.parent.mount(self._problems, after=self)
+        put_lines(self._problems, problems)
 
 
-class Fieldset(FocusInView):
+class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would scroll
     """All fields of the form."""
 
     @dataclass
@@ -204,59 +191,50 @@ class Fieldset(FocusInView):
         self.draft = draft
         self._own_class = False
         """Whether "own task class" was chosen, and nothing typed yet."""
-        self._problems: Sequence[Problem] = ()
-        self._rows: list[tuple[FlowRow, list[Field]]] = []
-        self._params: list[tuple[FlowRow, list[Field]]] = []
+        self._rows: list[tuple[FieldRow, list[Field]]] = []
+        self._params: list[tuple[FieldRow, list[Field]]] = []
         self._widgets: dict[str, Choice | Input] = {}
         """Key → its widget."""
-        self._line = Static("", id="interpreter", markup=False)
-        self._below = FlowRow("", [Labelled(self._line)], id="row-interpreter")
-        self._taken: Interpreter | None = None
+        options = [(t.use, f"{t.name} · {_first(t.doc)}" if t.doc else t.name) for t in tasks]
+        options += [(OWN_CLASS, "own task class …"), (OWN_COMMAND, "own command …")]
+        self.task_choice = Choice(options, closed=True, id="task-choice")
         self._one_at_a_time = asyncio.Lock()
 
     # --- building ------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        options = [(t.use, f"{t.name} · {_first(t.doc)}" if t.doc else t.name)
-                   for t in self._tasks]
-        options += [(OWN_CLASS, "own task class …"), (OWN_COMMAND, "own command …")]
-        yield FlowRow("Task", [Labelled(Choice(options, closed=True, id="task-choice"))])
+        yield FieldRow("Task", [("task", self.task_choice)])
         self._rows = self._made("", [FIELDS["task.use"], FIELDS["task.command"]])
         yield from (row for row, _ in self._rows)
         yield Vertical(id="params")
         for section in (s for s in SECTIONS if s in _HEADS):
             fields = [f for key, f in FIELDS.items() if key.startswith(f"{section}.")]
-            if section == "run":
-                fields.insert(0, FIELDS["name"])
-            made = self._made(_HEADS[section], fields)
+            made = self._made(_HEADS[section], [FIELDS["name"]] * (section == "run") + fields)
             self._rows += made
-            for row, parts in made:
-                yield row
-                if parts[0].key == "run.python":
-                    row.above_problems = self._below
-                    yield self._below
+            yield from (row for row, _ in made)
         yield Static("", id="other-problems", classes="problem")
 
-    def _made(self, head: str, fields: Iterable[Field]) -> list[tuple[FlowRow, list[Field]]]:
-        """Rows of widgets, the first with this heading."""
-        made = []
-        for parts in _rows(fields):
-            row = FlowRow("" if made else head, [Labelled(self._widget(f), f.label) for f in parts])
-            made.append((row, parts))
+    def _made(self, head: str, fields: Iterable[Field]) -> list[tuple[FieldRow, list[Field]]]:
+        """Rows of widgets, the first with this heading: a few fields beside each other, long ones
+        alone."""
+        made: list[tuple[FieldRow, list[Field]]] = []
+        for alone, some in groupby(fields, lambda field: field.whole_row):
+            several, many = list(some), 1 if alone else _IN_A_ROW
+            for parts in (several[i:i + many] for i in range(0, len(several), many)):
+                made.append((FieldRow("" if made else head,
+                                      [(f.label, self._widget(f)) for f in parts]), parts))
         return made
 
     def _widget(self, field: Field) -> Choice | Input:
         if field.options:
-            wide = _cells(field.options) > _WIDEST and field.key != "parallel.mode"
-            widget: Choice | Input = Choice(field.options, id=field.widget_id, classes="field",
-                                            notes=field.notes, closed=wide)
-            if wide:
-                widget.styles.width = "1fr"
+            wide = sum(cells(text) + 4 for _, text in field.options) > _WIDEST
+            widget: Choice | Input = Choice(
+                field.options, id=field.widget_id, classes="field", notes=field.notes,
+                closed=wide and field.key != "parallel.mode")
         else:
             kind = CommandInput if field.key == "task.command" else Input
             widget = kind(id=field.widget_id, classes="field", compact=True,
                           placeholder=field.default)
-            widget.styles.width = "1fr" if field.whole_row else field.width + 1
         self._widgets[field.key] = widget
         return widget
 
@@ -274,7 +252,14 @@ class Fieldset(FocusInView):
                     await place.remove_children()
                     await place.mount_all(row for row, _ in made)
                 self._params = made
+                self.on_resize()
             self._fill(self._params)
+
+    def on_resize(self) -> None:
+        """Keep the field with the focus in view."""
+        focused = self.screen.focused
+        if focused is not None and self in focused.ancestors:
+            self.call_after_refresh(focused.scroll_visible, animate=False)
 
     @property
     def _fields(self) -> Iterable[Field]:
@@ -300,7 +285,7 @@ class Fieldset(FocusInView):
         known = use in [t.use for t in self._tasks] and not self._own_class
         return OWN_COMMAND if self.draft.says("task.command") else use if known else OWN_CLASS
 
-    def _fill(self, rows: Iterable[tuple[FlowRow, list[Field]]]) -> None:
+    def _fill(self, rows: Iterable[tuple[FieldRow, list[Field]]]) -> None:
         draft = self.draft
         with self.prevent(Input.Changed, Choice.Changed):
             for field in (field for _, parts in rows for field in parts):
@@ -311,35 +296,25 @@ class Fieldset(FocusInView):
                 elif widget.value.strip() != (text := draft.text(field.key) if said else ""):
                     widget.value = text
 
-    def show_interpreter(self, taken: Interpreter | None) -> None:
+    def show_interpreter(self, python: Interpreter | None) -> None:
         """Show what the ranks of a task would run in; None: that is not known."""
-        self._taken = taken
-        box = self._input("run.python")
-        told: list[str] = []
-        if taken is not None:
-            told += [torch_words(taken.torch, taken.cuda, taken.hip)] if taken.torch else []
-            told += [f"Python {taken.python}"] if taken.python else []
-            told += [clean(taken.why)] if taken.why != "run.python" else []
-        self._line.update(" · ".join(told))
-        box.placeholder = clean(taken.path) if taken is not None else ""
+        words: list[str] = []
+        if python is not None:
+            words = [python.path, *([python.why] if python.why != "run.python" else []),
+                     *([f"Python {python.python}"] if python.python else []),
+                     *([torch_words(python.torch, python.cuda, python.hip)]
+                       if python.torch else [])]
+        self._input("run.python").placeholder = clean(" · ".join(words))
 
     def adapt(self) -> None:
         """Show only the fields that the chosen mode and task use, with defaults in empty ones."""
         mode = modes.find(self.draft.mode)
-        own = self._kind == OWN_COMMAND
-        command = self.draft.value("task.command")
-        words = command if isinstance(command, list) else None
         with self.prevent(Choice.Changed):
-            self._choice("parallel.mode").value = self.draft.mode
+            self._widgets["parallel.mode"].value = self.draft.mode
         for row, parts in self._rows:
             for field in parts:
-                box = self._widgets[field.key]
-                box.display = self._has(field.key, mode)
-                # An own command needs a placeholder for the field to have an effect.
-                box.set_class(own and not own_command.is_told(words, field.key), "-untold")
-            row.display = any(self._widgets[field.key].display for field in parts)
-            row.adapt_labels()
-        self._below.display = self._widgets["run.python"].display
+                self._widgets[field.key].display = self._has(field.key, mode)
+            row.adapt()
         self._input("parallel.master_port").placeholder = str(mode.port) \
             if mode is not None and mode.port else "any"
         self._input("train.epochs").placeholder = "" if self.draft.says("train.steps") else "1"
@@ -348,8 +323,10 @@ class Fieldset(FocusInView):
         draft, kind = self.draft, self._kind
         if key in ("task.use", "task.command"):
             return kind == (OWN_CLASS if key == "task.use" else OWN_COMMAND)
-        if kind == OWN_COMMAND and key in own_command.NEVER_TOLD:
-            return draft.insists(key)
+        if kind == OWN_COMMAND:  # what it has no placeholder for has no effect
+            command = draft.value("task.command")
+            if not own_command.is_told(command if isinstance(command, list) else None, key):
+                return draft.says(key)
         if key == "train.lr_reference_batch":
             return draft.text("train.lr_scale") != "none" or draft.says(key)
         if draft.hosts and key in ("parallel.nodes", "parallel.node_rank"):
@@ -361,7 +338,6 @@ class Fieldset(FocusInView):
     def show_problems(self, problems: Sequence[Problem]) -> None:
         """Show each problem below its field, and those without a field at the end. Problems about
         devices are left to the devices pane."""
-        self._problems = problems
         by_field: dict[str, list[Problem]] = defaultdict(list)
         for problem in problems:
             if not problem.key.startswith("devices."):
@@ -383,6 +359,7 @@ class Fieldset(FocusInView):
             widget = self._widgets.get(field_of(problem.key))
             if widget is not None and widget.display:
                 widget.focus()
+                self.call_after_refresh(self.on_resize)  # it may have been hidden until now
                 return
 
     # --- what is typed -------------------------------------------------------------------------
@@ -428,55 +405,25 @@ class Fieldset(FocusInView):
             return "What is trained: a task that ships with gpu-panel, a class of your own, or " \
                 "your own script"
         field = self._field(focused)
-        if field is None:
-            return ""
-        told = own_command.TOLD_BY.get(field.key)
-        if told is not None and self._widgets[field.key].has_class("-untold"):
-            return f"Your command does not use this: write {{{told[0]}}} where the value should " \
-                f"go. {field.help}"
-        return field.help
+        return field.help if field is not None else ""
 
     # --- going to a field ----------------------------------------------------------------------
 
-    def letters(self) -> dict[Widget, str]:
-        """A letter for each field that is shown, to go there: its own, else one of its label, else
-        any."""
-        shown: list[tuple[Widget, str, str]] = [(self.task_choice, "t", "")]
-        shown += [(self._widgets[f.key], f.letter, f.label) for f in self._fields
-                  if self._widgets[f.key].display]
-        free = dict.fromkeys(c for c in ascii_letters + digits if c not in _LETTERS.values())
-        found: dict[Widget, str] = {}
-        for widget, own, label in shown:
-            found[widget] = letter = own or next((c for c in (*label.lower(), *free) if c in free),
-                                                 "")
-            free.pop(letter, None)
-        return found
+    def pick_field(self) -> None:
+        """Go to the field of which the person types a part of the name."""
+        shown = [(field, self._widgets[field.key]) for field in self._fields]
+        pick(self.app, "type a part of a field's name", [
+            ("task", "", self.task_choice.focus),
+            *((field.key, field.help, widget.focus) for field, widget in shown if widget.display)])
 
-    def show_letters(self, shown: Mapping[Widget, str]) -> None:
-        for row in self.query(FlowRow):
-            row.show_letters(shown)
-
-    def focus_varied(self, last: Widget | None) -> None:
-        """Go to what is mostly changed before a run is made again, ready to be replaced: the
-        learning rate, or that option of the command; or to another field if that had the focus
-        `last`."""
-        box = self._input("task.command" if self._kind == OWN_COMMAND else "train.lr")
-        (last if last is not None and last.display else box).focus()
-        if isinstance(box, CommandInput) and last in (None, box):
-            box.call_after_refresh(box.select_varied)  # the focus selects all of it
-
-    @property
-    def task_choice(self) -> Choice:
-        return self.query_one("#task-choice", Choice)
+    def focus_varied(self) -> None:
+        """Go to what is mostly changed before a run is made again: the learning rate, or the
+        command."""
+        self._input("task.command" if self._kind == OWN_COMMAND else "train.lr").focus()
 
     def _input(self, key: str) -> Input:
         widget = self._widgets[key]
         assert isinstance(widget, Input)
-        return widget
-
-    def _choice(self, key: str) -> Choice:
-        widget = self._widgets[key]
-        assert isinstance(widget, Choice)
         return widget
 
 

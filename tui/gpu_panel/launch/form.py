@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.events import Key
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -18,40 +17,19 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
+from gpu_panel.common.dialogs import AskLine
 from gpu_panel.common.errors import guarded
 from gpu_panel.common.painting import put
 from gpu_panel.common.panes import Pane
+from gpu_panel.common.picking import pick
 
 if TYPE_CHECKING:
     from gpu_engine.spec.catalog import TaskInfo
+    from gpu_engine.spec.presets import Preset
     from gpu_panel.launch.device_source import DeviceSource
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.fields import Fieldset
     from gpu_panel.launch.review import Review
-
-
-class HelpLine(Static):
-    """Says what the field with the focus is for. It takes the key while a letter is asked for."""
-
-    @dataclass
-    class Typed(Message):
-        """The person has typed a letter, or "" to leave."""
-
-        letter: str
-
-    def ask(self) -> None:
-        self.can_focus = True
-        self.focus()
-        self.update(Content("The letter of a field; esc leaves"))
-
-    def on_key(self, event: Key) -> None:
-        if event.is_printable or event.key == "escape":
-            event.stop()
-            event.prevent_default()
-            self.post_message(self.Typed(event.character or "" if event.is_printable else ""))
-
-    def on_blur(self) -> None:
-        self.can_focus = False
 
 
 class FormPane(Vertical, Pane):
@@ -83,8 +61,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         self._source = source
         self._fields: Fieldset | None = None
         self._problems: tuple[Problem, ...] = ()
-        self._help = HelpLine("", id="field-help")
-        self._letters: dict[Widget, str] = {}
+        self._help = Static("", id="field-help")
         self._last: Widget | None = None
 
     @property
@@ -103,30 +80,13 @@ type in a field, digits and letters go into it: esc leaves it."""
             (self._last_used or self._fields.task_choice).focus()
 
     def enter_to_vary(self) -> None:
-        """Go to the last field, or else to what is mostly changed before a run is made again."""
+        """Go to what is mostly changed before a run is made again."""
         if self._fields is not None:
-            self._fields.focus_varied(self._last_used)
+            self._fields.focus_varied()
 
-    def ask_for_letter(self) -> None:
-        """Show a letter at each field, and go to the one whose letter is typed."""
+    def pick_field(self) -> None:
         if self._fields is not None:
-            self._letters = self._fields.letters()
-            self._fields.show_letters(self._letters)
-            self._help.ask()
-
-    @on(HelpLine.Typed)
-    def _letter_typed(self, event: HelpLine.Typed) -> None:
-        event.stop()
-        field = next((w for w, letter in self._letters.items()
-                      if letter and letter == event.letter), None)
-        if field is not None:
-            field.focus()
-        else:
-            self.enter()
-            if event.letter:
-                there = " ".join(sorted(filter(None, self._letters.values())))
-                self.notify(f"No field has the letter {event.letter}; there are {there}",
-                            severity="warning", markup=False)
+            self._fields.pick_field()
 
     # --- input from the screen -------------------------------------------------------------------
 
@@ -191,20 +151,13 @@ type in a field, digits and letters go into it: esc leaves it."""
             fields.show_problems(self._problems)
 
     def on_descendant_focus(self) -> None:
-        if self.screen.focused is not self._help:
-            self._last = self.screen.focused
-        self._show_help()
+        self._last = self.screen.focused
+        self.on_descendant_blur()
 
     def on_descendant_blur(self) -> None:
-        self._show_help()
-
-    def _show_help(self) -> None:
         """Show the help of the field that has the focus now; the events of two widgets may come in
-        any order. There are letters before the fields while one is asked for."""
-        if self._fields is not None and self.screen.focused is not self._help:
-            if self._letters:
-                self._letters = {}
-                self._fields.show_letters({})
+        any order."""
+        if self._fields is not None:
             put(self._help, Content(self._fields.help_of(self.screen.focused)))
 
     # --- keys ----------------------------------------------------------------------------------
@@ -230,29 +183,62 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     @guarded("presets", exclusive=True)
     async def action_presets(self) -> None:
-        from gpu_panel.launch.presets import PresetsScreen
+        """Choose a preset by a part of its name. One that can't be read is listed with the reason,
+        and choosing it says it whole."""
+        entries = await in_thread(_presets)
+        pick(self.app, "type a part of a preset's name", [
+            (name, about, partial(self._load, name)) for name, about in entries])
 
-        name = await self.app.push_screen_wait(PresetsScreen())
-        if self._fields is None:
-            return
-        draft = self._fields.draft
-        if draft.preset is not None and not await in_thread(draft.preset.path.exists):
-            draft.preset = None  # it was deleted: the shown command is no longer built on it
-            self._edited()
-        if name is not None:
-            self.post_message(self.Loaded(await in_thread(lambda: _read(name))))
+    @guarded("presets", exclusive=True)
+    async def _load(self, name: str) -> None:
+        self.post_message(self.Loaded(await in_thread(lambda: _read(name))))
 
     @guarded("presets", exclusive=True)
     async def action_save(self) -> None:
-        from gpu_panel.launch.presets import ask_and_save
+        """Save the form as a preset, also as a copy under another name."""
+        from gpu_engine.spec import presets
 
         if self._fields is None:
             return
         draft = self._fields.draft
-        saved = await ask_and_save(self.app, draft, self._source.inventory)
-        if saved is not None:
-            draft.saved(saved)
-            self._edited()
+        spec, before = draft.to_save(self._source.inventory), draft.preset
+        devices = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
+            ", ".join(spec.devices.hosts or spec.devices.ids or ["none"])
+        name = await self.app.push_screen_wait(AskLine(
+            "Save preset", before.name if before and "/" not in before.name else spec.name,
+            f"Saved in {presets.own_folder()}\nDevices: {devices}",
+            wrong=presets.name_problem, hint=_replaces))
+        if name is None:
+            return
+        described = before.description if before is not None else None
+
+        def write() -> Preset:
+            presets.save(name, spec, described)
+            return presets.load(name)
+
+        saved = await in_thread(write)
+        self.notify(f"Saved in {saved.path}", title="Preset", markup=False)
+        draft.saved(saved)
+        self._edited()
+
+
+def _replaces(name: str) -> str:
+    """What saving under this name does to a preset of the same name; empty if there is none."""
+    from gpu_engine.spec import presets
+
+    own = presets.own_folder() / f"{name}.toml"
+    if own.exists():
+        return f"{own} already exists: it is replaced. Its comments are kept."
+    return f"{name} ships with gpu-panel. Yours will be used instead." * presets.ships(name)
+
+
+def _presets() -> list[tuple[str, str]]:
+    """The name of each preset, and what is said of it. Blocks."""
+    from gpu_engine.spec import presets
+
+    return [(p.name, " · ".join(filter(None, (presets.about(p), str(p.path)))))
+            if isinstance(p, presets.Preset) else (p[0].stem, f"✗ can't be read: {clean(p[1])}")
+            for p in presets.all_presets()]
 
 
 def _tasks() -> list[TaskInfo]:
@@ -268,7 +254,7 @@ def _read(preset: str) -> Draft:
     from gpu_engine.spec import presets
     from gpu_panel.launch.draft import Draft
 
-    return Draft(presets.load(preset))
+    return Draft(None, presets.load(preset))
 
 
 async def _described(use: str) -> TaskInfo | None:

@@ -94,27 +94,17 @@ opens the form, in which all of it is chosen."""
     def _of_plan(self, plan: LaunchPlan) -> list[Content]:
         first, *rest = map(clean, (*_what(plan), *plan.sentences()))
         what = Content(_GAP).join([Content.styled(first, "bold"), *map(Content, rest)])
-        ranks = _ranks(plan)
-        beside = Content(_GAP).join([what, *ranks])
-        if len(ranks) == 1 and beside.cell_length <= self.query_one("#plan-text").size.width:
-            what, ranks = beside, []
         # Warnings come early, as the end may be below the pane's edge.
         lines = [what,
                  *([Content.styled(clean(self._again), "$text-accent")] if self._again else []),
                  *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
-                 *ranks]
+                 *_ranks(plan)]
         if plan.code is not None:
             lines.append(Content(clean(plan.code.sentence())))
         if plan.not_compared is not None:
             lines.append(Content(clean(f"code: {plan.not_compared}")))
         return [*lines, *(Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary"))
                           for line in plan.lines)]
-
-    def on_resize(self) -> None:
-        """Arithmetic and ranks stand on one line where there is room."""
-        if self._plan is not None:
-            put(self.query_one("#plan-text", Static),
-                Content("\n").join(self._of_plan(self._plan)))
 
     # --- keys ----------------------------------------------------------------------------------
 

@@ -16,11 +16,12 @@ from textual.worker import Worker
 
 from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
+from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.run_line import Pointed
-from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
-    from gpu_panel.launch.previews import Page
+    from gpu_panel.launch.run_page import RunPage
+    from gpu_panel.run.store import RunStore
 
 AGES = 10.0
 """Seconds between two times that what does not change any more is drawn again, as it has ages."""
@@ -35,16 +36,16 @@ class PreviewPane(Container, Pane):
     TITLE = "Preview"
     TAB = False
     HELP = """The run under the cursor of the list, as it is now: loss and memory of its ranks, what
-each rank does, the end of its log; why it has failed, or what it waits for. Of a sweep its curves
-and its best value so far."""
+each rank does, the end of its log; why it has failed, or what it waits for. Of a sweep the run that
+is first in the list."""
 
-    def __init__(self, stores: Stores) -> None:
-        """`stores`: what has been read of runs."""
+    def __init__(self, stores: dict[str, RunStore]) -> None:
+        """`stores`: what has been read of runs, by their folders."""
         super().__init__(id=self.NAME)
         self._stores = stores
         self._at: Pointed | None = None
         self._rest: Timer | None = None
-        self._page: Page | None = None
+        self._page: RunPage | None = None
         self._reader: Worker[None] | None = None
 
     def on_mount(self) -> None:
@@ -64,7 +65,7 @@ and its best value so far."""
             return
         if self._rest is not None:
             self._rest.stop()
-        self._rest = self.set_timer(SETTLE, self._rested)
+        self._rest = surely_rings(self.set_timer(SETTLE, self._rested))
 
     def _rested(self) -> None:
         self._rest = None
@@ -101,23 +102,13 @@ and its best value so far."""
 
     @guarded("preview", exclusive=True)
     async def _read(self, at: Pointed) -> None:
-        page = await self._page_of(at)
+        from gpu_panel.launch.run_page import RunPage  # when it is first needed
+
+        found = self.query_children(RunPage)
+        page = found.first() if found else RunPage(self._stores)
+        if not found:
+            await self.mount(page)
         await page.begin(at)
-        for other in self.children:
-            other.display = other is page
+        page.display = True
         self._page = page
         await page.follow()
-
-    async def _page_of(self, at: Pointed) -> Page:
-        """The page for this, which is made when it is first needed."""
-        kind: type[Page]
-        if at.sweep is not None:
-            from gpu_panel.launch.previews import SweepPage as kind
-        else:
-            from gpu_panel.launch.previews import RunPage as kind
-        found = self.query_children(kind)
-        if found:
-            return found.first()
-        page = kind(self._stores)
-        await self.mount(page)
-        return page

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 
@@ -25,7 +24,7 @@ from gpu_engine.diagnose import hangs
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import sample
-from gpu_engine.events.schema import Eval, Event, Metric, Schedule, Start, Step, Training
+from gpu_engine.events.schema import Event, Schedule, Start, Step, Training
 from gpu_engine.events.view import RunView
 from gpu_engine.launching.reattach import reattach_all
 from gpu_engine.plan.records import LaunchPlan
@@ -38,8 +37,7 @@ from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.summary import Digest
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.sweep import figures
-from gpu_engine.sweep.figures import FiguresOf
-from gpu_engine.sweep.track import EVAL, LOSS, Extent
+from gpu_engine.sweep.track import LOSS
 from gpu_panel import readonly
 from gpu_panel.common import errors
 from gpu_panel.launch import row_keys
@@ -52,10 +50,9 @@ LISTING = 0.4
 """Seconds that a refresh spends on listing runs for the first time."""
 SPELL = 0.15
 """Seconds that a refresh spends on reading figures for the first time."""
-_RECHECKED = 40
-"""Older runs that are checked for changes at each refresh."""
 _AGAIN = 30.0
-"""Seconds after which the folder is listed again even if it looks unchanged."""
+"""Seconds after which the folder is listed again even if it looks unchanged, and older runs are
+checked for changes."""
 
 
 @dataclass(slots=True)
@@ -69,8 +66,6 @@ class _Known:
     line: RunLine
     reading: LiveRun | None = None
     """Of a live run, whose stamp is None."""
-    whole: bool = False
-    """Whether the least and the greatest of its values are known."""
 
 
 class RunsFeed:
@@ -78,12 +73,11 @@ class RunsFeed:
 
     def __init__(self) -> None:
         self.first: tuple[str, ...] = ()
-        self.values = False
-        """Whether the values that runs have recorded are wanted, from all of their events."""
         self._runs: dict[str, Run] = {}
         self._order: list[str] = []
         """Ids of all runs listed so far, but for those in the queue, newest first."""
-        self._turn = 0
+        self._all = False
+        """Whether all runs are to be checked for changes."""
         self._folder_stamp: int | None = None
         self._listed_at = 0.0
         self._known: dict[str, _Known] = {}
@@ -92,11 +86,6 @@ class RunsFeed:
         """When it was last seen to that somebody starts them, monotonic seconds."""
         self.news: str | None = None
         """What the person should be told once; whoever tells it sets it to None."""
-
-    @cached_property
-    def _values(self) -> FiguresOf:
-        """Made when a column first asks for them."""
-        return FiguresOf()
 
     def refresh(self) -> tuple[list[RunLine], int]:
         """Every run listed so far, live ones first, then those in the queue in its order, then the
@@ -108,8 +97,6 @@ class RunsFeed:
             self._read_safely(self._runs[name])
         unlisted = self._read_new()
         unread = self._read_figures(0.0 if unlisted else SPELL)
-        if self.values and not unlisted + unread:
-            unread = self._read_values(SPELL)
         found = [one.line for one in self._known.values() if not one.line.waits]
         found.sort(key=lambda line: (not line.live, -line.created))
         self._order = [line.id for line in found]
@@ -140,7 +127,7 @@ class RunsFeed:
         now = time.monotonic()
         if stamp == self._folder_stamp and now - self._listed_at < _AGAIN:
             return
-        self._folder_stamp, self._listed_at = stamp, now
+        self._folder_stamp, self._listed_at, self._all = stamp, now, True
         if not readonly.on:
             reattach_all()
         self._runs = {run.id: run for run in runs.each_run()}
@@ -185,23 +172,14 @@ class RunsFeed:
         return _for_a_while(new[1:], LISTING, self._read_safely)
 
     def _due(self) -> list[str]:
-        """The runs to be checked for changes now."""
-        older = [*self._order[NEWEST:], *self._waiting()]
-        turn = older[self._turn:self._turn + _RECHECKED]
-        self._turn = self._turn + _RECHECKED if self._turn + _RECHECKED < len(older) else 0
+        """The runs to be checked for changes now: the newest, those next in the queue and those
+        that are to be looked at anew."""
         anew = [name for name, known in self._known.items() if known.stamp is None]
         first = [name for name in islice(self._line, NEWEST) if name in self._known]
-        return [name for name in dict.fromkeys((*self._order[:NEWEST], *first, *turn, *anew))
+        older = [*self._order, *self._waiting()] if self._all else ()
+        self._all = False
+        return [name for name in dict.fromkeys((*self._order[:NEWEST], *first, *older, *anew))
                 if name in self._runs]
-
-    def _wanted(self, whole: bool) -> list[_Known]:
-        """The runs that have ended and whose figures are not read yet, or not as a `whole`; those
-        on the screen first."""
-        found = (self._known.get(name)
-                 for name in dict.fromkeys((*self.first, *self._order, *self._known)))
-        return [one for one in found if one is not None and one.reading is None
-                and one.digest is not None and not one.line.waits
-                and not (one.whole if whole else one.line.read)]
 
     def _read_figures(self, seconds: float) -> int:
         """Read figures for the first time, for so long. Returns how many runs are left."""
@@ -213,23 +191,13 @@ class RunsFeed:
                 errors.record(err)
                 known.line = _broken(known.line.run, err)
 
-        return _for_a_while(self._wanted(whole=False), seconds, read)
-
-    def _read_values(self, seconds: float) -> int:
-        """Read what runs have recorded, for so long; what was read once is in a file. Returns how
-        many runs are left."""
-        def read(known: _Known) -> None:
-            assert known.digest is not None
-            known.whole = True  # also if that fails: its column stays empty
-            try:
-                found = self._values.read(known.line.run, known.digest.state)
-            except Exception as err:  # noqa: BLE001  the run is listed all the same
-                errors.record(err)
-            else:
-                known.line = replace(known.line, values=found.values)
-
-        wanted = self._wanted(whole=True)
-        return _for_a_while(wanted, seconds, read)
+        # Those on the screen first.
+        ended = (self._known.get(name)
+                 for name in dict.fromkeys((*self.first, *self._order, *self._known)))
+        return _for_a_while(
+            [one for one in ended if one is not None and one.reading is None
+             and one.digest is not None and not one.line.waits and not one.line.read],
+            seconds, read)
 
     def _read_safely(self, run: Run) -> None:
         """Look at a run. If that fails for any reason, show it as unreadable, so that one bad run
@@ -270,7 +238,7 @@ class RunsFeed:
         elif before is not None:  # until the new ones have been read
             old = before.line
             found.line = replace(found.line, step=old.step, total=old.total, loss=old.loss,
-                                 history=old.history, values=old.values)
+                                 history=old.history)
         self._known[run.id] = found
 
 
@@ -314,7 +282,6 @@ _MOST_RANKS = 16
 """Ranks of a finished run whose files are read."""
 _PARTS = 10
 """Pieces of the first rank's file for the curve, which is ten cells wide."""
-_MOST_VALUES = 200
 _POINTS = 256
 """The most points of a live run's loss curve."""
 _BUDGET = 0.05
@@ -327,8 +294,6 @@ class LiveRun:
     def __init__(self, run: Run) -> None:
         self._follower = Follower(run)
         self._history = Series(_POINTS)
-        self._values: dict[str, Extent] = {}
-        """Of the first rank, which has all that is recorded once."""
         self._plan: LaunchPlan | None = None
         self._odd = next(iter(run.odd()), None)
 
@@ -339,8 +304,6 @@ class LiveRun:
         plan, follower = self._plan, self._follower
         for rank, told in follower.poll(budget=_BUDGET):
             if rank == min(follower.ranks):
-                if isinstance(told, Eval | Metric):
-                    _extend(self._values, told)
                 for step in [told] if isinstance(told, Step) else () \
                         if isinstance(told, Event) else told.steps:
                     if step.loss is not None:
@@ -352,7 +315,6 @@ class LiveRun:
                      and not (plan is not None and plan.on_hosts))
         line = replace(line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids,
                        history=_means(self._history), read=True, odd=self._odd,
-                       values=self._values | _losses(now.loss),
                        devices=_devices(plan) if here else ())
         if follower.behind:
             return line
@@ -369,25 +331,20 @@ def with_end(line: RunLine, digest: Digest) -> RunLine:
     """The line of a run that has ended, with its last figures and the shape of its loss curve."""
     view = RunView()
     curve: list[tuple[int, float]] = []
-    values: dict[str, Extent] = {}
     ranks = sorted(ranks_with_files(line.run.path))[:_MOST_RANKS]
     view.add(ranks)
     for rank in ranks:
         first = rank == ranks[0]
-        for event in sample(line.run.events(rank), Start, Schedule, Step, Training, Eval, Metric,
+        for event in sample(line.run.events(rank), Start, Schedule, Step, Training,
                             parts=_PARTS if first else 1):
             view.fold(rank, event)
-            if first and isinstance(event, Eval | Metric):
-                _extend(values, event)
             if first and isinstance(event, Step) and event.loss is not None:
                 curve.append((event.step, event.loss))
     end = view.progress()
     # The start of a long file is out of date if a resume has asked for more steps.
     total = _planned(digest, view.ranks.values()) or end.total_steps
     best = figures.of(line.run.path).values.get(LOSS) if line.sweep is not None else None
-    last = {name: Extent(None, None, one.last) for name, one in values.items()}
     return replace(line, step=end.step, total=total, loss=end.loss, read=True,
-                   values=last | _losses(end.loss),
                    best=best.least if best is not None else None,
                    history=_evenly(curve), samples_per_s=end.samples_per_s,
                    steps_per_s=end.steps_per_s, odd=next(iter(line.run.odd()), None))
@@ -412,22 +369,6 @@ def _means(curve: Series) -> tuple[float, ...]:
     """Of its buckets that have any value; NaN for one that has no finite one."""
     return tuple(total / count if count else math.nan for total, count, bad in
                  zip(curve.total, curve.count, curve.bad, strict=True) if count or bad)
-
-
-def _losses(last: float | None) -> dict[str, Extent]:
-    """The loss as a value of which only the last is known."""
-    return {} if last is None else {LOSS: Extent(None, None, last)}
-
-
-def _extend(values: dict[str, Extent], event: Eval | Metric) -> None:
-    for name, value in event.values.items():
-        full = (EVAL if isinstance(event, Eval) else "") + name
-        before = values.get(full)
-        if value is None or (before is None and len(values) >= _MOST_VALUES):
-            continue
-        known = [one for one in (value, *((before.least, before.greatest) if before else ()))
-                 if one is not None and math.isfinite(one)]
-        values[full] = Extent(min(known, default=None), max(known, default=None), value)
 
 
 def _planned(digest: Digest, views: Iterable[RankView]) -> int | None:

@@ -1,8 +1,7 @@
 """The runs in the list: what is known of one, the columns that show it, and its row of text; a
 sweep as one row. Pure.
 
-The columns are those of `COLUMNS`, and any that `report.columns` knows: keys of the spec, and
-recorded values.
+The columns are those of `COLUMNS`, and any key of the spec.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.state import StateName
     from gpu_engine.runs.sweep import Member
-    from gpu_engine.sweep.track import Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +73,6 @@ class RunLine:
     """Of a member of a sweep that has ended: its best loss."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """The keys of its spec, and their values as text."""
-    values: Mapping[str, Extent] = field(default_factory=dict)
-    """How far each value that it has recorded has gone: only the last is known, unless a column
-    needs more or it is live."""
     read: bool = True
     """Whether its events have been read; before, its figures are not known."""
 
@@ -123,7 +118,7 @@ _WAITS = "…"
 """Stands for a figure that is still being read."""
 
 _HEAD = 16
-"""Cells of the head of a column that stands for a key or a recorded value."""
+"""Cells of the head of a column that stands for a key."""
 
 Value = float | str | by_name.Order
 
@@ -219,17 +214,11 @@ COLUMNS: dict[str, Column] = {c.name: c for c in (
 @cache
 def find(name: str) -> Column | None:
     """The column of this name; None: there can be none."""
-    if name in COLUMNS or not by_name.known(name):
+    if name in COLUMNS or by_name.is_recorded(name) or not by_name.known(name):
         return COLUMNS.get(name)
-
-    def cell(line: RunLine, width: int) -> str:
-        text = by_name.text(name, line.settings, line.values)
-        return text if text or line.read or not recorded else _WAITS
-
-    recorded = by_name.is_recorded(name)
-    return Column(name, cell, lambda r: by_name.order(name, r.settings, r.values),
-                  fit(by_name.head(name), _HEAD).rstrip(), falls=by_name.greatest_first(name),
-                  most=by_name.WIDEST, right=recorded)
+    return Column(name, lambda r, w: by_name.text(name, r.settings, {}),
+                  lambda r: by_name.order(name, r.settings, {}),
+                  fit(by_name.head(name), _HEAD).rstrip(), most=by_name.WIDEST)
 
 
 def these(names: Sequence[str]) -> tuple[Column, ...]:
@@ -260,14 +249,6 @@ class Layout:
     room: int
     """The cells that are left for how a run ended."""
 
-    def at(self, x: int) -> Column | None:
-        """The column at this cell of a line."""
-        left = MARK_WIDTH if self.marks else 0
-        for column, width in self.columns:
-            if left <= x < left + width:
-                return column
-            left += width + GAP
-        return None
 
 
 def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT, *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, work
@@ -13,8 +13,6 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Input
 
-from gpu_engine.common.clean import clean
-from gpu_engine.report import columns as by_name
 from gpu_engine.runs import query
 from gpu_panel import keys, readonly, themed
 from gpu_panel.commands import same
@@ -23,11 +21,11 @@ from gpu_panel.common.dialogs import AskLine
 from gpu_panel.common.errors import guard, guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch import run_line
 from gpu_panel.launch.run_line import (
     COLUMNS,
     DEFAULT,
-    MARK_WIDTH,
     Layout,
     Pointed,
     SweepLine,
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
     from gpu_panel.launch.run_feed import RunsFeed
     from gpu_panel.launch.run_line import RunLine
-    from gpu_panel.launch.stores import Stores
+    from gpu_panel.run.store import RunStore
 
 READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
@@ -110,8 +108,8 @@ The runs of a sweep are one line: enter opens its table, → and ← show and hi
 
 / looks for runs: each word is text that a run must have anywhere, or FIELD:TEXT with one of id,
 name, preset, task, mode, tag, state and note, as in state:failed tag:lr; -WORD leaves out what
-matches. o sorts by the next column, O reverses the order, C chooses the columns; a click on a
-column's head sorts by it. n gives a run a name and a note, t tags.
+matches. o sorts by the next column, O reverses the order, C chooses the columns. n gives a run a
+name, t tags.
 
 m marks runs. Then s, x and t are for all marked runs, after one question that names them, and c
 compares them. Esc clears the marks, then the filter."""
@@ -130,7 +128,7 @@ compares them. Esc clears the marks, then the filter."""
     class Again(Message):
         run: Run
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: dict[str, RunStore]) -> None:
         """`stores`: what has been read of runs, for the screens that are opened here."""
         super().__init__(id=self.NAME)
         self._stores = stores
@@ -186,13 +184,12 @@ compares them. Esc clears the marks, then the filter."""
         top = round(self.scroll_y)
         in_sight = tuple(line.id for entry in self._entries[top:top + self.size.height] for line in
                          (entry.members if isinstance(entry, SweepLine) else (entry,)))
-        values = any(map(by_name.is_recorded, self.columns))
 
         def refreshed() -> tuple[RunsFeed, tuple[list[RunLine], int]]:
             from gpu_panel.launch.run_feed import RunsFeed  # after the first frame
 
             feed = self._feed or RunsFeed()
-            feed.first, feed.values = in_sight, values
+            feed.first = in_sight
             return feed, feed.refresh()
 
         try:
@@ -204,7 +201,8 @@ compares them. Esc clears the marks, then the filter."""
                         self.notify(news, markup=False)
                     self.show(found, unread)
                     if unread:
-                        self.set_timer(READ_ON, lambda: self.screen.is_active and self.poll_now())
+                        surely_rings(self.set_timer(
+                            READ_ON, lambda: self.screen.is_active and self.poll_now()))
         finally:
             self._reading = False
 
@@ -331,11 +329,6 @@ compares them. Esc clears the marks, then the filter."""
     def action_turn(self) -> None:
         self._sort_by(self.order, not self.turned)
 
-    def header_clicked(self, x: int) -> None:
-        column = self._layout.at(x) if self._layout is not None else None
-        if column is not None and column.order is not None:
-            self._sort_by(column.name, column.name == self.order and not self.turned)
-
     def _sort_by(self, name: str | None, turned: bool = False) -> None:
         self.order, self.turned = name, turned
         self._arrange()
@@ -345,14 +338,10 @@ compares them. Esc clears the marks, then the filter."""
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_columns(self) -> None:
-        every = self.lines or ()
-        more = by_name.names((line.settings for line in every), (line.values for line in every))
-        recorded = [clean(name) for name in more if by_name.is_recorded(name)]
         typed = await self.app.push_screen_wait(AskLine(
             "Columns of the runs", " ".join(self.columns), "Names, in the order in which they "
-            f"stand: {', '.join(COLUMNS)}, any key of the spec, and what runs have recorded"
-            + (f", such as {', '.join(recorded[:8])}" if recorded else "")
-            + f". Usual are {' '.join(DEFAULT)}.", longest=1000, does="accept",
+            f"stand: {', '.join(COLUMNS)}, and any key of the spec, such as train.lr. Usual are "
+            f"{' '.join(DEFAULT)}.", longest=1000, does="accept",
             wrong=lambda text: next((f"there is no column {name}" for name in text.split()
                                      if find(name) is None), None)))
         if typed is not None:
@@ -361,7 +350,6 @@ compares them. Esc clears the marks, then the filter."""
                 self.order = None
             self._arrange()
             self._keep_choices()
-            self.poll_now()  # a value that is shown now may have to be read
 
     def _show_columns(self, names: Iterable[str]) -> None:
         known = tuple(c.name for c in these(list(dict.fromkeys(names))))
@@ -456,32 +444,27 @@ compares them. Esc clears the marks, then the filter."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow stop for a live run and resume for one that has ended, so that the footer shows
-        only one of them; for marked runs what can be done to several."""
-        line = self.line_at_cursor
+        only one of them; for marked runs and for a sweep what can be done to several."""
+        line, sweep, targets = self.line_at_cursor, self.sweep_at_cursor, self.targets
+        several = bool(self.marked) or sweep is not None
+        live = [target.live for target in targets]
         if action == "clear":
             return bool(self.marked or self.wanted)
         if action == "compare":
             return len(self.marked) > 1
-        if self.marked and action in ("stop", "resume", "remove"):
-            live = [one.live for one in self.targets]
-            return {"stop": any(live), "resume": False, "remove": not all(live)}[action]
-        sweep = self.sweep_at_cursor
         if action == "fold":
             return sweep is not None or (line is not None and line.sweep is not None)
-        if sweep is not None:
-            live = [one.live for one in sweep.members]
-            return {"stop": any(live), "remove": not all(live), "open": True, "mark": True,
-                    "tags": True}.get(action, action not in _OF_ONE)
-        if line is not None and line.state == "unreadable" \
-                and action in ("resume", "remove", "again"):
+        if action in ("stop", "remove") and several:
+            return any(live) if action == "stop" else not all(live)
+        if action in _OF_ONE and sweep is not None:
+            return False
+        if action not in _DOES or sweep is not None:
+            return True
+        if line is None or (line.state == "unreadable" and action in ("resume", "again")):
             return None
         if action == "resume":
-            return line is not None and not line.live
-        if action == "stop" and line is not None:
-            return line.live
-        if action in ("stop", "open", "remove", "again", "mark", "note", "tags"):
-            return None if line is None or (action == "remove" and line.live) else True
-        return True
+            return not line.live and not self.marked
+        return line.live if action == "stop" else not line.live if action == "remove" else True
 
     def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
         line, does = self.line_at_cursor, _DOES.get(action)
@@ -489,15 +472,10 @@ compares them. Esc clears the marks, then the filter."""
             return "Mark two runs or more with m, to compare them"
         if does is None:
             return ""
-        if self.sweep_at_cursor is not None and action in _OF_ONE:
-            return f"Only a single run can be {does}: → shows those of this sweep"
-        if self.marked and action == "resume":
-            return "Only a single run can be resumed: esc clears the marks"
-        if self.marked or line is None:
-            return f"None of these runs can be {does}" if self.marked else "No run selected"
-        if line.live:
-            return f"Run {line.id} can't be {does}: it is {line.state}; s stops it"
-        return f"Run {line.id} can't be {does}: it is {line.state}"
+        if self.marked or self.sweep_at_cursor is not None:
+            return f"These runs can't be {does}" + \
+                (": it is done to a single run" if action in _OF_ONE else "")
+        return f"Run {line.id} can't be {does}: it is {line.state}" if line else "No run selected"
 
     def action_mark(self) -> None:
         """Mark the run under the cursor, or all runs of the sweep, or take the marks away; and go
@@ -528,17 +506,7 @@ compares them. Esc clears the marks, then the filter."""
             return
         chosen = in_order(self.targets, self.order, self.turned)
         runs = [line.run for line in chosen]
-        self.app.push_screen(CompareScreen(runs, self._stores.compared(runs)))
-
-    def on_click(self, event: events.Click) -> None:
-        """A click opens a run; with ctrl, or on the column of marks, it marks it."""
-        offset = event.get_content_offset(self)
-        if offset is None or offset.y == 0:
-            return
-        on_mark = bool(self.marked) and offset.x < MARK_WIDTH
-        if (event.ctrl or on_mark) and (key := self.key_at(offset.y)) is not None:
-            event.prevent_default()  # of Rows: it would open the run
-            self._mark(key)
+        self.app.push_screen(CompareScreen(runs))
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
@@ -548,7 +516,7 @@ compares them. Esc clears the marks, then the filter."""
         if (sweep := self.sweep_at_cursor) is not None:
             from gpu_panel.sweep.screen import SweepScreen
 
-            self.app.push_screen(SweepScreen(sweep.id, self._stores.sweep(sweep.id)))
+            self.app.push_screen(SweepScreen(sweep.id))
         elif (line := self.line_at_cursor) is not None:
             self.open(line.run)
 
@@ -564,9 +532,10 @@ compares them. Esc clears the marks, then the filter."""
             self.cursor = self.keys.index(name)
 
     def open(self, run: Run) -> None:
+        from gpu_panel.launch.run_page import store_of
         from gpu_panel.run.screen import RunScreen
 
-        self.app.push_screen(RunScreen(run, store=self._stores.run(run),
+        self.app.push_screen(RunScreen(run, store=store_of(self._stores, run),
                                        again=lambda: self.post_message(self.Again(run))))
 
     def placeholders(self) -> Values:
@@ -590,6 +559,7 @@ compares them. Esc clears the marks, then the filter."""
 
     @guarded("run", exclusive=True)
     async def action_note(self) -> None:
+        """Give the run under the cursor a name; a note is written by `gpu-engine note`."""
         from gpu_engine.runs import notes
         from gpu_panel.launch import run_actions
 
@@ -597,10 +567,13 @@ compares them. Esc clears the marks, then the filter."""
             return
         await in_thread(lambda: notes.require_readable(line.run.path))
         known = await in_thread(lambda: notes.read(line.run.path))
-        change = await self.app.push_screen_wait(
-            run_actions.NoteDialog(line.id, line.preset, known))
-        if change is not None:
-            await run_actions.write_on(self.app, [line], change)
+        name = await self.app.push_screen_wait(AskLine(
+            f"Name of run {line.id}", known.name or "", "Shown in place of the name that it was "
+            f"started with; empty: {line.preset}. gpu-engine note {line.id} TEXT writes more.",
+            longest=notes.LONGEST_NAME, may_be_empty=True))
+        if name is not None:
+            await run_actions.write_on(self.app, [line],
+                                       lambda now: replace(now, name=name or None))
             self._list_anew()
 
     @guarded("run", exclusive=True)
@@ -640,12 +613,6 @@ compares them. Esc clears the marks, then the filter."""
             await in_thread(lambda: change.move(line.run, to))
         same.done(self.app, f"Run {line.id} was moved", [["queue", "move", line.id, to]])
         self.poll_now()
-
-    @guarded("run", exclusive=True)
-    async def stop(self, line: RunLine, title: str) -> None:
-        from gpu_panel.launch import run_actions
-
-        await run_actions.ask_and_stop(self.app, [line], title)
 
     @guarded("run", exclusive=True)
     async def action_resume(self) -> None:

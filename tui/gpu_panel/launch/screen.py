@@ -23,6 +23,7 @@ from gpu_panel.common.errors import guarded, show
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import PaneScreen
+from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.detail import DetailPane
 from gpu_panel.launch.devices import DevicesPane
 from gpu_panel.launch.form import FormPane
@@ -31,7 +32,6 @@ from gpu_panel.launch.plan import PlanPane, as_before
 from gpu_panel.launch.preview import PreviewPane
 from gpu_panel.launch.row_keys import named_in
 from gpu_panel.launch.runs import RunsPane
-from gpu_panel.launch.stores import Stores
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem, UserError
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.device_source import DeviceSource
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.review import BusyDevice, Review
-    from gpu_panel.launch.saved_form import Autosave
+    from gpu_panel.run.store import RunStore
 
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
@@ -73,16 +73,15 @@ class LaunchScreen(PaneScreen):
         self.review: Review | None = None
         self._debounce: Timer | None = None
         self._begun = False
-        self._autosave: Autosave | None = None
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
         self.devices = DevicesPane(source)
         self.form = FormPane(source)
         self.plan = PlanPane()
         self.lower = Container(id="lower")
-        stores = Stores()
+        stores: dict[str, RunStore] = {}
         self.runs = RunsPane(stores)
-        self.detail = DetailPane(source, lambda: self.runs.lines or (), self.runs.stop)
+        self.detail = DetailPane(source, lambda: self.runs.lines or ())
         self.preview = PreviewPane(stores)
 
     @cached_property
@@ -115,7 +114,8 @@ class LaunchScreen(PaneScreen):
         # Details are painted every two seconds, as the processes are sampled every two seconds.
         for part, every, after in ((self._poll, 1.0, 0.01), (self.host.refresh, 1.0, APART),
                                    (self._paint_detail, 2.0, 2 * APART)):
-            self.set_timer(after, partial(self.set_interval, every, partial(self._if_seen, part)))
+            surely_rings(self.set_timer(
+                after, partial(self.set_interval, every, partial(self._if_seen, part))))
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -134,14 +134,11 @@ class LaunchScreen(PaneScreen):
     @guarded("form")
     async def _load_form(self) -> None:
         def read() -> tuple[Draft, UserError | None]:
-            from gpu_panel.launch.saved_form import first_draft  # after the first frame
+            from gpu_panel.launch.draft import first_draft  # after the first frame
 
             return first_draft(*self._first)
 
         draft, trouble = await in_thread(read)
-        from gpu_panel.launch.saved_form import Autosave  # read by now
-
-        self._autosave = Autosave(self, draft)
         await self._show_draft(draft)
         if trouble is not None:
             show(self.app, trouble)
@@ -158,17 +155,14 @@ class LaunchScreen(PaneScreen):
             return
         def read() -> Draft:
             from gpu_engine.runs import attempts
+            from gpu_engine.spec.read import from_dict
             from gpu_panel.launch.draft import Draft
 
-            return Draft.of_run(event.run.id, attempts.read_spec(event.run))
+            return Draft(from_dict(attempts.read_spec(event.run)), run=event.run.id)
 
         await self._load(await in_thread(read))
         self.bring_forward("form")
         self.form.enter_to_vary()
-
-    def on_unmount(self) -> None:
-        if self._autosave is not None:
-            self._autosave.keep_at_once(self.draft, self.source.inventory)
 
     async def _load(self, draft: Draft) -> None:
         """Put a draft into the place of the present one, whose changes the person may keep."""
@@ -248,7 +242,7 @@ class LaunchScreen(PaneScreen):
         self.form.adapt()
         if self._debounce is not None:
             self._debounce.stop()
-        self._debounce = self.set_timer(DEBOUNCE, self.review_now)
+        self._debounce = surely_rings(self.set_timer(DEBOUNCE, self.review_now))
 
     @on(DevicesPane.Resolved)
     def _resolved(self) -> None:
@@ -279,12 +273,12 @@ class LaunchScreen(PaneScreen):
         if asking:  # for the first time
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
             return None
-        data, heard, shot, hosts = draft.data, draft.effective(), source.snapshot, source.hosts
+        data, shot, hosts = draft.data, source.snapshot, source.hosts
 
         def ask() -> Review:
             from gpu_panel.launch.review import review  # imported after the first frame
 
-            return review(heard, inventory, draft.base, shot, hosts)
+            return review(data, inventory, draft.base, shot, hosts)
 
         found = await in_thread(ask)
         if draft is self.draft and data == draft.data:
@@ -295,10 +289,8 @@ class LaunchScreen(PaneScreen):
 
     def _show_review(self, found: Review) -> None:
         self.review, draft = found, self.draft
-        if self._autosave is not None:
-            self._autosave.keep_soon(draft, self.source.inventory)
-        self.plan.show_review(found, draft.title, as_before(draft.run[0], draft.differences())
-                              if draft.run is not None and found.plan is not None else "")
+        self.plan.show_review(found, draft.title, as_before(draft.run, draft.differences())
+                              if draft.run and found.plan is not None else "")
         self.form.show_review(found)
         self.devices.show_problems(found.problems)
         of_devices = [p.key.startswith("devices.") for p in found.problems]
@@ -378,14 +370,10 @@ class LaunchScreen(PaneScreen):
         if not self.form.ready or inventory is None:
             self.notify("Still looking for devices", severity="warning")
             return
-        from gpu_panel.launch.queueing import ask_and_queue, problems
+        from gpu_panel.launch.queueing import ask_and_queue
 
-        await self._reviewed()  # what was typed last is in the draft
-        if found := await problems(self.draft, inventory):
-            self._go_to_problem(found)
-            return
         draft = self.draft
-        queued = await ask_and_queue(self.app, draft, inventory, self.runs.lines or (), vary=vary)
+        queued = await ask_and_queue(self.app, draft, inventory, vary=vary)
         if queued is not None:
             draft.asked()
             self.action_pane("runs")
@@ -458,7 +446,7 @@ class LaunchScreen(PaneScreen):
     def action_jump(self) -> None:
         if self.form.ready:
             self.bring_forward("form")
-            self.form.ask_for_letter()
+            self.form.pick_field()
 
     def action_leave(self) -> None:
         """Leave a field, so that the letter keys work again; from the table, close the details or

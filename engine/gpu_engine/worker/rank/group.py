@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import math
 import os
-import secrets
 import socket
 import stat
 import sys
@@ -33,6 +32,7 @@ from gpu_engine.worker.rank.peers import (
     LastStep,
     PatientBarrier,
     Store,
+    come,
     first_line,
     named,
 )
@@ -46,8 +46,11 @@ class Group:
     works locally."""
 
     def __init__(self, who: Identity, store: Store | None = None,
-                 control: dist.ProcessGroup | None = None, timeout: float = 300.0) -> None:
+                 control: dist.ProcessGroup | None = None, timeout: float = 300.0,
+                 of_agent: Store | None = None) -> None:
         """`timeout`: seconds without a heartbeat after which another rank counts as lost."""
+        self.of_agent = of_agent
+        """The store of torchrun's agent, which is the same in all attempts; None: rank 0's own."""
         self.rank, self.size = who.rank, who.world_size
         self._control = control
         self.failures = Failures(who.rank, who.world_size, store)
@@ -227,9 +230,11 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
         return Group(who)
     wait = timedelta(seconds=timeout)
     several = nodes > 1 or who.local_world_size < who.world_size
-    store = _store(who, wait)
-    if _agents_store():
-        store = _attempt_store(store, who, timeout)
+    # Torchrun's agent holds the store. A rank that made one too would wait for ever.
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    whole = store = _store(who, wait, holds=who.rank == 0 and not agent)
+    if agent:  # it still holds the keys of earlier attempts
+        store = prefixed(f"gpu-panel/{os.environ.get('TORCHELASTIC_RESTART_COUNT')}", store)
     if several:
         store.set(f"gpu-panel/sees/{who.rank}", address_of(who.master_addr) or "")
     _roll_call(store, who, timeout)
@@ -247,7 +252,7 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
                          f"connect over {backend}: {first_line(err)}") from err
     if not isinstance(control, dist.ProcessGroup):
         raise CannotMeet(f"rank {who.rank} is not among the ranks of its own group")
-    return Group(who, store, control, timeout)
+    return Group(who, store, control, timeout, whole if agent else None)
 
 
 def _choose_interface(store: Store, who: Identity, *, several: bool) -> None:
@@ -266,56 +271,14 @@ def _choose_interface(store: Store, who: Identity, *, several: bool) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
 
 
-def _agents_store() -> bool:
-    """Whether torchrun's agent holds the store. A rank that made one too would wait for ever."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def _attempt_store(store: Store, who: Identity, timeout: float) -> Store:
-    """The part of torchrun's store that belongs to this attempt. The store still holds the keys of
-    earlier attempts, and the agents may number attempts differently. So rank 0 picks a number for
-    this attempt, and each other rank asks for it with a random text. Raises CannotMeet."""
-    hello, answer = "gpu-panel/hello/{}", "gpu-panel/answer/{}"
-    others, deadline, pause = range(1, who.world_size), time.monotonic() + timeout, 0.005
-    if who.rank == 0:
-        number = store.add("gpu-panel/times", 1)
-        this: Store = prefixed(f"gpu-panel/{number}", store)
-        answered: dict[int, bytes] = {}
-        while others and time.monotonic() < deadline \
-                and not this.check([f"gpu-panel/here/{r}" for r in others]):
-            for rank in others:
-                if not store.check([hello.format(rank)]):
-                    continue
-                word = store.get(hello.format(rank))
-                if answered.get(rank) != word:  # the rank is new, or has been started once more
-                    answered[rank] = word
-                    store.set(answer.format(rank), f"{word.decode()} {number}")
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.25)
-        return this  # the roll call names the ranks that are missing
-    word = secrets.token_hex(8)
-    store.set(hello.format(who.rank), word)
-    while time.monotonic() < deadline:
-        if store.check([answer.format(who.rank)]):
-            got, _, number = store.get(answer.format(who.rank)).decode().partition(" ")
-            if got == word:
-                return prefixed(f"gpu-panel/{number}", store)
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.25)
-    raise CannotMeet(f"rank 0 of {who.world_size} did not come to {who.master_addr}:"
-                     f"{who.master_port} within {timeout:g} s")
-
-
-def _store(who: Identity, wait: timedelta) -> Store:
-    if _agents_store():
-        return store_of_agent(who.rank, who.world_size, timeout=wait)
+def _store(who: Identity, wait: timedelta, *, holds: bool) -> Store:
     addr, port = who.master_addr, who.master_port
     if addr is None or port is None:
         raise CannotMeet("MASTER_ADDR and MASTER_PORT don't say where the ranks meet")
     try:
-        return tcp_store(addr, port, who.world_size, holds=who.rank == 0, timeout=wait)
+        return tcp_store(addr, port, who.world_size, holds=holds, timeout=wait)
     except RuntimeError as err:
-        if who.rank == 0:
+        if holds:
             raise CannotMeet(f"can't listen on port {port}: {first_line(err)}") from err
         raise CannotMeet(f"rank 0 does not answer at {addr}:{port} within "
                          f"{wait.total_seconds():g} s: {first_line(err)}") from err
@@ -323,7 +286,7 @@ def _store(who: Identity, wait: timedelta) -> Store:
 
 def _roll_call(store: Store, who: Identity, timeout: float) -> None:
     """Wait until every rank is there. Raises CannotMeet, naming the ranks that are missing."""
-    store.set(f"gpu-panel/here/{who.rank}", socket.gethostname())
+    come(store, who.rank)
     keys = [f"gpu-panel/here/{r}" for r in range(who.world_size)]
     deadline = time.monotonic() + timeout
     pause = 0.005
@@ -373,17 +336,6 @@ def _listener(host: str, port: int) -> socket.socket | None:
         except OSError:
             made.close()
     return None
-
-
-def store_of_agent(rank: int, world_size: int, *, timeout: timedelta) -> Store:
-    """Connect to the store of torchrun's agent, which the environment names. Raises
-    RuntimeError."""
-    from torch.distributed.rendezvous import rendezvous
-
-    store, _, _ = next(iter(rendezvous("env://", rank, world_size)))
-    store.set_timeout(timeout)
-    _limit_silence(store)
-    return store
 
 
 def another_connection(store: Any) -> Store:

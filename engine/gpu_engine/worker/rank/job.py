@@ -188,7 +188,8 @@ def _from_variables(env: Mapping[str, str], source: str, rank: str, size: str, l
     addr, port = env.get("MASTER_ADDR"), _port(env)
     lr, lw = _number(env, local), _number(env, local_size)
     if source == "srun":
-        lw = _slurm_local_size(env, w)
+        on = _number(env, "SLURM_STEP_NUM_NODES")
+        lw = -(-w // on) if on else _number(env, "SLURM_NTASKS_PER_NODE")
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST")
         addr = addr or (first_host(nodes) if nodes else None)
         # Every node works out the same port from the number of the job.
@@ -206,29 +207,6 @@ def _from_variables(env: Mapping[str, str], source: str, rank: str, size: str, l
 _NODE = {"torchrun": ("GROUP_RANK", "GROUP_WORLD_SIZE"),
          "srun": ("SLURM_NODEID", "SLURM_STEP_NUM_NODES")}
 """The variables in which a launcher gives the node rank and the number of nodes."""
-
-
-def _slurm_local_size(env: Mapping[str, str], size: int) -> int | None:
-    """How many ranks of this step run on this machine. The lists that srun gives for all machines
-    come first, as --ntasks-per-node may be missing or differ from what Slurm really started."""
-    node = _number(env, "SLURM_NODEID")
-    for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
-        each = expand_counts(env.get(name, ""))
-        # The second list is the job's. It fits if the step is as large as the job.
-        if sum(each) == size and (len(each) == 1 or node is not None) and (node or 0) < len(each):
-            return each[node or 0]
-    return _number(env, "SLURM_NTASKS_PER_NODE")
-
-
-def expand_counts(text: str) -> list[int]:
-    """Slurm's compressed counts: "2(x3),1" → [2, 2, 2, 1]; [] if the text is something else."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        if match is None:
-            return []
-        found += [int(match[1])] * int(match[2] or 1)
-    return found
 
 
 def _from_arguments(env: Mapping[str, str], init_method: str | None, rank: int | None,

@@ -2,22 +2,21 @@
 lines held a GPU's memory when it was used up (`run.oom_snapshot`).
 
 The whole of torch's history is a pickle for https://pytorch.org/memory_viz. Nobody of us reads that
-again: a pickle may run anything. What we tell is worked out here, and written as JSON beside it.
+again: a pickle may run anything. What we tell is worked out here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import re
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...common import files, units
 from ...events import schema
@@ -92,15 +91,15 @@ def is_gpu_out_of_memory(err: BaseException) -> bool:
 
 
 def error_event(err: BaseException, phase: str, step: int, *, held_by: tuple[str, ...] = (),
-                traced: bool = True, more: str = "") -> schema.Error:
+                traced: bool = True) -> schema.Error:
     """The event for an error that ends the rank in `phase`, after `step` steps. `held_by`: the
     lines that held most memory. `traced`: include the traceback, which a person's own mistake does
-    not need. `more`: what the message leaves out."""
+    not need."""
     held: ErrorMemory = {}
     with contextlib.suppress(Exception):  # reading memory fails if the driver is lost
         held = _of_error(err)
     text = "".join(traceback.format_exception(type(err), err, err.__traceback__)) if traced else ""
-    return schema.Error(type(err).__name__, f"{err}{more}" or type(err).__name__, text, phase, step,
+    return schema.Error(type(err).__name__, str(err) or type(err).__name__, text, phase, step,
                         held_by=held_by, **held)
 
 
@@ -111,40 +110,14 @@ def _rss() -> int | None:
         return None
 
 # ------------------------------------------------------------------------------------------------
-# Which lines held a GPU's memory when it was used up (`run.oom_snapshot`): torch's history of its
-# allocator, and what it says.
-#
-# The whole of it is a pickle for https://pytorch.org/memory_viz. Nobody of us reads that again: a
-# pickle may run anything. What we tell is worked out here, and written as JSON beside it.
+# Which lines held a GPU's memory when it was used up (`run.oom_snapshot`).
 
 
 ENTRIES = 100_000
 """What the allocator did last, that is kept: some ten steps of a large model."""
-_NO_LINE = "no line of Python, as in a backward pass"
 _TOLD = 3
-_MOST_PLACES = 20
-"""Places that are written down."""
 _from_start = False
 """Whether `run.oom_snapshot` asks for what held the memory when it was used up."""
-
-
-class Place(NamedTuple):
-    """What one line of code held."""
-
-    place: str
-    bytes: int
-    blocks: int
-
-
-class Held(NamedTuple):
-    """What was held at one moment."""
-
-    places: list[Place]
-    """Those that held most, most first."""
-    bytes: int
-    """Of all places, and `early`."""
-    early: int
-    """Bytes of these whose place is not known, as they were allocated before anybody noted it."""
 
 
 def record_from_start() -> None:
@@ -161,94 +134,43 @@ def record_from_start() -> None:
 
 
 def out_of_memory(err: BaseException, folder: Path, name: str) -> tuple[str, ...]:
-    """Write what was held when `err` came, into the run folder `folder`. Returns the lines that
-    held most, in words; none if `err` is another error, or nobody asked for it."""
+    """Write what is held as `err` has come, as NAME.pickle in the run folder `folder`. Returns the
+    lines that hold most, in words; none if `err` is another error, or nobody asked for it."""
     if not (_from_start and is_gpu_out_of_memory(err)):
         return ()
     with contextlib.suppress(Exception):  # the error itself is what has to be told
         snapshot = torch_private.memory_snapshot()
-        if any(snapshot["device_traces"]):
-            told = summary(snapshot)
-            with contextlib.suppress(OSError):  # a full disk
-                write_snapshot(folder, name, snapshot, told)
-            return tuple(f"{units.size(one['bytes'])} by {one['place']}" for one in told["places"]
-                         )[:_TOLD]
+        with contextlib.suppress(OSError):  # a full disk
+            write_snapshot(folder, name, snapshot)
+        return tuple(f"{units.size(held)} by {place}" for place, held in holders(snapshot)[:_TOLD])
     return ()
 
 
-def summary(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """What a snapshot says of the device that held most when an allocation failed there last, as
-    the JSON that is written: bytes, and the lines that held most.
+def holders(snapshot: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Lines of code, and the bytes that they hold, most first. The error's traceback keeps alive
+    what the script held when it came. Of what has no Python line, as it came before the record or
+    in a backward pass, nothing is said.
 
     The snapshot's form is in the docstring of `torch.cuda.memory._snapshot`.
     """
-    each = defaultdict(list)
+    sums: dict[str, int] = defaultdict(int)
     for segment in snapshot["segments"]:
-        each[segment.get("device", 0)].append(segment)
-    found = []
-    for device, trace in enumerate(snapshot["device_traces"]):
-        failed = next((i for i in range(len(trace) - 1, -1, -1) if trace[i]["action"] == "oom"),
-                      None)
-        if failed is not None:
-            found.append((_held(each[device], trace, failed), device, failed))
-    if not found:  # it is older than what is kept
-        found = [(_held(each[device], (), 0), device, None) for device in each] \
-            or [(Held([], 0, 0), 0, None)]
-    most, device, failed = max(found, key=lambda one: one[0].bytes)
-    reserved = sum(s["total_size"] for s in each[device])
-    allocated = sum(s["allocated_size"] for s in each[device])
-    return {"device": device, "bytes": most.bytes, "early": most.early,
-            "requested": None if failed is None
-            else snapshot["device_traces"][device][failed]["size"],
-            "reserved": reserved, "allocated": allocated,
-            # Free, and yet not to be given back, as something else of the segment is in use.
-            "fragmented": sum(s["total_size"] - s["allocated_size"] for s in each[device]
-                              if s["allocated_size"]),
-            "places": [one._asdict() for one in most.places]}
-
-
-def _held(segments: Iterable[Mapping[str, Any]], trace: Iterable[Mapping[str, Any]],
-          failed: int) -> Held:
-    """What was held before the entry `failed` of the trace, 0 if that is empty."""
-    live: dict[int, tuple[int, str | None]] = {}
-    held: list[tuple[int, str | None]] = []
-    early = 0
-    for number, entry in enumerate(trace):
-        if number == failed:
-            held = list(live.values())
-        if entry["action"] == "alloc":
-            live[entry["addr"]] = entry["size"], _place(entry) or _NO_LINE
-        elif entry["action"] == "free_completed" \
-                and live.pop(entry["addr"], None) is None and number >= failed:
-            early += entry["size"]  # it was there before the first entry
-    for segment in segments:
-        address = segment.get("address", 0)
         for block in segment["blocks"]:
-            # What is there at the end and was not allocated since the first entry.
-            if block["state"] != "inactive" and block.get("address", address) not in live:
-                held.append((block["size"], _place(block)))
-            address += block["size"]
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for size, place in held:
-        if place is None:
-            early += size
-        else:
-            sums[place][0] += size
-            sums[place][1] += 1
-    places = sorted((Place(place, size, count) for place, (size, count) in sums.items()),
-                    key=lambda one: -one.bytes)
-    return Held(places[:_MOST_PLACES], sum(p.bytes for p in places) + early, early)
+            place = _place(block)
+            if block["state"] != "inactive" and place is not None:
+                sums[place] += block["size"]
+    return sorted(sums.items(), key=lambda held: -held[1])
 
 
-def _place(entry: Mapping[str, Any]) -> str | None:
+def _place(block: Mapping[str, Any]) -> str | None:
     """The line that allocated it; if that is all a library's, the innermost of these."""
-    frames = [(f["filename"], f["line"], f["name"]) for f in entry.get("frames") or ()]
+    frames = [(f["filename"], f["line"], f["name"]) for f in block.get("frames") or ()]
     return own_line(frames) or next(
         (f"{Path(file).name}:{line} in {name}" for file, line, name in frames), None)
 
 
-def write_snapshot(folder: Path, name: str, snapshot: object, told: object) -> None:
-    """Write the files NAME.pickle and NAME.json in `folder`. Raises OSError."""
+def write_snapshot(folder: Path, name: str, snapshot: object) -> None:
+    """Write the file NAME.pickle in `folder`. Raises OSError."""
     traces = traces_folder(folder)
     temporary = f".{os.getpid()}.{name}"
     fd = files.open_inside(folder, f"{TRACES}/{temporary}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -259,7 +181,6 @@ def write_snapshot(folder: Path, name: str, snapshot: object, told: object) -> N
     except BaseException:
         (traces / temporary).unlink(missing_ok=True)
         raise
-    files.write_inside(folder, f"{TRACES}/{name}.json", json.dumps(told), settled=False)
 
 
 def traces_folder(folder: Path) -> Path:

@@ -6,17 +6,18 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 
-from gpu_engine.common import units
+from gpu_engine.common import procs, units
 from gpu_engine.common.errors import UserError, own_fault
 from gpu_engine.events import schema
-from gpu_engine.worker.rank.process import exit_at_once
 from gpu_engine.worker.rank.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -121,6 +122,9 @@ class PatientBarrier:
             beat = _last(rank, self._store)
             before, since = seen.get(rank, ("", now))
             seen[rank] = (beat, since if beat == before and rank in seen else now)
+            if self._store.check([_place(rank)]) \
+                    and _is_gone(self._store.get(_place(rank)).decode()):
+                raise PeerLost(f"the process of rank {rank} has ended without a word")
             if now - seen[rank][1] > self._timeout:
                 raise PeerLost(f"rank {rank} has shown no sign of life for {self._timeout:g} s "
                                f"(parallel.timeout); it was last {_activity_in(beat)}")
@@ -152,6 +156,31 @@ def beat(store: Store, rank: int, activity: str) -> None:
     that no other thread uses."""
     with contextlib.suppress(RuntimeError):  # rank 0 may be gone
         store.set(_beat(rank), json.dumps([time.monotonic(), activity[:500]]))
+
+
+def come(store: Store, rank: int) -> None:
+    """Say that this process has come as a rank."""
+    pid = os.getpid()
+    store.set(_place(rank), json.dumps([_machine(), pid, procs.start_ticks(pid)]))
+
+
+def _machine() -> str:
+    """Names where a pid holds: this machine since its start, or a container of it."""
+    return f"{procs.boot_id()} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _is_gone(process: str) -> bool:
+    """Whether a rank's process was on this machine, and is no more. A rank that is killed says
+    nothing, and between two steps no collective fails for it."""
+    try:
+        machine, pid, ticks = json.loads(process)
+        return machine == _machine() and not procs.alive(int(pid), int(ticks))
+    except (ValueError, TypeError):
+        return False
+
+
+def _place(rank: int) -> str:
+    return f"gpu-panel/here/{rank}"
 
 
 def _activity(rec: Recorder) -> str:
@@ -456,5 +485,4 @@ class Beside:
         if now - self._since > _PEER_GRACE:
             rec.write(schema.Error("PeerLost", f"{word} (this rank waited for it)", "", rec.phase,
                                    rec.step_now))
-            rec.write(schema.End("failed", rec.step_now, None))
-            exit_at_once(1)
+            rec.leave("failed")

@@ -1,4 +1,4 @@
-"""A rank as a process: its signals, its end, its output, the sockets of its loader workers.
+"""A rank as a process: its signals, its end, its output.
 
 Standard library only, so that all of it is set up before torch is imported.
 """
@@ -13,19 +13,12 @@ import faulthandler
 import gc
 import io
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
-import zipfile
 from typing import Any, NoReturn
 
-from gpu_engine.common.errors import UserError
-
 _STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-_forking = threading.local()
-"""The mask of signals that a thread had before it began to fork."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -52,7 +45,7 @@ class Signals:
         # is also written to this pipe, where another thread sees it.
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._before = {n: signal.signal(n, self._request_stop) for n in _STOPS}
-        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._forked)
 
     def put_back(self) -> str:
         """Set the handlers again that a task or library has replaced: a signal would end the run by
@@ -90,22 +83,7 @@ class Signals:
             if signal.getsignal(number) == self._request_stop:
                 # Slurm may send its warning to all processes: it must not end those that the rank
                 # still needs.
-                signal.signal(number, _nothing if number == signal.SIGUSR1 else before)
-        _unblock()
-
-
-def _block() -> None:
-    """Hold back the signals while this thread forks: until `_forked`, the child has the rank's
-    handlers and pipe."""
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-
-
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
-
-
-def _nothing(number: int, frame: object) -> None:
-    return
+                signal.signal(number, signal.SIG_IGN if number == signal.SIGUSR1 else before)
 
 
 def die_with_parent() -> None:
@@ -118,6 +96,15 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def prepare_sockets() -> None:
+    """Make the folder for the sockets over which loader workers hand tensors to their rank, before
+    the first of them is started: all use it then, and it goes with the rank. Each worker's own
+    would stay, as workers that live over all epochs are ended by a signal."""
+    from multiprocessing import util  # after `_skip_the_rest`: what it registers is called before
+
+    util.get_temp_dir()
 
 
 def in_loader_worker(worker: int) -> None:
@@ -169,7 +156,6 @@ def _skip_the_rest() -> None:
 
 def exit_at_once(status: int) -> NoReturn:
     """End the process from any thread, whatever the main thread is stuck in."""
-    remove_sockets()
     # The main thread may be stuck in a write, and hold the file's lock.
     writing = threading.Thread(target=write_files, daemon=True)
     writing.start()
@@ -181,24 +167,11 @@ def write_files() -> None:
     """Write what files hold that nobody has closed, as Python does when it ends."""
     gc.unfreeze()
     objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects))
-             if issubclass(kind, (io.IOBase, zipfile.ZipFile))}
-    files = [found for found in objects if type(found) in kinds]
-    files.reverse()  # the newest first, which may write into an older one
-    # Text is written into another file, and so are gzip's and zip's, which have a last part that
-    # only `close` writes.
-    for file in sorted(files, key=_layer):
-        with contextlib.suppress(Exception):
-            if _layer(file) == 1:
-                file.close()
-            else:
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, io.IOBase)}
+    for file in objects:
+        if type(file) in kinds:
+            with contextlib.suppress(Exception):
                 file.flush()
-
-
-def _layer(file: Any) -> int:
-    if isinstance(file, io.TextIOWrapper):
-        return 0
-    return 1 if type(file).__module__ not in ("io", "_io") else 2
 
 # ------------------------------------------------------------------------------------------------
 # Lets a rank's stdout and stderr survive a full disk. Both go to a file, and training must not
@@ -236,59 +209,3 @@ def forgive_full_disk() -> None:
             raw = _Forgiving(before.fileno(), "wb", closefd=False)
             setattr(sys, name, io.TextIOWrapper(
                 raw, encoding=before.encoding, errors=before.errors, write_through=True))
-
-# ------------------------------------------------------------------------------------------------
-# The folder for the sockets over which loader workers hand tensors to their rank.
-#
-# Each worker would make one of its own in the temporary folder (multiprocessing's
-# `resource_sharer`), and it would stay there: workers that live over all epochs are ended by a
-# signal when the rank ends. A folder that the rank has made before them is used by all of them,
-# and goes with the rank.
-#
-# The path of a socket may have 107 bytes (unix(7)). Where the temporary folder's is too long, as
-# some batch systems' are, or nothing can be written there, the workers would only print an error
-# and the rank wait for ever.
-
-
-_LONGEST = 107
-_BELOW = len("/listener-12345678")
-_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders that are tried after the temporary folder."""
-_folder: str | None = None
-
-
-def prepare_sockets() -> None:
-    """Make the folder. Call it before the first worker is started. Raises UserError where that
-    can't be."""
-    from multiprocessing import process, util
-
-    global _folder
-    # Where `util.get_temp_dir` looks, which nothing public sets. A Python without it: as by hand.
-    config: Any = getattr(process.current_process(), "_config", None)
-    if config is None or "tempdir" in config:
-        return
-    _folder = _made_folder()
-    config["tempdir"] = _folder
-    util.Finalize(None, remove_sockets, exitpriority=-100)  # after the workers have been ended
-
-
-def remove_sockets() -> None:
-    """Remove the folder: at the end of the process, and before an end without what Python does
-    then."""
-    if _folder is not None:
-        shutil.rmtree(_folder, ignore_errors=True)
-
-
-def _made_folder() -> str:
-    """The new folder. Raises UserError."""
-    first = tempfile.gettempdir()
-    why = f"the path of a socket in it would have more than {_LONGEST} bytes"
-    for place in (first, *_SHORT):
-        if len(os.fsencode(place)) + len("/pymp-12345678") + _BELOW <= _LONGEST:
-            try:
-                return tempfile.mkdtemp(prefix="pymp-", dir=place)
-            except OSError as err:
-                why = str(err.strerror)
-    raise UserError(f"TMPDIR: {first} has no room for the sockets of loader workers, and neither "
-                    f"has another folder: {why}; set TMPDIR to a folder with a short path that can "
-                    "be written, or train.workers = 0")

@@ -1,8 +1,8 @@
 """The recorder of the engine's training loop, which writes to the events file in another thread.
 
 The loop only appends to a queue, which takes a few microseconds a step. A loss on a GPU is copied
-into pinned host memory after its step, and read once its CUDA event says that it has arrived; only
-`settle` waits for the GPU. The recorder starts before torch is imported and needs only the
+into pinned host memory after its step, and read once it has arrived (`pinned`); only `settle` waits
+for the GPU. The recorder starts before torch is imported and needs only the
 standard library until `attach`.
 """
 
@@ -25,6 +25,8 @@ from .step_parts import STEP, StepParts
 
 if TYPE_CHECKING:
     import torch
+
+    from .pinned import Ring
 
     _Step = tuple[int, int, float | None, int | None, Any, int, float, float]
     """One optimizer step, as the loop reports it, in a plain tuple, as that is made fastest:
@@ -62,6 +64,8 @@ class Recorder(RecordWriter):
         """What the time of the steps is spent on, from when `training` is true."""
         self.training = False
         """Whether the training loop has begun; before that, there is nothing to save."""
+        self.leave: Callable[[str], None] = lambda outcome: None
+        """Ends the process from any thread, whatever the main thread is stuck in."""
         self.total_steps: int | None = None
         self.skipped = 0
         self.nonfinite: tuple[int, float] | None = None
@@ -75,7 +79,7 @@ class Recorder(RecordWriter):
         self._queue: deque[_Step | float | schema.Metric] = deque()
         """Steps, named values that may be tensors, and the moments at which training goes on after
         something else, such as an evaluation."""
-        self._losses: PinnedLosses | None = None
+        self._losses: Ring | None = None
         self._gpus: list[torch.device] = []
         self._rate_from = time.monotonic()
         self._progress_line = _ProgressLine() if echo else None
@@ -99,7 +103,9 @@ class Recorder(RecordWriter):
         them, losses are read at once."""
         self._gpus = [d for d in devices if d.type != "cpu"]
         if any(d.type == "cuda" for d in devices):
-            self._losses = PinnedLosses()
+            from .pinned import Ring
+
+            self._losses = Ring()
 
     def step(self, step: int, epoch: int, loss: torch.Tensor | float, lr: Any, examples: int,
              wait: float) -> None:
@@ -152,7 +158,9 @@ class Recorder(RecordWriter):
         """Wait until the losses of all steps so far are read. This waits for the GPU, so it is not
         for use within a step."""
         if self._losses is not None:
-            self._losses.wait()
+            import torch
+
+            torch.cuda.current_stream().synchronize()
         self.flush()
 
     def close(self) -> None:
@@ -190,7 +198,7 @@ class Recorder(RecordWriter):
             item = self._queue[0]
             if isinstance(item, tuple):
                 if item[3] is not None and self._losses is not None:
-                    if not self._losses.ready(item[3]):
+                    if not self._losses.arrived(item[3]):
                         break
                     loss = self._losses.take(item[3])
                     if not math.isfinite(loss):
@@ -291,46 +299,3 @@ def _complain(text: str) -> None:
 def _copy(value: Any) -> Any:
     """A copy of a tensor, which later changes don't reach; any other value itself."""
     return value.detach().clone() if hasattr(value, "detach") else value
-
-# ------------------------------------------------------------------------------------------------
-# Copies losses from a GPU to the host without waiting for the GPU.
-
-
-class PinnedLosses:
-    """A ring of losses in pinned host memory. Each slot has a CUDA event that tells when its loss
-    has arrived; read before that, the slot holds garbage."""
-
-    def __init__(self, slots: int = 4096) -> None:
-        """`slots`: how many losses may be on their way at once."""
-        import torch
-
-        self._ring = torch.empty(slots, dtype=torch.float64, pin_memory=True)
-        self._events = [torch.cuda.Event() for _ in range(slots)]
-        self._slots = slots
-        self._put = 0
-        self._taken = 0
-
-    def put(self, loss: torch.Tensor) -> int | None:
-        """Start to copy `loss`, of shape (). Returns the slot to read it from, or None if the ring
-        is full: losing a loss is better than holding up a step."""
-        if self._put - self._taken >= self._slots:
-            return None
-        slot = self._put % self._slots
-        self._ring[slot].copy_(loss, non_blocking=True)
-        self._events[slot].record()
-        self._put += 1
-        return slot
-
-    def ready(self, slot: int) -> bool:
-        """Whether the loss of this slot has arrived."""
-        return self._events[slot].query()
-
-    def take(self, slot: int) -> float:
-        """The loss in this slot, which must have arrived. This frees the slot."""
-        self._taken += 1
-        return self._ring[slot].item()
-
-    def wait(self) -> None:
-        """Wait until all losses have arrived."""
-        if self._put > self._taken:
-            self._events[(self._put - 1) % self._slots].synchronize()

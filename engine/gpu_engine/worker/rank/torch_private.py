@@ -61,16 +61,11 @@ def when_gpus_are_used(then: Callable[[], None]) -> None:
 
 
 def multiply(tensors: list[Any], factor: Any) -> None:
-    """Multiply tensors of one device and type by `factor` (shape ()), in place. All in a few kernel
-    launches; where that is gone, in one launch for each."""
+    """Multiply tensors of one device and type by `factor` (shape ()), in place, in a few kernel
+    launches."""
     import torch
 
-    together: Any = getattr(torch, "_foreach_mul_", None)
-    if together is not None:
-        together(tensors, factor)
-        return
-    for tensor in tensors:
-        tensor.mul_(factor)
+    torch._foreach_mul_(tensors, factor)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def left_out_by_ddp(model: Any) -> Container[str]:

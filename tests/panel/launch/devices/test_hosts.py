@@ -21,7 +21,7 @@ from gpu_panel.launch.device_table import DeviceTable, build
 from gpu_panel.launch.plan import PlanPane
 from gpu_panel.launch.review import busy_devices
 
-from ....conftest import gpus, slots, wait_for
+from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen
 from ...panel_kit import StillHosts, StillSampler, panel, settled, shown, until
 
@@ -82,16 +82,6 @@ def test_ticks_become_entries_and_entries_ticks(keys):
     assert row_keys.entries(again) == entries
 
 
-def test_an_entry_without_ids_is_all_that_the_host_has():
-    machines = {"gpu1": gpus(2), "local": slots(1), "gpu2": None}
-    keys = row_keys.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines)
-    assert keys == ("gpu1 0", "gpu1 1", "cpu:0", "gpu2 ")
-    assert row_keys.entries(keys) == ["gpu1:0,1", "local:cpu:0", "gpu2"]
-    uuid = gpus(2).devices[1].uuid
-    assert row_keys.of_hosts([f"gpu1:{uuid}"], machines) == ("gpu1 1",)
-    assert row_keys.of_hosts(["a b", "gpu1:"], machines) == ()
-
-
 async def test_ticks_over_machines_and_back():
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
         pane = screen.devices
@@ -117,7 +107,7 @@ async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(home, entry
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
         pane, [key] = screen.devices, row_keys.of_hosts([entry], {})
         await pilot.press("1")
-        screen.draft.tick_hosts([entry, "local:cpu:1"], 2)
+        screen.draft.tick([key, "cpu:1"], [entry, "local:cpu:1"])
         pane.paint()
         await until(pilot, lambda: pane.ticked == (key, "cpu:1") and key in pane.keys)
         pane.cursor = pane.keys.index(key)
@@ -179,41 +169,11 @@ async def test_what_is_only_looked_at_is_not_ticked_and_says_why(home):
         await pilot.press("a")
         await until(pilot, lambda: pane.ticked == before)
 
-        # Its details, and no process here is ended for it.
+        # Its details.
         pane.cursor = pane.keys.index("gpu1 1")
         await pilot.press("i")
         await until(pilot, lambda: "GPU 1 on gpu1" in str(screen.detail.border_title))
         assert "python train.py" in shown(screen.detail)
-        screen.detail.focus()
-        screen.detail.action_end()
-        await until(pilot, lambda: [n for n in pilot.app._notifications
-                                    if "Process 9 runs on gpu1: end it there" in n.message])
-
-
-async def test_a_host_that_falls_silent_grows_old_and_comes_back():
-    hosts = lab()
-    async with panel(slots(1), hosts=hosts, size=(160, 60)) as (pilot, screen):
-        first = hosts.seen[0]
-        await until(pilot, lambda: "gpu1  left  1 of 2 free" in shown(screen.devices))
-        hosts.show(replace(first, heard=time.monotonic() - 12))
-        await until(pilot, lambda: "1 of 2 free  seen 1" in shown(screen.devices))
-        hosts.show(away(first, "the connection broke", 20))
-        await until(pilot, lambda: "! the connection broke" in shown(screen.devices))
-        assert "71/80G" in shown(screen.devices), "what was seen last stays"
-        hosts.show(first)
-        await until(pilot, lambda: "broke" not in shown(screen.devices))
-
-
-async def test_the_hosts_of_the_file_and_of_the_preset_are_watched(home):
-    file.add(Host("gpu7", label="new"))
-    hosts = StillHosts()
-    async with panel(slots(1), hosts=hosts) as (pilot, screen):
-        await until(pilot, lambda: hosts.seen)
-        assert [s.host for s in hosts.seen] == [Host("gpu7", label="new")]
-        await screen.source.watch_hosts(["gpu8", "local", "gpu7"])
-        assert [s.host.name for s in hosts.seen] == ["gpu7", "gpu8"]
-        await settled(pilot, screen)
-    wait_for(lambda: hosts.closed)
 
 
 async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers(home):

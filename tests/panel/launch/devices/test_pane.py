@@ -30,9 +30,8 @@ def roles(table: DevicesPane) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("size", [(160, 60), (80, 24)])
-async def test_a_presets_order_is_kept_and_shown(size):
-    async with panel(gpus(8), "ddp", sets=("devices.ids=7,2,5",), size=size) as (pilot, screen):
+async def test_a_presets_order_is_kept_and_shown():
+    async with panel(gpus(8), "ddp", sets=("devices.ids=7,2,5",), size=(80, 24)) as (pilot, screen):
         table = screen.query_one(DevicesPane)
         assert screen.draft.ids == ["7", "2", "5"]
         assert "ranks in your order" in screen_text(pilot.app)
@@ -95,18 +94,6 @@ async def test_all_leaves_out_what_runs_hold():
             assert screen.draft.ids == []
 
 
-async def test_where_all_are_held_a_says_so():
-    machine = gpus(1)
-    with lease.acquire(paths.leases_folder(), machine.devices, "3f2a"):
-        async with panel(machine, "single", notifications=True) as (pilot, screen):
-            await until(pilot, lambda: screen.source.freedom
-                        and screen.source.freedom["0"].state == "leased")
-            screen.devices.tick([])
-            await pilot.press("a")
-            await until(pilot, lambda: "held or can't be used" in screen_text(pilot.app))
-            assert screen.draft.ids == []
-
-
 # --- what goes on behind a dialog, and what is seen of it -------------------------------------
 
 
@@ -121,14 +108,6 @@ async def test_the_devices_behind_a_dialog_go_on():
         sampler.recent = (*sampler.recent, sampler.latest)
         await until(pilot, lambda: "87 %" in shown(screen.devices))
         await until(pilot, lambda: "87 %" in screen_text(pilot.app))
-
-
-async def test_what_is_cut_stands_whole_below_for_the_device_under_the_cursor():
-    machine = gpus(8)
-    async with panel(machine, "single", sets=("devices.ids=5",)) as (pilot, screen):
-        await until(pilot, lambda: screen.source.freedom)
-        await pilot.press("end")
-        await until(pilot, lambda: "A100-SXM4-80GB · free" in str(screen.devices.border_subtitle))
 
 
 # --- what a preset asks for, where the driver is slow -------------------------------------------
@@ -156,8 +135,8 @@ async def test_why_fewer_than_the_preset_asks_for_are_ticked():
         await until(pilot, lambda: "2 free" in screen_text(pilot.app))
         assert screen.draft.ids == ["0"]
         said = " ".join(shown(screen.devices).replace("│", " ").split())
-        assert "but a whole GPU and a MIG slice can't be combined" in said
+        assert "asks for the 2 freest devices, and 1 can be taken" in said
     async with panel(replace(machine, devices=(card, replace(part, kind="gpu"))), "ddp",
                      sets=("devices.pick=3",)) as (_, screen):
         assert screen.draft.ids == ["0", "MIG-a"]
-        assert "can't be combined" not in shown(screen.devices)
+        assert "be combined" not in shown(screen.devices)

@@ -1,11 +1,8 @@
-"""Fields that a person's own command does not use: struck out, and left out of the plan."""
+"""What a person's own command is not told is neither in the form nor in the plan."""
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-from textual.widgets import Static
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.launching.launcher import prepare
@@ -17,7 +14,7 @@ from gpu_panel.common.choice import Choice
 from gpu_panel.launch.fields import OWN_COMMAND
 from gpu_panel.run.headline import what_is_trained
 
-from ....conftest import gpus, slots
+from ....conftest import gpus
 from ...panel_kit import panel, screen_text, settled, type_into
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -39,14 +36,6 @@ def plan(*command, devices=3, **sections):
      ["your command is told amp, batch.size, epochs"])])
 def test_the_plan_says_what_the_command_is_told_and_no_more(words, said):
     assert plan("true", *words, devices=2).sentences() == said
-
-
-def test_a_script_that_is_not_told_of_accumulation_has_no_such_global_batch():
-    accumulate = {"size": 64, "accumulate": 2}
-    assert plan("true", "{batch.per_gpu}", devices=2, batch=accumulate).sentences() == [
-        "your command is told batch.per_gpu"]
-    assert plan("true", "{batch.per_gpu}", "{batch.accumulate}", devices=2,
-                batch=accumulate).sentences() == ["64 global = 16 per GPU × 2 GPUs × 2"]
 
 
 def test_what_it_does_not_hear_of_does_not_keep_it_from_running():
@@ -108,72 +97,34 @@ def test_defaults_written_out_and_what_runs_whatever_it_is_are_no_reason_to_refu
                 train={"lr_scale": "linear", "lr_reference_batch": 32})
 
 
-async def test_what_was_another_tasks_is_struck_out_and_what_is_typed_is_refused(
-        tmp_path, monkeypatch):
+async def test_only_what_the_command_is_told_is_in_the_form_and_the_plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     async with panel(gpus(2), "default", sets=("devices.ids=0",)) as (pilot, screen):
+        form = screen.form
+
+        def has(key: str) -> bool:
+            return form.query_one("#f-" + key).display
+
         assert screen.draft.value("train.steps") == 300
+        assert has("train-clip")
         screen.query_one("#task-choice", Choice).choose(OWN_COMMAND)
-        await type_into(pilot, screen, "f-task-command", f"{sys.executable} train.py")
+        await type_into(pilot, screen, "f-task-command", "python train.py")
         assert screen.review.problems == ()
         assert screen.review.plan.spec.train == RunSpec().train
         assert screen.draft.to_save(None).batch == RunSpec().batch
-        await type_into(pilot, screen, "f-train-lr", "0.5")
-        (problem,) = screen.review.problems
-        assert (problem.key, problem.value) == ("train.lr", 0.5)
-        assert "write {lr} where its value belongs" in problem.message
-        await type_into(pilot, screen, "f-task-command",
-                        f"{sys.executable} train.py {{lr}} {{batch.size}}")
-        plan = screen.review.plan
-        assert (plan.spec.train.lr, plan.spec.batch.size) == (0.5, 32)  # the preset's, once told
-
-
-@pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-    command = ("python", "train.py", "--lr", "1e-2")
-    sets = ("devices.ids=0",)
-    async with panel(gpus(1), command=command, sets=sets, size=size) as (pilot, screen):
-        form = screen.form
-
-        def untold(key: str) -> bool:
-            return form.query_one("#f-" + key).has_class("-untold")
-
-        def struck(label: str) -> bool:
-            style, = {s.style for line in screen._compositor.render_strips() for s in line
-                      if s.text.strip() == label}
-            return bool(style.strike)
-
-        assert all(untold(k) for k in ("train-lr", "batch-size", "batch-meaning", "amp-dtype",
-                                       "train-epochs", "train-seed"))
-        assert not any(untold(k) for k in ("parallel-mode", "train-restarts", "run-grace", "name"))
-        assert not any(form.query_one("#f-" + k).display
-                       for k in ("train-clip", "train-best", "train-keep", "run-python"))
-        await pilot.press("3")
+        assert not any(map(has, ("train-lr", "batch-size", "amp-dtype", "train-clip",
+                                 "run-python")))
+        assert all(map(has, ("parallel-mode", "train-restarts", "run-grace", "name")))
+        await pilot.press("escape", "3")
         await settled(pilot, screen)
         said = " ".join(screen_text(pilot.app).replace("│", " ").split())
-        assert "lr 0.0003, not scaled" not in said
-        assert "64 global" not in said
         assert "your command sets its own batch size and lr" in said
-        await pilot.press("2")
-        form.query_one("#f-train-lr").focus()
-        await settled(pilot, screen)
-        assert struck("lr")
-        assert struck("Batch")
-        assert struck("AMP")
-        assert not struck("Mode")
-        assert "does not use this: write {lr} where the value should go" in str(
-            form.query_one("#field-help", Static).content)
         await type_into(pilot, screen, "f-task-command", "python train.py --lr {lr}")
-        assert not untold("train-lr")
-        assert not struck("lr")
-        assert untold("batch-size")
-        assert screen.review.plan.sentences() == ["lr 0.0003, not scaled"]
-
-
-async def test_a_task_is_told_everything():
-    async with panel(slots(1), "single") as (_, screen):
-        assert not screen.form.query(".-untold")
-        assert screen.form.query_one("#f-train-clip").display
+        assert has("train-lr")
+        await type_into(pilot, screen, "f-train-lr", "0.5")
+        assert screen.review.plan.spec.train.lr == 0.5
+        await type_into(pilot, screen, "f-task-command", "python train.py")
+        (problem,) = screen.review.problems  # it stays to be seen, and is refused
+        assert (problem.key, problem.value, has("train-lr")) == ("train.lr", 0.5, True)
+        assert "write {lr} where its value belongs" in problem.message

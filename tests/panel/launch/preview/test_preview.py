@@ -12,8 +12,8 @@ from gpu_engine.common import paths
 from gpu_engine.events import reader
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Cause, Run
-from gpu_panel.launch.previews import RunPage, SweepPage
 from gpu_panel.launch.run_line import Pointed
+from gpu_panel.launch.run_page import RunPage
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
 
@@ -39,7 +39,6 @@ def readers(monkeypatch) -> list[str]:
             super().__init__(run, *more)
 
     monkeypatch.setattr("gpu_panel.run.store.RunReader", Counted)
-    monkeypatch.setattr("gpu_panel.compare.store.RunReader", Counted)
     return made
 
 
@@ -104,19 +103,15 @@ async def test_a_waiting_run_says_for_what(monkeypatch):
         assert "s out of the queue" in said
 
 
-async def test_a_sweep_with_its_best_value(monkeypatch):
+async def test_of_a_sweep_the_run_that_is_first_is_shown(monkeypatch):
     nobody_starts(monkeypatch)
-    made = submitted("train.lr=1e-3,1e-2,1e-1")
+    made = submitted("train.lr=1e-3,1e-2")
     ended(made.runs[0], [2.0, 1.0])
-    ended(made.runs[1], [2.0, 0.5])
     async with panel(slots(2)) as (pilot, screen):
-        await at_the_runs(pilot, screen, 3)
-        said = await says(pilot, screen, "0.500")
-        assert f"sweep {made.id} toy ─ 2 of 3 done, 1 waiting" in said
-        store = screen.query_one(SweepPage).sweep
+        table = await at_the_runs(pilot, screen, 2)
+        await says(pilot, screen, f"run {table.sweep_at_cursor.members[0].id}")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
-        assert pilot.app.screen.table.store is store
 
 
 # --- when it reads ------------------------------------------------------------------------------
@@ -179,24 +174,6 @@ async def test_a_hidden_preview_reads_nothing(readers):
         await pilot.press("1")
         await until(pilot, lambda: not screen.preview.can_be_seen)
         await until(pilot, lambda: screen.preview._reader.is_finished)
-
-
-async def test_in_a_small_terminal_it_shows_the_first_run_once_its_tab_is_opened():
-    """The list is built for the first time when it is seen, so no cursor has moved."""
-    run = written("digits")
-    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
-        await until(pilot, lambda: screen.runs.lines)
-        await pilot.press("4")
-        await says(pilot, screen, run.id, "loss ─", "memory")
-
-
-async def test_where_there_is_no_room_the_list_has_all_of_it(readers):
-    written("digits")
-    async with panel(slots(2), size=(80, 20)) as (pilot, screen):
-        table = await at_the_runs(pilot, screen, 1)
-        assert not screen.preview.display
-        assert table.outer_size.height == 17
-        assert readers == []
 
 
 async def test_an_ended_run_costs_nothing_until_it_changes_but_grows_older(readers, monkeypatch):

@@ -11,9 +11,8 @@ from gpu_engine.launching.launcher import prepare
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.write import Difference, to_toml
+from gpu_engine.spec.write import to_toml
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.plan import as_before
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
@@ -74,11 +73,3 @@ async def test_from_the_runs_own_screen_and_what_is_unsaved_is_asked_about():
         await settled(pilot, screen)
         assert "Task" in screen_text(pilot.app)  # the form has come forward
         assert screen.draft.value("batch.size") == 48
-
-
-def test_what_is_not_set_any_more_is_named_too():
-    assert as_before("3f2a", [Difference("train.lr", "0.1", "0.2"),
-                              Difference("train.clip", None, "1.0"),
-                              Difference("batch.lr_scale", "linear", None)]) \
-        == "as run 3f2a, but train.lr=0.2 instead of 0.1, train.clip=1.0, without " \
-           "batch.lr_scale=linear"

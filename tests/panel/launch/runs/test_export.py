@@ -9,7 +9,6 @@ import pytest
 from textual.widgets import Input
 
 from gpu_panel.common.dialogs import AskLine, Message
-from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
 from ...panel_kit import panel, screen_text, until
@@ -40,9 +39,7 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, Message))
         assert "/proc/none" in screen_text(pilot.app)
-        await pilot.press("escape", "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
-        await pilot.press("E")
+        await pilot.press("escape", "E")
         await until(pilot, lambda: "TensorBoard" in screen_text(pilot.app))
         await pilot.press(*"as csv")
         await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))

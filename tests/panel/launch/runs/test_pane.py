@@ -10,10 +10,8 @@ import pytest
 from gpu_engine.launching import launcher as launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
-from gpu_engine.runs.folder import Run
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch import run_feed as runs_feed
-from gpu_panel.launch.run_feed import RunLine
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
@@ -115,11 +113,3 @@ def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch: pytest.Monke
         assert lines[0].id == old.id
     finally:
         os.close(lock)
-
-
-async def test_reopened_the_panel_says_at_once_that_something_runs(monkeypatch, tmp_path):
-    line = RunLine(Run(tmp_path / "3f2a"), "gpt", "ddp", 2, "running", True, time.time())
-    monkeypatch.setattr("gpu_panel.launch.run_feed.RunsFeed.refresh", lambda self: ([line], 0))
-    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
-        await until(pilot, lambda: "4 Runs ●1" in screen_text(pilot.app))
-        assert screen.query_one(RunsPane).lines == (line,)

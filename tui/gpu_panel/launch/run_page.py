@@ -1,5 +1,5 @@
-"""The pages of the preview: a run, a sweep. They are made of the panes of the screens
-that enter opens, with less room."""
+"""The page of the preview: a run, made of the panes of the screen that enter opens, with less
+room."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -15,15 +14,9 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from gpu_engine.common.clean import clean
 from gpu_engine.runs.folder import Run
-from gpu_engine.sweep.table import One, short, summary
 from gpu_panel.common.painting import put
-from gpu_panel.common.reading import Followed
-from gpu_panel.compare.panes import CurvesPane
-from gpu_panel.compare.store import Compared, CompareStore
 from gpu_panel.launch.run_line import Pointed
-from gpu_panel.launch.stores import Stores
 from gpu_panel.run.banner import Banner, banner
 from gpu_panel.run.chart import LossPane, MemoryPane
 from gpu_panel.run.headline import DOT, figures, heading
@@ -32,9 +25,6 @@ from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.sheets import about
 from gpu_panel.run.store import RunStore
-from gpu_panel.sweep.pane import SweepPane
-from gpu_panel.sweep.screen import EVERY
-from gpu_panel.sweep.store import SweepStore
 
 SOON = 0.05
 """Seconds for which a page waits for its first figures; what was shown stays until then."""
@@ -42,40 +32,81 @@ AGAIN, CATCHING_UP = 0.5, 0.1
 """Seconds between two polls of what was read: usually, and while old events are being read."""
 
 
-class Page(Vertical):
-    """Shows what the cursor points at by the panes of its screen, which take no focus here."""
+MOST = 4
+"""Runs that are remembered: a store takes up to some tens of MiB."""
 
-    DEFAULT_CSS = "Page { display: none; }"
 
-    def __init__(self, stores: Stores) -> None:
+def store_of(stores: dict[str, RunStore], run: Run) -> RunStore:
+    """What has been read of a run, also by a screen that showed it before. `stores`: of the runs
+    that were looked at last, by their folders."""
+    store = stores.pop(str(run.path), None) or RunStore(run)
+    stores[str(run.path)] = store  # the last one looked at is the last to go
+    while len(stores) > MOST:
+        del stores[next(iter(stores))]
+    return store
+
+
+class RunPage(Vertical):
+    """Loss and memory, the ranks, the end of the log; what failed or what it waits for above. Its
+    panes take no focus here."""
+
+    DEFAULT_CSS = """
+    RunPage {
+        display: none;
+        #run-facts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+        #run-banner { height: auto; max-height: 25%; }
+        #run-plan { padding: 1 1 0 1; height: 1fr; }
+        #run-curves { height: 2fr; MemoryPane { margin-left: 1; } }
+        #run-ranks { max-height: 25%; }
+        #run-log { height: 1fr; min-height: 1; }
+    }
+    """
+
+    def __init__(self, stores: dict[str, RunStore]) -> None:
         super().__init__()
         self.stores = stores
-        self.store: Any = None
-        """What has been read of what is shown, a `Followed`; None before the first."""
+        self.store: RunStore | None = None
+        """What has been read of what is shown; None before the first."""
+        self._rank: int | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="run-facts", markup=False)
+        yield Banner(id="run-banner", markup=False)
+        with Horizontal(id="run-curves"):
+            yield LossPane(id="run-loss")
+            yield MemoryPane(id="run-memory")
+        yield RanksPane(id="run-ranks")
+        yield LogPane(id="run-log")
+        yield Static(id="run-plan", markup=False)
 
     def on_mount(self) -> None:
         """The list keeps the focus."""
         for widget in self.query("*"):
             widget.can_focus = False
 
-    async def begin(self, at: Pointed) -> None:
-        """Get ready to be shown: what was shown before stays on the screen until this returns."""
-        raise NotImplementedError
-
-    def paint(self) -> None:
-        raise NotImplementedError
-
     def on_resize(self) -> None:
         self.paint()
 
-    def entitle(self, title: Content, keys_here: str) -> None:
-        """Say in the frame what is shown, and which keys are for it."""
-        if isinstance(frame := self.parent, Widget) and self.display:
-            frame.border_title, frame.border_subtitle = title, Content(keys_here)
+    async def begin(self, at: Pointed) -> None:
+        """Get ready to be shown: what was shown before stays on the screen until this returns."""
+        store = store_of(self.stores, at.lines[0].run)
+        if store.caught_up:  # perhaps a while ago
+            await store.poll_now()
+        if store is self.store:
+            return
+        if not store.caught_up:
+            reading = asyncio.create_task(store.follow())
+            with suppress(TimeoutError):
+                await store.wait_for(lambda s: s.caught_up, SOON)
+            reading.cancel()
+        self.store, self._rank = store, None
+        for pane in self._panes():
+            pane.anew()
 
     async def follow(self) -> None:
         """Read and paint until nothing changes any more. May be cancelled and called again."""
-        store: Followed = self.store
+        store = self.store
+        assert store is not None
         reading = asyncio.create_task(store.follow())
         try:
             shown: object = None
@@ -95,53 +126,6 @@ class Page(Vertical):
 
     def _changes(self) -> bool:
         """Whether anything of it may still change by itself."""
-        return self.store is None or self.store.live
-
-
-class RunPage(Page):
-    """Loss and memory, the ranks, the end of the log; what failed or what it waits for above."""
-
-    DEFAULT_CSS = """
-    RunPage {
-        #run-facts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-        #run-banner { height: auto; max-height: 25%; }
-        #run-plan { padding: 1 1 0 1; height: 1fr; }
-        #run-curves { height: 2fr; MemoryPane { margin-left: 1; } }
-        #run-ranks { max-height: 25%; }
-        #run-log { height: 1fr; min-height: 1; }
-    }
-    """
-
-    store: RunStore | None
-    _rank: int | None = None
-
-    def compose(self) -> ComposeResult:
-        yield Static(id="run-facts", markup=False)
-        yield Banner(id="run-banner", markup=False)
-        with Horizontal(id="run-curves"):
-            yield LossPane(id="run-loss")
-            yield MemoryPane(id="run-memory")
-        yield RanksPane(id="run-ranks")
-        yield LogPane(id="run-log")
-        yield Static(id="run-plan", markup=False)
-
-    async def begin(self, at: Pointed) -> None:
-        run: Run = at.lines[0].run
-        store = self.stores.run(run)
-        if store.caught_up:  # perhaps a while ago
-            await store.poll_now()
-        if store is self.store:
-            return
-        if not store.caught_up:
-            reading = asyncio.create_task(store.follow())
-            with suppress(TimeoutError):
-                await store.wait_for(lambda s: s.caught_up, SOON)
-            reading.cancel()
-        self.store, self._rank = store, None
-        for pane in self._panes():
-            pane.anew()
-
-    def _changes(self) -> bool:
         state = self.store.state if self.store is not None else None
         return state is None or state.live
 
@@ -153,8 +137,9 @@ class RunPage(Page):
         if store is None or not self.size:
             return
         what, how_far = heading(store, now, self.size.width - 4)
-        self.entitle(Content.assemble(what[1:].rstrip(), " ─ ", how_far.rstrip()),
-                     self._keys(store))
+        if isinstance(frame := self.parent, Widget) and self.display:
+            frame.border_title = Content.assemble(what[1:].rstrip(), " ─ ", how_far.rstrip())
+            frame.border_subtitle = Content(self._keys(store))
         lines, tone = banner(store, now)
         if store.state is not None and store.state.state == "completed" and len(lines) == 1:
             lines = []  # the title and the facts say it
@@ -200,66 +185,3 @@ class RunPage(Page):
         self._rank = event.pass_on(self._panes())
         self.call_after_refresh(self.paint)
 
-class SweepCurves(CurvesPane):
-    """The curves, which the legend calls by their values."""
-
-    labels: dict[str, str] = {}  # noqa: RUF012  replaced, never changed
-
-    def label(self, one: Compared) -> str:
-        return self.labels.get(one.id) or super().label(one)
-
-
-class SweepPage(Page):
-    """The curves, the table below."""
-
-    DEFAULT_CSS = "SweepPage { CurvesPane { height: 1fr; min-height: 4; } }"
-    sweep: SweepStore | None = None
-    store: CompareStore | None
-
-    def compose(self) -> ComposeResult:
-        yield SweepCurves(id="sweep-curves")
-        yield SweepPane(id="sweep-table")
-
-    async def begin(self, at: Pointed) -> None:
-        assert at.sweep is not None
-        # The list puts those that run first; here each keeps its colour.
-        self.store = self.stores.compared([line.run for line in sorted(
-            at.lines, key=lambda line: line.sweep.index if line.sweep else 0)])
-        sweep = self.stores.sweep(at.sweep)
-        if sweep is not self.sweep:
-            self.sweep = sweep
-            self.query_one(SweepPane).anew(sweep)
-
-    async def follow(self) -> None:
-        table = self.query_one(SweepPane)
-        table.poll_now()
-        looking = self.set_interval(EVERY, table.poll)
-        try:
-            await super().follow()
-        finally:
-            looking.stop()
-
-    def _changes(self) -> bool:
-        return super()._changes() or self.query_one(SweepPane).members is None
-
-    def paint(self) -> None:
-        if self.store is None or not self.size:
-            return
-        table = self.query_one(SweepPane)
-        table.styles.height = min(table.rows_wanted, self.size.height // 2)
-        last = self.sweep.last if self.sweep is not None else None
-        curves = self.query_one(SweepCurves)
-        if last is not None:
-            curves.labels = {one.id: labelled(one) for one in last.members}
-        curves.paint(self.store, None)
-        if last is None:
-            return
-        said = summary(last.group.of, last.members)
-        self.entitle(Content(f"sweep {last.group.id} {last.group.name} ─ {said}"),
-                     "enter whole table · → its runs · s stop all")
-
-
-def labelled(one: One) -> str:
-    """"lr 1e-4": short, as a legend has one line."""
-    return clean(" ".join(f"{key} {value}" for key, value in zip(
-        short(list(one.values)), one.values.values(), strict=True)), 40)
