@@ -182,8 +182,29 @@ def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
         patch.setattr(runs_feed, "with_end", lambda *_: pytest.fail("read again"))
         feed.refresh()
     run.write_state(runs.State("failed", run.id, "toy", 1.0, ended=2.0, reason="out of memory"))
-    (line,), _ = feed.refresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_feed, "SPELL", -1.0)
+        (line,), unread = feed.refresh()
     assert (line.state, line.reason) == ("failed", "out of memory")
+    assert (line.step, line.loss, unread) == (3, 1.5, 1)  # as before until they are read again
+
+
+def test_a_run_that_can_not_be_shown_is_logged_once_and_shown_when_it_can(home, monkeypatch):
+    make()
+    feed, logged = RunsFeed(), []
+    monkeypatch.setattr(runs_feed.errors, "record", logged.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_feed.digests, "read", lambda *about: [][0])
+        for _ in range(3):
+            (line,), _ = feed.refresh()
+    assert line.state == "unreadable"
+    assert len(logged) == 1
+    (line,), _ = feed.refresh()
+    assert (line.state, line.step) == ("completed", 3)
+
+
+def test_where_a_piece_of_a_long_curve_was_not_read_the_loss_before_it_holds():
+    assert figures._evenly([(1, 4.0), (2, 2.0), (100, 1.0)], 4) == (3.0, 3.0, 3.0, 1.0)
 
 
 def test_an_older_run_is_looked_at_again_when_the_folder_is_listed(home, monkeypatch):
