@@ -307,6 +307,7 @@ class LiveRun:
                 for step in [told] if isinstance(told, Step) else () \
                         if isinstance(told, Event) else told.steps:
                     if step.loss is not None:
+                        self._history.cut(step.step - step.n + 1)  # thrown away by a restart
                         self._history.add(step.step, step.loss)
         now = follower.progress()
         node = plan.node_rank if plan is not None else 0
@@ -339,6 +340,8 @@ def with_end(line: RunLine, digest: Digest) -> RunLine:
                             parts=_PARTS if first else 1):
             view.fold(rank, event)
             if first and isinstance(event, Step) and event.loss is not None:
+                while curve and curve[-1][0] >= event.step:  # thrown away by a restart
+                    curve.pop()
                 curve.append((event.step, event.loss))
     end = view.progress()
     # The start of a long file is out of date if a resume has asked for more steps.

@@ -151,6 +151,20 @@ def test_nobody_stands_still_while_the_past_is_read(home, monkeypatch):
         os.close(lock)
 
 
+@pytest.mark.parametrize("state", ["running", "completed"])
+def test_losses_that_a_restart_has_thrown_away_are_on_no_curve(home, state):
+    run, lock = create_run("toy", "", PLAN)
+    try:
+        for first, last, loss in ((1, 20, 9.0), (6, 10, 1.0)):
+            event_lines.append(run.events(0), *(event_lines.line(
+                "step", {"step": step, "n": 1, "loss": loss}) for step in range(first, last + 1)))
+        run.write_state(runs.State(state, run.id, "toy", 1.0, started=2.0, ended=3.0))
+        (line,), _ = RunsFeed().refresh()
+        assert list(dict.fromkeys(line.history)) == [9.0, 1.0]
+    finally:
+        os.close(lock)
+
+
 def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
     make(losses=[5.0] * 4000 + [0.25], total=4001)
     read: list[object] = []
