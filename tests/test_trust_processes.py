@@ -63,7 +63,6 @@ MAY_SIGNAL = {
         "a rank, if the kernel's table of processes has it below the supervisor",
     "engine/gpu_engine/worker/rank/process.py": ITSELF,
     "tui/gpu_panel/commands/output.py": CHILD,
-    "engine/gpu_engine/worker/rank/standing.py": CHILD,
 }
 
 

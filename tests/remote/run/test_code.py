@@ -221,6 +221,34 @@ def test_old_code_goes_unless_a_run_uses_it_or_has_written_there(project, home):
     assert not unused.with_name(f"{unused.name}.list").exists()
 
 
+def test_code_that_is_asked_for_again_is_kept_on_and_what_a_run_changed_stays(project, home):
+    taken = take(project)
+    place = store.save(taken.listed, taken.contents)
+    listed = place.with_name(f"{place.name}.list")
+    for changed in (False, True):
+        os.utime(listed, (0, 0))
+        if changed:
+            (place / "plain.py").write_text("a run's own\n")
+        else:
+            assert store.save(taken.listed, taken.contents) == place
+        store._remove_old()
+        assert place.exists()
+    other = store.save(taken.listed, taken.contents)
+    assert other != place
+    assert (other / "plain.py").read_bytes() == (project / "plain.py").read_bytes()
+
+
+def test_what_is_being_sent_is_left_alone_for_a_day(home):
+    sending = store.sent("0" * 32, "contents")
+    sending.parent.mkdir(parents=True)
+    sending.touch()
+    store._remove_old()
+    assert sending.exists()
+    os.utime(sending, (0, 0))
+    store._remove_old()
+    assert not sending.exists()
+
+
 COMMAND = [sys.executable, "-c", "import os, plain; print('in', os.getcwd(), plain.WHAT)"]
 
 
