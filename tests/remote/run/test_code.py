@@ -217,9 +217,8 @@ def test_code_that_is_asked_for_again_is_kept_on_and_what_a_run_changed_stays(pr
 
 
 def test_what_is_being_sent_is_left_alone_for_a_day(home):
-    sending = store.sent("0" * 32, "contents")
-    sending.parent.mkdir(parents=True)
-    sending.touch()
+    sending = store.root() / f"{store._SENDING}0"
+    sending.mkdir(parents=True)
     store._remove_old()
     assert sending.exists()
     os.utime(sending, (0, 0))
