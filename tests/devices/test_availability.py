@@ -35,7 +35,7 @@ def thrice(**changes):
         ({"throttle": ("too hot (hardware)",)}, "unhealthy", "too hot"),
         ({"throttle": ("power limit",)}, "free", "free"),
         ({"processes": (ALICE,)}, "busy", "alice · python train.py · 70.0 GiB · 3 days"),
-        ({"processes": (SMALL, ALICE)}, "busy", "alice · python train.py · 70.0 GiB · 3 days and 1"),
+        ({"processes": (SMALL, ALICE)}, "busy", "python train.py · 70.0 GiB · 3 days and 1 more"),
         ({"processes": (DeviceProcess(9, visible=False),)}, "busy", "can't be seen"),
         ({"memory_used": 512 << 20}, "busy", "512 MiB"),
         ({"memory_used": (512 << 20) - 1}, "free", "free"),
