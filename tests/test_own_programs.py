@@ -15,7 +15,8 @@ import gpu_panel
 from gpu_engine.devices.probe import Discover, Probe
 from gpu_engine.queue import serve
 from gpu_engine.remote.reach import setup
-from gpu_engine.remote.reach.channel import open_channel
+from gpu_engine.remote.reach.call import Call
+from gpu_engine.remote.reach.protocol import Hello
 from gpu_engine.remote.reach.records import LOCAL, Host
 from gpu_engine.runs import folder as runs
 from gpu_panel.export import exporting
@@ -26,9 +27,8 @@ from .queue.kit import queue, state
 
 BIN = Path(sys.executable).parent
 ROOTS = (Path(gpu_engine.__file__).parent, Path(gpu_panel.__file__).parent)
-STARTED = {"common/programs.py", "remote/reach/setup/install_there.py"}
-"""Where `sys.executable` is started: by the one function, and by a program that is sent to a host,
-whose shell is in / there."""
+STARTED = {"common/programs.py"}
+"""Where `sys.executable` is started: by the one function."""
 DECOYS = ("gpu_engine", "gpu_panel", "textual", "msgspec", "click", "getpass", "json", "torch",
           "psutil", "encodings", "sitecustomize", "pynvml")
 
@@ -56,8 +56,7 @@ def _heads(node: ast.AST) -> list[ast.expr]:
 
 
 def test_what_is_sent_to_a_host_is_started_outside_of_the_persons_folder():
-    for name in ("bring.py", "probe.py"):
-        assert "cd /" in Path(setup.__path__[0], name).read_text()
+    assert Path(setup.__file__).read_text().count("cd /") == 2
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def test_what_a_process_starts_for_which_pythonpath_names_the_folder_by_an_empty
     probe.send(Discover("nvml", {}, 5.0))
     assert probe.receive(patience()) is not None
     probe.close()
-    with open_channel(Host(LOCAL)):
+    with Call(Host(LOCAL), Hello()):
         pass
     run = queue("true", begin=False)
     assert serve.ensure()

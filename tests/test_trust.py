@@ -37,7 +37,7 @@ WRITING = {
         diagnose/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted
-        remote/run/queries.py: open_inside in _whole, write_inside in _manifest
+        remote/run/queries.py: open_inside in _receive
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
@@ -50,12 +50,10 @@ WRITING = {
     "as that function, where it can't be imported": """
         observe/hook/sitecustomize.py: open in _open""",
     "a new file, under a name of our making, in a folder that was made just now or of no name": """
-        remote/there/code.py: touch in build
         code/store.py: open in _fill, symlink_to in _fill
         code/submitted.py: symlink_to in _link_ignored
         export/targets.py: mkstemp in replacing
         training/checkpoint.py: open in write
-        remote/reach/shell.py: TemporaryFile in _run
         training/resuming.py: TemporaryFile in find
         doctor/user_files.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
@@ -66,8 +64,7 @@ WRITING = {
         spec/presets.py: write_atomic in save
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """
-        remote/there/code.py: open in send
-        code/store.py: write_bytes in built
+        code/store.py: write_bytes in save
         queue/serve.py: open in _start_sweep
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
@@ -79,14 +76,14 @@ WRITING = {
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
         training/export.py: open in export
-        remote/reach/setup/install_there.py: touch in main, copytree in make,
-            write_text in make, write_text in switch""",
+        remote/reach/install_there.py: copytree in main, write_text in main,
+            write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """
         devices/leases/held.py: open in make, open in alone
         devices/leases/shared.py: open in _give_to_root""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
-        remote/reach/setup/bring.py: ZipFile in script"""}
+        remote/reach/setup.py: ZipFile in script"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of
 ours."""
 

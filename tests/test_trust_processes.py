@@ -31,10 +31,9 @@ ITSELF = "this process"
 MAY_START = {
     "engine/gpu_engine/devices/probe.py": OURS,
     "engine/gpu_engine/common/programs.py": TOOL,
-    "engine/gpu_engine/remote/reach/channel.py": HOSTS,
-    "engine/gpu_engine/remote/reach/setup/install_there.py":
+    "engine/gpu_engine/remote/reach/call.py": HOSTS,
+    "engine/gpu_engine/remote/reach/install_there.py":
         "a program of its own, sent to a host that a person sets up",
-    "engine/gpu_engine/remote/reach/shell.py": HOSTS,
     "engine/gpu_engine/interpreters/ask.py": CHOSEN,
     "engine/gpu_engine/launching/logind.py": OURS,
     "engine/gpu_engine/launching/ask_torch.py": CHOSEN,
@@ -52,7 +51,6 @@ MAY_START = {
 MAY_SIGNAL = {
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
     "engine/gpu_engine/devices/probe.py": CHILD,
-    "engine/gpu_engine/remote/reach/shell.py": CHILD,
     "engine/gpu_engine/notify/send.py": CHILD,
     "engine/gpu_engine/observe/recorder.py": ITSELF,
     "engine/gpu_engine/runs/folder.py": "a supervisor, if trust.belongs says so",
@@ -63,7 +61,6 @@ MAY_SIGNAL = {
         "a rank, if the kernel's table of processes has it below the supervisor",
     "engine/gpu_engine/worker/rank/process.py": ITSELF,
     "tui/gpu_panel/commands/output.py": CHILD,
-    "engine/gpu_engine/worker/rank/standing.py": CHILD,
 }
 
 

@@ -25,7 +25,6 @@ MAY = {
     "engine/gpu_engine/worker/__main__.py": "a rank: numbers; Python 2 can read it",
     "engine/gpu_engine/worker/questions.py": "an answer to the engine, which reads it",
     "engine/gpu_engine/worker/check.py": "an answer to the engine, which reads it",
-    "engine/gpu_engine/remote/reach/setup/install_there.py": "on a host: it is read here",
     "engine/gpu_engine/supervisor/__main__.py": "its log",
     "engine/gpu_engine/sweep/__main__.py": "its log",
     "engine/gpu_engine/remote/run/__main__.py": "its log",

@@ -14,6 +14,7 @@ from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose.traces import trace
 from gpu_engine.runs import folder as runs
+from gpu_engine.worker.rank import tracer as rank_tracer
 from gpu_engine.worker.rank.tracer import Tracer
 
 from .. import odd_runs
@@ -99,6 +100,26 @@ def test_whose_request_is_obeyed(tmp_path, spoil, wanted):
     tracer = Tracer(tmp_path / "ranks/00000.jsonl")
     assert tracer.tick() is None
     assert tracer.wanted is wanted
+
+
+def test_a_request_that_nobody_waits_for_any_more_is_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_tracer, "_EVERY", 0.0)
+    (tmp_path / "ranks").mkdir()
+    tracer = Tracer(tmp_path / "ranks/00000.jsonl")
+
+    def wanted():
+        tracer.tick()
+        return tracer.wanted
+
+    asks(tmp_path)
+    assert wanted()
+    (tmp_path / "trace.json").unlink()
+    assert not wanted()
+    asks(tmp_path)
+    assert wanted()
+    later = time.time() + 61
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert not wanted()
 
 
 def test_a_request_of_another_user_is_not_obeyed(tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from gpu_engine.events import schema
@@ -69,6 +71,16 @@ def test_a_writer_after_a_torn_line_starts_a_new_one(tmp_path):
     assert tail.skipped == 1
 
 
+def test_what_the_system_writes_in_part_is_written_on(tmp_path, monkeypatch):
+    real, path = os.write, tmp_path / "e"
+    writer = EventWriter(path)
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
+    writer.write(GOOD, GOOD)
+    monkeypatch.undo()
+    writer.close()
+    assert path.read_bytes() == GOOD * 2
+
+
 def test_ranks_of_a_run_are_read_in_turn(tmp_path):
     (tmp_path / "ranks").mkdir()
     for rank, many in ((0, 4000), (1, 3), (2, 1)):
@@ -89,6 +101,12 @@ def test_ranks_of_a_run_are_read_in_turn(tmp_path):
     assert {rank: len(steps) for rank, steps in got.items()} == {0: 4000, 1: 3, 2: 1}
     assert got[0] == list(range(4000))
     assert reader.share() == 1.0
+    event_lines.append(events_path(tmp_path, 1), GOOD * 4000)
+    event_lines.append(events_path(tmp_path, 2), GOOD * 4000)
+    assert not reader.behind()  # what comes now is no past that was left unread
+    turns = [reader.read(0.0, 1 << 12)[0][0] for _ in range(4)]
+    assert sorted(turns) == [1, 1, 2, 2]  # none has to wait for the end of another's file
+    assert reader.behind()
 
 
 def test_a_line_longer_than_what_is_read_at_once_does_not_end_the_reading(tmp_path):
@@ -98,6 +116,29 @@ def test_a_line_longer_than_what_is_read_at_once_does_not_end_the_reading(tmp_pa
     reader = RunReader(tmp_path)
     reader.add([0])
     assert sum(len(events) for _, events in reader.read(1.0, 64)) == 2
+
+
+def test_a_line_without_end_is_thrown_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(Tail, "MAX_LINE", 1000)
+    path = tmp_path / "e"
+    path.write_bytes(b"x" * 1500)
+    tail = Tail(path)
+    assert (tail.read(), tail.skipped) == ([], 1)
+    event_lines.append(path, b"x" * 900, b"\n", GOOD)
+    assert [e.step for e in tail.read()] == [1]
+
+
+def test_who_skips_reads_nothing_twice(tmp_path):
+    path = tmp_path / "e"
+    path.write_bytes(GOOD * 3)
+    tail = Tail(path)
+    assert len(tail.read()) == 3
+    event_lines.append(path, GOOD)
+    tail.skip(keep=1000)
+    assert len(tail.read()) == 1
+    event_lines.append(path, GOOD * 3)
+    tail.skip(keep=len(GOOD) + 5)  # the first bytes are the end of a line
+    assert len(tail.read()) == 1
 
 
 @pytest.mark.parametrize("filler", [0, 10, 5000])

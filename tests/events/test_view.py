@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.events import schema, view
+from gpu_engine.events import notices, schema, view
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
 from gpu_engine.events.writer import encode
@@ -98,8 +98,74 @@ def test_a_restart_clears_the_error_and_goes_back():
     assert rank.steps_per_s is None  # its first steps are not compared with those before the pause
     run.fold(0, event("schedule", total_steps=15, first_step=12))
     assert (rank.step, rank.loss) == (12, None)
-    run.fold(0, event("step", step=15, n=2, losses=[1.0, 1.0]))
+    run.fold(0, event("step", 110.0, step=15, n=2, losses=[1.0, 1.0]))
+    run.fold(0, event("step", 111.0, step=16, loss=1.0))
     assert run.begins == {2: 14}
+    p = run.progress()  # 16 of 15: a number of steps may be an estimate
+    assert (p.seconds_left, p.share) == (0.0, 1.0)
+
+
+def test_a_rank_that_begins_anew_keeps_nothing_of_what_its_process_did():
+    began = event("start", rank=0, pid=7)
+    run = folded(began, event("training", number=2, step=40, name="SGD"),
+                 event("step", step=41), event("step_time", step=41, n=1, seconds=9.0),
+                 event("phase", phase="checkpoint", since=1.0, done=5, total=9),
+                 event("stands", step=41, phase="checkpoint", since=1.0, works=False, place="a.py"),
+                 notices.same_order(3, 10), event("end", outcome="failed", steps=41, exit=3))
+    run.fold(0, event("end", 2.0, outcome="failed"))  # the supervisor's, which knows less
+    rank = run.ranks[0]
+    assert (rank.ended, rank.exit, list(run.told)) == (True, 3, ["set-epoch"])
+    run.fold(0, replace(began, attempt=2))
+    assert not any((rank.written, rank.stands, rank.stepped, rank.ended, rank.spans))
+    assert (rank.exit, rank.training, rank.training_from, run.told) == (None, None, None, {})
+
+
+def test_what_stood_goes_on_with_a_step():
+    stood = event("stands", step=4, phase="data", since=1.0, works=True, place="a.py")
+    assert folded(stood).ranks[0].stands == stood
+    assert folded(stood, event("step", step=5)).ranks[0].stands is None
+
+
+def test_the_ranks_of_the_latest_attempt_count_which_may_be_fewer():
+    run = RunView()
+    for rank in (0, 1):
+        for one in (event("start", rank=rank), event("step", step=10, loss=9.0, samples_per_s=3.0),
+                    event("error", 3.0, type="E", message="of one GPU less")):
+            run.fold(rank, one)
+    run.begin_attempt(2)
+    assert run.progress().step == 10  # none has begun it yet
+    for one in (event("start", rank=0, attempt=2), event("step", step=50, loss=1.0,
+                                                         samples_per_s=7.0)):
+        run.fold(0, one)
+    p = run.progress()
+    assert (p.step, p.loss, p.samples_per_s) == (50, 1.0, 7.0)
+    assert run.first_error() is None
+    run.fold(1, event("error", 9.0, type="E", message="of the attempt before, read late"))
+    assert run.first_error() is None
+
+
+def test_another_process_of_the_same_rank_and_the_faster_rank_do_not_count():
+    run = RunView()
+    for number, each in enumerate(({}, {}, {"as_rank": 0, "process": 2})):
+        run.fold(number, event("start", rank=number, **each))
+        run.fold(number, event("schedule", total_steps=20))
+        for at in (1, 2):
+            run.fold(number, event("step", 100.0 + at * (1 + number), step=5 * at, loss=1.0))
+    p = run.progress()
+    assert (p.step, p.steps_per_s, p.seconds_left) == (10, 2.5, 4.0)
+
+
+def test_of_many_warnings_the_newest_stay():
+    run = folded(*(event("warning", message=f"w{n}") for n in range(60)))
+    assert run.warnings() == [f"w{n}" for n in range(10, 60)]
+
+
+def test_what_many_steps_were_spent_on_is_summed_up():
+    run = folded(*(event("step_time", step=n, n=1, seconds=2.0, data=0.5) for n in range(1, 201)))
+    spans = run.ranks[0].spans
+    assert len(spans) < 100
+    assert [sum(getattr(s, name) for s in spans) for name in ("n", "seconds", "data")] == [
+        200, 400.0, 100.0]
 
 
 def test_the_first_loss_that_is_not_finite_is_told_of_this_attempt():
@@ -122,6 +188,7 @@ def test_a_new_attempt_forgets_how_the_last_one_ended():
     run.begin_attempt(2)
     rank = run.ranks[0]
     assert (rank.outcome, rank.pid, rank.rss, rank.beat) == (None, None, None, None)
+    assert not rank.step_times
     assert rank.step == 4
 
 
@@ -130,6 +197,8 @@ def test_the_last_checkpoint_and_the_last_evaluations():
     run.fold(1, event("checkpoint", 9.0, step=20, path="b", bytes=4))
     run.fold(0, event("checkpoint", 5.0, step=10, path="a", bytes=3))
     assert (run.saved.step, run.saved.path, run.saved.size, run.saved.at) == (20, "b", 4, 9.0)
+    run.fold(0, event("checkpoint", 12.0, step=15, path="c"))  # resumed from step 10
+    assert run.saved.step == 15
     for step in range(30):
         run.fold(0, event("eval", step=step, accuracy=step / 30, odd=None))
     assert len(run.evaluations) == 20

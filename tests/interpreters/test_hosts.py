@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.interpreters.ask import Build
-from gpu_engine.remote.reach.channel import open_channel
-from gpu_engine.remote.reach.protocol import Hello, Welcome
+from gpu_engine.remote.reach.checkup import meet
 from gpu_engine.remote.reach.records import Host
 
 from .environments import environment, torch_in
@@ -21,15 +20,12 @@ def test_by_the_same_rule_in_the_folder_of_the_run(tmp_path: Path) -> None:
     # No release: the tests may run with any.
     torch_in(environment(tmp_path / "project" / ".venv"), "2.99.0+cu999", "99.9")
     box = Host("box", via=("env", "-u", "VIRTUAL_ENV", "-u", "CONDA_PREFIX"), python=sys.executable)
-    with open_channel(box) as way:
-        there = way.ask(Hello((str(tmp_path / "gone"), str(tmp_path / "project"))))
-        elsewhere = way.ask(Hello(("/",)))
-    assert isinstance(there, Welcome)
-    assert isinstance(elsewhere, Welcome)
+    there = meet(box, (str(tmp_path / "gone"), str(tmp_path / "project"))).welcome
+    elsewhere = meet(box, ("/",)).welcome
     python = str(tmp_path / "project" / ".venv" / "bin" / "python")
     assert (there.interpreter, there.torch) == (python, Build("2.99.0+cu999", "99.9", None))
     assert (there.python, there.lacking) == (sys.executable, None)
-    # The agent's own environment, which is first on its PATH as it has torch.
+    # Our program's own environment, which is first on its PATH as it has torch.
     assert elsewhere.interpreter is not None
     assert Path(elsewhere.interpreter).parent == Path(sys.executable).parent
     assert elsewhere.torch != there.torch

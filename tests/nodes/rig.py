@@ -143,7 +143,7 @@ class Node:
 
     def processes(self) -> dict[int, str]:
         """What runs there beside its first process and sshd: pid there → command line."""
-        listed = self.run(["ps", "-e", "-o", "pid=,ppid=,args="]).stdout.splitlines()
+        listed = self.run(["ps", "-e", "-ww", "-o", "pid=,ppid=,args="]).stdout.splitlines()
         found = {}
         for line in listed:
             pid, _, args = line.split(None, 2)

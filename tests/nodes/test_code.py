@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.code.snapshot import take
-from gpu_engine.remote.reach import file, shell
-from gpu_engine.remote.reach.channel import open_channel
-from gpu_engine.remote.run import code
-from gpu_engine.remote.run.survey import at_once
+from gpu_engine.remote.reach import call, checkup, file, protocol
+from gpu_engine.remote.run import prepare
 
 from .rig import Rig
 
@@ -32,15 +30,13 @@ def test_two_machines_are_sent_the_same_code(home: Path, rig: Rig, tmp_path: Pat
     (project / "large.bin").write_bytes(os.urandom(3 << 20))
     snapshot = take(project)
 
-    def bring(name: str) -> tuple[str, str]:
-        host = file.find(name)
-        with open_channel(host) as way:
-            folder = code.bring(way, snapshot)
-        script = f"cd '{folder}' && {sys.executable} 'train it.py' && sha256sum < large.bin\n"
-        return folder, shell.run(host, script.encode(), 60).out
-
+    hosts = [file.find(name) for name in ("gpu1", "gpu2")]
+    places = prepare.sent(hosts, snapshot)
     total = next(e.sha256 for e in snapshot.entries if e.path == b"large.bin")
-    for got in at_once(bring, ["gpu1", "gpu2"]):
-        assert isinstance(got, tuple), got
-        assert Path(got[0]).name == snapshot.name[:12]
-        assert got[1] == f"trained\n{total}  -\n"
+    for host in hosts:
+        folder, = places[host.name]
+        script = f"cd '{folder}' && {sys.executable} 'train it.py' && sha256sum < large.bin\n"
+        assert call.run(host, script.encode(), 60).out == f"trained\n{total}  -\n"
+        assert Path(folder).name == snapshot.name[:12]
+        state = checkup.meet(host, (), code=snapshot.name).code
+        assert state == protocol.CodeState(folder, True)

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine import __version__
-from gpu_engine.remote.reach import checkup, file, protocol, shell, ssh
-from gpu_engine.remote.reach.channel import open_channel
+from gpu_engine.remote.reach import call, checkup, file, ssh
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.watcher import Watcher
 
@@ -69,13 +68,6 @@ def test_without_our_program_and_with_a_name_that_is_none(rig: Rig, home):
     assert unknown.problems[0].startswith("there is no host of that name")
 
 
-def test_one_machine_under_two_names(rig: Rig, home):
-    one, other = checkup.check([Host("gpu1", python=sys.executable),
-                                Host("again", ssh="gpu1", python=sys.executable)])
-    assert one.ok
-    assert other.problems == ("it is the same machine as gpu1: name it once in a run",)
-
-
 def test_devices_are_watched_through_a_cut_and_a_reboot(rig: Rig, home, monkeypatch):
     monkeypatch.setattr("gpu_engine.remote.reach.watcher._PAUSES", (0.5,))
     watching = Watcher()
@@ -125,11 +117,8 @@ def test_a_shared_connection_that_ends_as_it_is_asked_for_is_not_shared(rig: Rig
         listening.bind(path)
         listening.listen()
         threading.Thread(target=master, args=(listening,), daemon=True).start()
-        with open_channel(host) as way:
-            welcome = way.ask(protocol.Hello(()))
-        assert isinstance(welcome, protocol.Welcome)
-        assert welcome.hostname == "gpu2"
-        ran = shell.run(host, b"echo once; echo twice >&2\n", 60)
+        assert checkup.meet(host, ()).welcome.hostname == "gpu2"
+        ran = call.run(host, b"echo once; echo twice >&2\n", 60)
         assert (ran.out, ran.code) == ("once\ntwice\n", 0)
         listening.shutdown(socket.SHUT_RDWR)
     Path(path).unlink()
@@ -146,6 +135,7 @@ def test_machines_with_one_address_behind_two_jump_hosts_are_two(rig: Rig, home)
     for node in (first, second):
         node.start_sshd("ListenAddress 127.0.0.1:22")
     for name, said in (("inA", "gpu1\n"), ("inB", "gpu2\n"), ("inA", "gpu1\n")):
-        assert shell.run(Host(name), b"hostname\n", 60).out == said
+        assert call.run(Host(name), b"hostname\n", 60).out == said
     assert len(list((home / "ssh").iterdir())) == 2, "connections are shared"
-    assert "verification failed" in shell.run(Host("wrong-key"), b"hostname\n", 60).out
+    with pytest.raises(call.Unreachable, match="its host key"):
+        call.run(Host("wrong-key"), b"hostname\n", 60)

@@ -32,7 +32,7 @@ from ..remote.run.kit import (
     losses_so_far,
     there,
 )
-from .rig import PATH, Rig
+from .rig import PATH, Rig, answers
 
 emit = Path(__file__).parents[2] / "bench" / "emit.py"
 pytestmark = pytest.mark.root
@@ -202,6 +202,7 @@ def test_a_stop_ends_the_run_here_and_another_one_reaches_who_could_not_be_reach
     with pytest.raises(UserError, match="gpu2"):
         stop(run)
     second.mend()
+    wait_for(lambda: answers(second.address))  # the kernel asks who has it anew
     stop(run)
     assert ended(far).state == "stopped", far.state()
     assert run.state().reason is None

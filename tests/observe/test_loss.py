@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpu_engine.observe.loss import Losses, PendingLoss, has_arrived, value_of
+from gpu_engine.observe.loss import MOST, Losses, PendingLoss, has_arrived, value_of
+from gpu_engine.observe.optimizers import Optimizers
 from gpu_engine.worker.rank.pinned import EMPTY, Ring
 
 
@@ -62,3 +63,30 @@ def test_a_scaled_loss_is_traced_to_the_unscaled_one():
     losses.scaled(other, [loss, loss], scale)
     losses.add(sum(other), None)
     assert losses.take() == pytest.approx(0.2)
+
+
+def test_thousands_of_losses_without_a_step_are_one_sum():
+    losses, x = Losses(), torch.randn(3, 2, requires_grad=True)
+    for _ in range(2 * MOST + 500):
+        losses.add(torch.tensor(1.0), None)
+    assert len(losses) <= MOST
+    assert losses.take() == 2 * MOST + 500
+    losses.add(x * 2, torch.ones(3, 2))  # its loss is unknown, and so is the sum
+    for _ in range(MOST + 500):
+        losses.add(torch.tensor(1.0), None)
+    assert losses.take() is None
+
+
+def test_an_optimizer_where_another_was_in_memory_is_a_new_one():
+    known, weights = Optimizers(), [torch.nn.Parameter(torch.ones(1))]
+    first = torch.optim.SGD(weights)
+    step = known.stepped(first, 1.0)
+    assert step is not None
+    before, muon = step.optimizer, torch.optim.Adagrad(weights)
+    assert known.stepped(muon, None) is None  # beside it, on the same loss
+    del first
+    second = torch.optim.Adam(weights)
+    known._by_id[id(second)] = before
+    step = known.stepped(second, 1.0)
+    assert step is not None
+    assert (step.optimizer.name, step.others_alive) == ("Adam", frozenset())

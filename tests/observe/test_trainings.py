@@ -3,10 +3,16 @@ kinds of loops are worked out by hand; for any order of steps, none is lost or g
 
 from __future__ import annotations
 
+import json
+from collections import deque
+from types import SimpleNamespace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.observe.steps import Step, Trainings
+from gpu_engine.observe import steps
+from gpu_engine.observe.loggers import numbers
+from gpu_engine.observe.steps import Step, StepEvents, Trainings, Values
 
 
 def stepped(index, at, alive=None):
@@ -70,6 +76,27 @@ def test_an_inner_loop_with_an_optimizer_of_its_own_each_time_is_one_training():
 
 def test_pairs_one_after_the_other():
     assert told([0] * 60 + [1, 2] * 60) == ("|" + "a" * 60 + "|" + "b" * 60, "c" * 60)
+
+
+def test_of_what_goes_to_a_logger_the_latest_numbers_are_told_once_a_second(monkeypatch):
+    clock, events = SimpleNamespace(now=100.0), StepEvents()
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(steps, "time", clock)
+
+    def told(seconds, *values):
+        clock.now += seconds
+        lines = events.collect(deque(Values(each, latest=True) for each in values), 0)
+        return [{k: v for k, v in json.loads(line).items() if k not in ("t", "kind", "step")}
+                for line in lines]
+
+    assert told(0, {"acc": 0.1}) == [{"acc": 0.1}]
+    assert told(0.1, {"acc": 0.2, "odd": "text"}, {"acc": 0.3}) == []
+    assert told(1) == [{"acc": 0.3}]
+    assert told(2) == []
+    assert told(0, {"acc": 0.4}) == [{"acc": 0.4}]
+    assert told(0.1, {"acc": 0.5}) == []
+    assert b"0.5" in b"".join(events.end(0))
+    assert numbers({"a": {"b": 1, "c": True}, "d": "text"}) == {"a.b": 1}
 
 
 @settings(deadline=None)

@@ -86,6 +86,9 @@ def test_with_so_much_memory():
     assert answers([ask("a", **asked)], devices) == {
         "a": "for any 1 GPU with 20.0 GiB free: none of 2 now"}
     assert answers([ask("a", share=True, **asked)], devices) == {"a": ("1",)}
+    unknown = machine(DeviceNow("0", "GPU 0", True, "", since=0.0))  # as one tells no figure
+    assert answers([ask("a", **asked)], unknown) == {
+        "a": "for any 1 GPU with 20.0 GiB free: none of 1 now"}
     small = machine(DeviceNow("0", "GPU 0", True, "", memory=8 * GIB, total=8 * GIB, since=0.0))
     assert answers([ask("a", **asked)], small) == {
         "a": "for any 1 GPU with 20.0 GiB free; 0 here are large enough"}

@@ -9,14 +9,18 @@ import stat
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.paths import queue_folder, runs_folder
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import follow, waiting
 from gpu_engine.runs.create import create_run, reopen_run
 
+from .. import event_lines
 from ..plans import plan
 
 
@@ -131,8 +135,42 @@ def test_another_attempt_notes_that_the_one_before_was_lost(made):
     run, lock = made
     run.write_state(runs.State("running", run.id, "x", 1.0, attempts=(runs.AttemptRecord(1, 2.0),)))
     os.close(lock)
+    waiting.write(run.path, waiting.Entry(submitted=1.0, number=1.0, host="h"))
+    waiting.enter(run.path)  # killed when it had ended, and before it left the line
     os.close(reopen_run(run, "", plan(1, mode="single")))
     assert [a.outcome for a in run.state().attempts] == ["lost"]
+    assert waiting.read(run.path) is None
+    assert waiting.ids(queue_folder()) == []
+
+
+def test_a_run_that_was_training_waits_no_longer_whatever_was_left_in_the_line(made):
+    run, lock = made
+    waiting.write(run.path, waiting.Entry(submitted=1.0, number=1.0, host="h"))
+    os.close(lock)
+    assert run.state().state == "queued"
+    run.write_state(runs.State("running", run.id, "x", 1.0))
+    assert run.state().state == "lost"
+
+
+def test_a_rank_of_which_nothing_was_known_is_followed_once_it_appears(made, monkeypatch):
+    run, now = made[0], [100.0]
+    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    follower = follow.Follower(run)
+    assert (follower.poll(), list(follower.ranks)) == ([], [0, 1])
+    event_lines.append(run.events(5), event_lines.line("step", {"step": 3}))
+    now[0] += 2.0
+    assert [rank for rank, _ in follower.poll()] == [5]
+
+
+def test_what_a_killed_launcher_has_begun_is_removed_unless_it_may_be_alive_elsewhere(home):
+    new, old, own = (runs_folder() / f".new-ab{n}-{pid}" for n, pid in (
+        (0, 1 << 30), (1, 1 << 30), (2, os.getpid())))
+    for folder in (new, old, own):
+        folder.mkdir(parents=True)
+    for folder in (old, own):
+        os.utime(folder, (1, 1))
+    os.close(create_run("x", "", plan())[1])
+    assert [f.exists() for f in (new, old, own)] == [True, False, True]
 
 
 def test_another_attempt_is_refused_while_the_run_is_live(made):

@@ -6,7 +6,7 @@ import errno
 import os
 
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.state import State
+from gpu_engine.runs.state import AttemptRecord, State
 
 
 def test_a_state_is_written_in_place_when_no_new_file_has_room(tmp_path, monkeypatch):
@@ -19,6 +19,14 @@ def test_a_state_is_written_in_place_when_no_new_file_has_room(tmp_path, monkeyp
     monkeypatch.setattr(runs, "write_json_inside", full)
     run.write_state(State("completed", "a", "a", 1.0))
     assert run.state().state == "completed"
+
+
+def test_only_the_last_attempt_of_a_live_run_still_takes_time():
+    killed, last = AttemptRecord(1, 100.0), AttemptRecord(2, 500.0)
+    ended = AttemptRecord(1, 100.0, 160.0)
+    now = {name: State(name, "a", "a", 1.0, attempts=(ended, killed, last)).took(530.0)
+           for name in ("running", "lost")}
+    assert now == {"running": 90.0, "lost": 60.0}  # it is not known when the lost one ended
 
 
 def test_what_a_newer_program_wrote_is_read():

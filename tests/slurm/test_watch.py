@@ -18,6 +18,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.job import Job, Request
 from gpu_engine.runs.state import AttemptRecord, State
 from gpu_engine.slurm import watch
+from gpu_engine.slurm.commands import Seen
 from gpu_engine.spec.write import to_toml
 
 from ..event_lines import line
@@ -103,7 +104,7 @@ def test_one_call_for_all_runs_and_none_without_jobs(slurm):
 
 
 def test_what_squeue_no_longer_lists_is_asked_of_the_accounting(slurm):
-    one, other = submitted(7, state="RUNNING", nodes="n1"), submitted(8)
+    one, other = submitted(7, state="RUNNING", nodes="n1", restarts=2), submitted(8)
     slurm.lists()
     slurm.put("sacct", "echo '7|CANCELLED by 1000|5|9|n1'; echo '7.batch|FAILED|5|9|n1';"
                        "echo '8|CANCELLED by 0|9|9|None assigned'")
@@ -112,6 +113,7 @@ def test_what_squeue_no_longer_lists_is_asked_of_the_accounting(slurm):
         "sacct --noheader --parsable2 --allocations --jobs=7,8 "
         "--format=JobIDRaw,State,Start,End,NodeList"]
     assert (job_of(one).state, job_of(one).ended, job_of(one).nodes) == ("CANCELLED", 9.0, "n1")
+    assert job_of(one).restarts == 2  # of which the accounting says nothing
     assert other.state().reason == "Slurm job 8 was cancelled before it ran"
 
 
@@ -164,6 +166,18 @@ def test_slurm_that_cannot_be_asked_changes_no_state(slurm):
     (slurm.folder / "squeue").unlink()
     watch.refresh(at_once=True)
     assert run.state().reason.endswith("squeue is not installed on this machine")
+
+
+def test_a_run_that_is_resumed_while_slurm_is_asked_keeps_its_new_job(slurm, monkeypatch):
+    run = submitted(7)
+
+    def meanwhile():
+        jobs.write(run.path, Job(8))
+        return {7: Seen(7, "TIMEOUT", end=9.0)}
+
+    monkeypatch.setattr(watch.commands, "jobs", meanwhile)
+    watch.refresh()
+    assert job_of(run) == Job(8)
 
 
 def test_a_stopped_job_that_goes_back_to_the_queue_is_cancelled(slurm):

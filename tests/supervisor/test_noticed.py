@@ -11,6 +11,8 @@ from gpu_engine.events.reader import Tail
 from gpu_engine.supervisor.noticed import notices_of
 from gpu_engine.supervisor.rank_state import RankState
 
+from ..event_lines import from_dict
+
 
 def ranks(*each: list[schema.Event]) -> dict[int, RankState]:
     states = {}
@@ -36,6 +38,28 @@ def test_each_is_told_once_and_the_worst_first(losses):
         *([("nonfinite", 1, 6)] if losses else []), ("not-reduced", 1, None),
         ("set-epoch", 0, None)]
     assert told[-1].cure == same.cure
+
+
+def error(at: float, message: str) -> schema.Error:
+    return from_dict({"t": at, "kind": "error", "type": "ValueError", "message": message,
+                      "step": 5})
+
+
+def test_of_several_ranks_that_failed_below_a_command_the_first_leads():
+    seen = ranks([error(9.0, "late")], [error(8.0, "first")], [])
+    [told] = notices_of(seen, losses=True, completed=True)
+    assert (told.code, told.rank) == ("rank-lost", 1)
+    assert "ValueError: first" in told.message
+    assert notices_of(seen, losses=True) == ()  # while it runs, others may go on
+
+
+def test_a_rank_that_the_attempt_before_had_is_not_lost():
+    seen = ranks([schema.End("completed", 7, 1.0)])
+    seen[1] = RankState(1, Tail(Path("none")), 2)
+    seen[1].fold(schema.Start(1, 1, 0, 1, 1, 2, attempt=1))
+    assert notices_of(seen, losses=True, completed=True) == ()
+    seen[1].fold(schema.Start(1, 1, 0, 1, 1, 2, attempt=2))
+    assert [n.code for n in notices_of(seen, losses=True, completed=True)] == ["rank-lost"]
 
 
 def test_a_full_disk_is_told_of_the_run():

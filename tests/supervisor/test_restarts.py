@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import append
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.state import Notice
+from gpu_engine.runs.state import Cause, Notice
+from gpu_engine.supervisor import scripts, stopping
 from gpu_engine.supervisor.attempt import Attempt, Verdict
+from gpu_engine.supervisor.children import Child
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.supervise import Supervisor
 
@@ -62,6 +65,13 @@ def test_each_pause_is_twice_the_one_before_up_to_half_a_minute(made, restarts, 
     assert run._attempts().state == "failed"
     assert run.numbers == list(range(1, restarts + 2))
     assert run.pauses == pauses
+
+
+def test_of_very_many_attempts_the_last_are_known(made):
+    run = made(restarts=55)
+    known = run._attempts().attempts
+    assert (len(known), known[0].number, known[-1].number) == (50, 7, 56)
+    assert {a.outcome for a in known} == {"failed"}
 
 
 def test_a_resumed_run_has_all_its_restarts_and_short_pauses_again(made):
@@ -120,6 +130,62 @@ def test_what_does_not_end_after_a_save_that_took_longer_gets_one_more_moment(ma
     run, attempt = made(restarts=0), Attempt(1)
     attempt.bad = attempt.late = True
     assert [run._let_save(attempt) for _ in range(3)] == [True, False, False]
+
+
+def test_a_save_that_took_longer_before_the_stop_does_not_shorten_that(made):
+    run, attempt = made(restarts=0), Attempt(1, late=True, leaving=True)
+    run._handle(attempt, (signal.SIGTERM, os.getpid()))
+    assert (attempt.late, attempt.leaving) == (False, False)
+
+
+def test_who_asked_first_has_stopped_it(made, monkeypatch):
+    run, attempt = made(restarts=0), Attempt(1)
+    monkeypatch.setattr(stopping, "sender", lambda pid: f"by {pid}")
+    for pid in (12, 13):
+        run._handle(attempt, (signal.SIGTERM, pid))
+    assert (run.stop_asked, run.stopped_by) == (True, "by 12")
+
+
+def child(rank: int, status: int, **more) -> Child:
+    return Child((rank,), "rank", 100 + rank, 1, None, status, 9.0, **more)
+
+
+def error(kind: str) -> schema.Error:
+    return schema.Error(kind, "words", None, None, 4)
+
+
+@pytest.mark.parametrize(("errors", "more", "outcome"), [
+    ((None, None), {}, ("stopped", None)),
+    (("PeerLost", "KeyboardInterrupt"), {}, ("stopped", None)),
+    (("PeerLost", "ValueError"), {}, ("failed", "rank 1: words")),
+    ((None, None), {"hang": Cause("hang: rank 0 has stalled")}, ("stopped", None)),
+    ((None, None), {"forced": True}, ("stopped", "the ranks did not stop in time and were killed")),
+])
+def test_how_an_attempt_ended_that_was_asked_to_stop(home, tmp_path, errors, more, outcome):
+    attempt = Attempt(1, [child(0, 1), child(1, 1)], **more)
+    for rank, kind in enumerate(errors):
+        seen = attempt.events[rank] = RankState(rank, Tail(Path("none")), 1)
+        for event in (started(1), *([error(kind)] if kind else [])):
+            seen.fold(event)
+    verdict = attempt.judge(Run(tmp_path), plan(), is_task=True, stop_asked=True, oom_kills=None)
+    assert verdict[:2] == outcome
+    if "hang" in more:
+        assert attempt.judge(Run(tmp_path), plan(), is_task=True, stop_asked=False,
+                             oom_kills=None)[0] == "failed"
+
+
+@pytest.mark.parametrize(("kind", "late", "stop", "outcome"), [
+    (None, 3, False, "failed"), (None, 0, False, "completed"), (None, None, True, "stopped"),
+    ("KeyboardInterrupt", None, True, "stopped"), ("ValueError", None, True, "failed")])
+def test_how_a_rank_below_a_command_ended(home, tmp_path, kind, late, stop, outcome):
+    """Its process is not the one that was started, so its exit status is told by what reaped it."""
+    (tmp_path / "ranks").mkdir()
+    seen = RankState(1, Tail(Path("none")), 1)
+    for event in (started(1), *([error(kind)] if kind else [])):
+        seen.fold(event)
+    orphans = {} if late is None else {os.getpid(): late}
+    scripts.write_ends(Run(tmp_path), {1: seen}, [child(0, 0)], orphans, stop)
+    assert [e.outcome for e in Tail(events_path(tmp_path, 1)).read()] == [outcome]
 
 
 # --- real ranks --------------------------------------------------------------------------------
@@ -211,3 +277,7 @@ def test_a_checkpoint_that_grows_is_no_standstill():
     assert seen.moved == 0.0
     seen.fold(schema.Phase(**saving, done=11))
     assert seen.moved > 0.0
+    assert seen.still_saving(seen.moved + 9.0, 10.0)
+    assert not seen.still_saving(seen.moved + 11.0, 10.0)
+    seen.fold(schema.End("failed", 7, 1.0))  # it has given up
+    assert not seen.still_saving(seen.moved + 9.0, 10.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,9 +11,14 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.queue import change, serve
 from gpu_engine.queue import submit as queue
 from gpu_engine.runs import attempts, sweep, waiting
-from gpu_engine.runs.folder import all_runs
+from gpu_engine.runs.folder import Run, State, all_runs
+from gpu_engine.spec.read import from_dict
+from gpu_engine.sweep import again, group
 from gpu_engine.sweep.__main__ import AHEAD
+from gpu_engine.sweep.figures import FiguresOf
+from gpu_engine.sweep.figures import of as figures_of
 
+from .. import event_lines
 from ..command_line import called
 from ..conftest import wait_for
 from ..queue import kit
@@ -98,7 +104,12 @@ def test_a_submission_that_breaks_off_is_taken_back(monkeypatch):
 def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out():
     made = submitted("train.lr=1,2,3")
     good, bad, waits = made.runs
+    figures = FiguresOf()
+    assert group.read(group.find(made.id), figures)[1].steps is None
     ended(good, [1.0])
+    assert group.read(group.find(made.id), figures)[0].steps == 1
+    ended(good, [1.0, 0.5])  # two more lines of its events
+    assert group.read(group.find(made.id), figures)[0].steps == 2
     ended(bad, [1.0], "boom")
     spec = (bad.path / "spec.toml").read_text()
     (bad.path / "spec.toml").write_text(spec.replace("pick = 1", 'ids = ["cpu:1"]'))  # it started
@@ -106,6 +117,7 @@ def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out
     state = bad.state()
     assert (state.state, state.attempt, len(state.attempts)) == ("queued", 2, 1)
     assert attempts.read_spec(bad)["devices"] == {"share": False, "pick": 1}
+    assert group.read(group.find(made.id), figures)[1].steps == 1  # it keeps what it has done
     entry = waiting.read(bad.path)
     assert (entry.count, entry.ids) == (1, ())
     assert [w.run for w in change.line()] == [waits, bad]
@@ -114,6 +126,49 @@ def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out
     assert [r.state().state for r in made.runs] == ["completed", "stopped", "stopped"]
     assert change.line() == []
     assert "have ended" in said("sweep", "stop", made.id)
+
+
+def test_a_member_whose_supervisor_was_killed_is_tried_again_and_one_removed_is_left_out():
+    made = submitted("train.lr=1,2,3")
+    lost, removed, _ = made.runs
+    ended(lost, [1.0], state="lost")
+    found = group.find(made.id)
+    ended(removed, [1.0])
+    removed.remove()
+    assert [(one.id, one.kind) for one in group.read(found)] == [
+        (lost.id, "failed"), (made.runs[2].id, "waiting")]
+    assert said("sweep", "retry", made.id) == f"1 run will be tried again: {lost.id}\n"
+    assert "2 waiting, 1 not there" in said("sweep")
+
+
+def test_of_a_run_that_is_read_in_parts_no_rate_of_all_ranks_is_told(monkeypatch):
+    [run] = submitted("train.lr=1").runs
+    ended(run, [2.0, 1.0])
+    event_lines.append(run.events(0), event_lines.line("step", {"step": 3, "samples_per_s": 5.0}))
+    assert figures_of(run.path).samples_per_s == 5.0
+    monkeypatch.setattr("gpu_engine.sweep.figures._PARTS", 0)
+    monkeypatch.setattr("gpu_engine.sweep.figures._END", 200)
+    parts = figures_of(run.path)
+    assert (parts.exact, parts.samples_per_s) == (False, None)
+
+
+def test_a_stop_takes_the_last_of_the_line_first(monkeypatch):
+    made = submitted("train.lr=1,2,3,4")
+    waiting.leave(made.runs[0].path)  # it runs
+    monkeypatch.setattr(Run, "state", lambda run: State("queued", run.id, "t", 1.0))
+    stopped = []
+    monkeypatch.setattr(again, "stop_run", lambda run, now: stopped.append(run))
+    again.stop(group.find(made.id))
+    assert stopped == [*made.runs[:0:-1], made.runs[0]]
+
+
+def test_a_member_that_asked_for_free_memory_asks_for_it_again():
+    made = submitted("train.lr=1,2", devices={"pick": 1})
+    member = replace(sweep.read(made.runs[0].path), free_gib=20.0)
+    began = from_dict(attempts.read_spec(made.runs[0]))
+    began = replace(began, devices=replace(began.devices, ids=["0"], pick=None))
+    devices = again._as_submitted(began, member).devices
+    assert (devices.ids, devices.pick, devices.free_gib) == (None, 1, 20.0)
 
 
 def test_only_the_next_members_wait_with_a_supervisor(monkeypatch, tmp_path):

@@ -74,6 +74,8 @@ def test_another_value_may_decide_and_the_greatest_be_best():
     assert [(p.values["train.lr"], p.best.mean, p.last.mean) for p in points(found, by)] == [
         ("b", 0.9, 0.9), ("a", 0.8, 0.7)]
     assert parse_by("min:loss", found) == parse_by("loss", found) == By()
+    below = points([one(1, "a", least=0.1), one(2, "b", least=-3.0), one(3, "c", least=0.0)], By())
+    assert [p.values["train.lr"] for p in below] == ["b", "c", "a"]
     with pytest.raises(UserError, match="recorded 'eval:acuracy'; there are loss, eval:accuracy"):
         parse_by("max:eval:acuracy", found)
 
@@ -135,6 +137,33 @@ def test_steps_that_a_later_attempt_makes_again_count_once():
     assert track.steps == 9
     assert track.extents() == {"loss": Extent(1.5, 4.0, 1.5), "ppl": Extent(5.0, 5.0, 5.0),
                                "eval:accuracy": Extent(0.5, 0.5, 0.5)}
+
+
+def test_a_member_that_went_on_with_fewer_ranks():
+    track = Track()
+    for rank in (0, 1):
+        track.fold(rank, start())
+        track.fold(rank, step(4, 4.0, 3.0, 2.5, 2.0, samples_per_s=10.0))
+    track.fold(0, start(2))
+    track.fold(0, step(6, 2.0, 1.0, 0.5, samples_per_s=10.0))
+    assert track.steps == 6
+    assert track.extents() == {"loss": Extent(0.5, 4.0, 0.5)}
+    assert track.samples_per_s == 10.0
+    for rank in (0, 1):  # and with both again
+        track.fold(rank, start(3))
+        track.fold(rank, step(8, 1.0 + rank, 2.0 + rank, samples_per_s=10.0))
+    assert track.steps == 8
+    assert track.extents() == {"loss": Extent(0.5, 4.0, 2.5)}
+
+
+def test_what_was_done_before_there_were_more_ranks_counts_too():
+    track = Track()
+    track.fold(0, start())
+    track.fold(0, step(3, 4.0, 0.5, 3.0))
+    for rank in (0, 1):
+        track.fold(rank, start(2))
+        track.fold(rank, step(4, 2.0 + 2 * rank))
+    assert track.extents() == {"loss": Extent(0.5, 4.0, 3.0)}
 
 
 def test_a_loss_that_was_only_logged():

@@ -126,3 +126,47 @@ def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common
     with pytest.raises(UserError, match="rank 1 has thawed a weight"):
         made.loop.train()
     assert made.loop.at.step == 2
+
+
+@pytest.mark.parametrize(("due", "act"), [({"checkpoint_every": 2}, "save"),
+                                          ({"eval_every": 2}, "evaluate")])
+def test_what_is_due_at_the_last_step_is_left_to_the_end_of_the_run(due, act: str) -> None:
+    made = Made(steps=4, evaluation="eval_every" in due or None, **due)
+    assert made.loop.train() == "completed"
+    assert made.acts() == ["step", "step", act, "mark", "step", "step"]
+
+
+def test_the_state_is_checked_after_the_first_step_that_was_not_skipped() -> None:
+    made = Made(steps=4, evaluation=None, on_nonfinite="skip")
+    good = iter([False, False, True, True])
+    made.loop.check_state = lambda: made.did.append("check")
+    made.precision.step = lambda *about: next(good)
+    made.loop.train()
+    assert made.acts() == ["step", "step", "step", "check", "step"]
+
+
+def test_of_bad_losses_in_each_step_one_warning_is_enough_for_a_while() -> None:
+    made, step = Made(steps=5, on_nonfinite="continue"), Record.step
+
+    def bad(number: int, *about: Any) -> None:
+        made.record.nonfinite = (number, float("nan"))
+        step(made.record, number, *about)
+
+    made.record.step = bad
+    made.loop.train()
+    assert [act for act in made.acts() if "loss" in act] == [
+        "the loss of rank 0 at step 1 is nan; training goes on"]
+
+
+def test_a_skipped_step_leaves_the_averages_of_batchnorm_as_they_were() -> None:
+    made, norm, seen = Made(steps=2, evaluation=None, on_nonfinite="skip"), nn.BatchNorm1d(1), []
+    made.loop.task.loss = lambda model, batch: model(norm(batch)).square().mean()
+    made.loop.strategy.raw = norm
+
+    def step(*about: Any) -> bool:
+        seen.append(norm.running_mean.item())
+        return len(seen) == 1
+
+    made.precision.step = step
+    made.loop.train()
+    assert norm.running_mean.item() == seen[0] != seen[1]

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training import checkpoint, resuming
+from gpu_engine.training import checkpoint, resuming, rng
 from gpu_engine.worker.rank import group
 from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Identity
+from gpu_engine.worker.rank.recorder import Recorder
 
 from . import ranks
 from .conftest import recorded
@@ -288,6 +289,22 @@ class SecondRank:
 
     def broadcast_bytes(self, data: bytes) -> bytes:
         return json.dumps([checkpoint.to_bytes({"rank": rank}).hex() for rank in range(2)]).encode()
+
+
+def test_nothing_is_said_of_a_checkpoint_once_it_is_verified(tmp_path: Path) -> None:
+    folder, said = tmp_path / "checkpoints", []
+    (tmp_path / "ranks").mkdir()
+    generators = checkpoint.to_bytes(rng.capture())
+    checkpoint.save(folder, {"step": 7}, [generators], {})
+    rec = Recorder(tmp_path / "ranks" / "00000.jsonl")
+    rec.warn = said.append
+    (folder / "step-00000009").mkdir()
+    (folder / "step-00000009" / "manifest.json").write_text("{}")
+    found = resuming.find(folder, Group(Identity()), rec)
+    assert found is not None
+    assert found.state["step"] == 7
+    assert rec.details() == ""
+    assert len(said) == 1  # of the damaged one
 
 
 def test_all_of_a_large_file_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,3 +115,13 @@ def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(shutil, "rmtree", fails)
     checkpoint.prune(tmp_path, 1, None)
     assert [path.name for path in checkpoint.listed(tmp_path)] == ["step-00000002"]
+
+
+def test_an_evaluation_is_that_of_its_own_checkpoint_only(made) -> None:
+    saver = made(checkpoint_async=True)
+    saver.save(5)
+    assert not saver.record_evaluation(5, {"score": 0.5})
+    saver.save(10)
+    saver.finish()
+    assert [checkpoint.read_manifest(path)["metrics"] for path in checkpoint.listed(saver.folder)
+            ] == [{"score": 0.5}, {}]

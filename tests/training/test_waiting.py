@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -133,6 +134,24 @@ def test_a_rank_waits_only_as_long_as_heartbeats_come(pair) -> None:
     assert 60 * peers._LOOK + 10 < clock.now < 60 * peers._LOOK + 13
     assert said[1] == "waiting for rank 1: reading its data"
     assert said[-1] == ""
+
+
+def test_a_rank_that_was_killed_on_this_machine_is_missed_at_once(pair) -> None:
+    first, _, _, clock = pair
+    first._store.set("gpu-panel/here/1", json.dumps([peers._machine(), 1, -1]))
+    with pytest.raises(PeerLost, match="the process of rank 1 has ended without a word"):
+        first.wait()
+    assert clock.now < 2 * peers._LOOK
+
+
+def test_rank_0_keeps_the_store_until_the_others_have_left_but_not_for_ever(pair) -> None:
+    first, second, _, clock = pair
+    first.leave()
+    assert clock.now == pytest.approx(peers._PARTING, abs=0.1)
+    second.leave()
+    before = clock.now
+    first.leave()
+    assert clock.now == before
 
 
 def test_a_rank_that_is_ahead_leaves_what_others_still_look_for(monkeypatch) -> None:

@@ -1,6 +1,7 @@
 """A machine that answers as it should not: `python -S hostile_host.py ANSWERS HOW`, for ssh.
 
-It speaks the agent's protocol (`gpu_engine.remote.reach.protocol`), written here a second time.
+It answers as `gpu-engine agent` does (`gpu_engine.remote.reach.protocol`), written here a second
+time.
 ANSWERS is a JSON file with a good answer for each kind of request; HOW names what is hostile, of
 `BEHAVIOURS`. Nothing of the program is imported, so that it starts at once.
 """
@@ -29,8 +30,6 @@ class Host:
     def __init__(self, answers, how):
         self.good = answers
         self.how = how
-        self.running = None
-        """The number of the request that follows the run."""
 
     def serve(self):
         """Be the shell that is told to become the agent, then the agent."""
@@ -55,38 +54,29 @@ class Host:
         """Answer a request, hostilely where the behaviour says how."""
         if not isinstance(request, dict):
             return
-        kind, number = request.get("kind"), request.get("id")
+        kind = request.get("kind")
         hostile = BEHAVIOURS.get(self.how, {}).get(kind)
-        if hostile is not None:
-            for answer in hostile(self, request):
-                self.say(number, answer)
-            return
-        for answer in self.usual(kind, request):
-            self.say(number, answer)
+        for answer in self.usual(kind, request) if hostile is None else hostile(self, request):
+            self.write(answer if isinstance(answer, bytes) else
+                       json.dumps(answer).encode() + b"\n")
 
     def usual(self, kind, request):
         """Good answers."""
-        if kind == "cancel":
-            return
         if kind == "follow":
             yield piece("ranks/00000.jsonl", 0, b"")
             yield told(self, "completed")
             yield {"kind": "done"}
-        elif kind == "checkpoints":
-            yield {"kind": "checkpoints", "files": {
-                f"{STEP}/{name}": len(data) for name, data in FILES.items()}}
-        elif kind == "read":
-            yield piece(request["name"], 0, FILES[request["name"].rpartition("/")[2]])
-            yield {"kind": "done"}
+        elif kind == "fetch":
+            yield {"kind": "chosen", "name": STEP}
+            if request["content"]:
+                yield from (piece(f"{STEP}/{name}", 0, data) for name, data in FILES.items())
+                yield {"kind": "done"}
         else:
+            if kind == "hello":
+                yield {"kind": "clock", "clock": time.time()}
             for answer in self.good.get(kind, [{"kind": "done"}]):
-                yield answer | ({"clock": time.time(), "boot": self.how, "place": self.how,
-                                 "network": self.how} if kind == "hello" else {})
-
-    def say(self, number, answer):
-        """Send one answer; bytes as they are."""
-        self.write(answer if isinstance(answer, bytes) else
-                   json.dumps({"id": number} | answer).encode() + b"\n")
+                yield answer | ({"boot": self.how, "place": self.how, "network": self.how}
+                                if answer["kind"] == "welcome" else {})
 
     def write(self, data):
         """Until nobody listens."""
@@ -98,8 +88,8 @@ class Host:
 
 
 STATE = b"weights"
-FILES = {"state.pt": STATE, "manifest.json": json.dumps({"step": 10, "files": {"state.pt": {
-    "size": len(STATE), "sha256": hashlib.sha256(STATE).hexdigest()}}}).encode()}
+FILES = {"manifest.json": json.dumps({"step": 10, "files": {"state.pt": {
+    "size": len(STATE), "sha256": hashlib.sha256(STATE).hexdigest()}}}).encode(), "state.pt": STATE}
 
 
 def piece(name, offset, data, **more):
@@ -157,7 +147,7 @@ def spoil(kind):
 
 def wrong(kind, number):
     """The good answer with a value of a wrong type, the `number`th."""
-    return {kind: lambda host, request: list(all_wrong(next(iter(host.usual(kind, request)))))
+    return {kind: lambda host, request: list(all_wrong(max(host.usual(kind, request), key=len)))
             [number::7][:1]}
 
 
@@ -203,17 +193,19 @@ def mirror_without_end(host, request):
 
 def device(ident, **more):
     """A device, as the good answer has it."""
-    return lambda host: host.good["watch"][0]["inventory"]["devices"][0] | {"id": ident} | more
+    return lambda host: next(a for a in host.good["watch"] if a["kind"] == "devices")[
+        "inventory"]["devices"][0] | {"id": ident} | more
 
 
 def devices(*made):
-    """These devices in the answer to `watch`."""
+    """These devices."""
     def hostile(host, request):
-        first, *rest = host.usual("watch", request)
-        yield first | {"inventory": first["inventory"] | {"devices": [m(host) for m in made]}}
-        yield from rest
+        for answer in host.usual(request["kind"], request):
+            if answer["kind"] == "devices":
+                answer["inventory"]["devices"] = [m(host) for m in made]
+            yield answer
 
-    return {"watch": hostile}
+    return {"hello": hostile, "watch": hostile}
 
 
 REFUSED = {"kind": "failed", "message": f"{EVIL}no" * 500}
@@ -227,11 +219,11 @@ def deep(text, count=100_000):
 OPENINGS = {
     "ends with escapes": {"opening": ends(3, f"{EVIL} no such {EVIL}\n" * 50)},
     "prints without end": {"opening": noise},
-    "a line without end": just("hello", b'{"id": 1, "kind": "welcome", ' + b" " * (4 << 20)),
+    "a line without end": just("hello", b'{"kind": "welcome", ' + b" " * (4 << 20)),
     "lines that are none": just("hello", b"nonsense\n" * 3000),
-    "lists without end": just("hello", b'{"id": 1, "a": ' + deep("[")),
+    "lists without end": just("hello", b'{"a": ' + deep("[")),
     "tables without end": just("hello", deep('{"a":')),
-    "numbers of 5,000 digits": just("hello", b'{"id": 1, "kind": "welcome", "protocol": '
+    "numbers of 5,000 digits": just("hello", b'{"kind": "welcome", "protocol": '
                                     + b"1" * 5000 + b"}\n"),
     "NaN": changed("hello", clock=float("nan")),
     "a clock without end": changed("hello", clock=1e300, disk_free=-1),
@@ -246,9 +238,7 @@ OPENINGS = {
     "4,096 devices": devices(*(device(str(i)) for i in range(4096))),
     "devices of absurd sizes": devices(device("0", memory_total=2**62, index=-(2**62),
                                               cores=list(range(4096)))),
-    "answers to nobody": just("hello", b'{"id": 9007199254740991, "kind": "done"}\n' * 5000
-                              + b'{"id": -1, "kind": "done"}\n'),
-    "another answer": just("hello", {"kind": "checkpoints", "files": {}}),
+    "another answer": just("hello", {"kind": "chosen", "name": STEP}),
     **{f"wrong values {n}": wrong("hello", n) for n in range(7)},
     **{f"wrong devices {n}": wrong("watch", n) for n in range(4)},
 }
@@ -285,35 +275,48 @@ RUNS = {
 }
 """Hostile once a run is on them."""
 
+def weights(*pieces, name=STEP, manifest=FILES["manifest.json"]):
+    """This checkpoint: its manifest and then these pieces, or what they give."""
+    def hostile(host, request):
+        yield {"kind": "chosen", "name": name}
+        if request["content"]:
+            yield piece(f"{STEP}/manifest.json", 0, manifest)
+            for one in pieces:
+                yield from one() if callable(one) else (one,)
+            yield {"kind": "done"}
+
+    return {"fetch": hostile}
+
+
+def without_end():
+    """Zeros."""
+    at = 0
+    while True:
+        yield packed(f"{STEP}/state.pt", at, bytes(PIECE))
+        at += PIECE
+
+
 CHECKPOINTS = {
-    "no checkpoint any more": just("checkpoints", {"kind": "checkpoints", "files": {}}),
-    "another checkpoint": just("checkpoints", {"kind": "checkpoints", "files": {
-        "step-00000099/manifest.json": 5}}),
-    "checkpoints that lead elsewhere": just("checkpoints", {
-        "kind": "checkpoints", "files": dict.fromkeys((
-            "../outside/manifest.json", "/outside/manifest.json", "step-00000011/../../x.pt",
-            "step-00000011/\x1b]0;owned\x07.pt", "..", ""), 7)}),
-    "4,096 checkpoints": just("checkpoints", {"kind": "checkpoints", "files": {
-        f"step-{n:08d}/state.pt": 2**62 for n in range(4096)}}),
-    "a state that is another": {"read": lambda host, request: [
-        piece(request["name"], 0, b"evil..."), {"kind": "done"}]},
-    "a state without end": endless("read", lambda host: packed("x", 0, bytes(PIECE))),
-    "a state at another place": {"read": lambda host, request: [
-        piece(request["name"], 10**9, b"x"), {"kind": "done"}]},
-    "a state that is a bomb": {"read": lambda host, request: [
-        packed(request["name"], 0, BOMB), {"kind": "done"}]},
-    "a state that is refused": just("read", {"kind": "failed", "message": EVIL * 99}),
-    "checkpoints are refused": just("checkpoints", {"kind": "failed", "message": EVIL * 99}),
-    "checkpoints of wrong types": wrong("checkpoints", 3),
-    **{f"a manifest of {what}": {
-        "read": lambda host, request, content=content: [piece(request["name"], 0, content),
-                                                        {"kind": "done"}],
-        "checkpoints": lambda host, request, content=content: [
-            {"kind": "checkpoints", "files": {"step-00000020/manifest.json": len(content),
-                                              "step-00000020/state.pt": 7}}]}
+    "no checkpoint any more": just("fetch", {"kind": "done"}),
+    **{f"a checkpoint called {name}": weights(piece(f"{STEP}/state.pt", 0, STATE), name=name)
+       for name in ("../outside", "/outside", "step-00000011/../../x", EVIL, "..", "")},
+    "files that lead elsewhere": weights(*(piece(name, 0, b"owned") for name in (
+        "../outside/manifest.json", "/outside/made", "step-00000010/../../x.pt",
+        "step-00000010/\x1b]0;owned\x07.pt", "..", ""))),
+    "a state that is another": weights(piece(f"{STEP}/state.pt", 0, b"evil...")),
+    "no state": weights(),
+    "a state without end": weights(without_end),
+    "a state at another place": weights(piece(f"{STEP}/state.pt", 10**9, b"x")),
+    "a state that is a bomb": weights(lambda: [packed(f"{STEP}/state.pt", 0, BOMB)]),
+    "a state before its manifest": just("fetch", {"kind": "chosen", "name": STEP},
+                                        piece(f"{STEP}/state.pt", 0, STATE), {"kind": "done"}),
+    "a checkpoint is refused": just("fetch", {"kind": "failed", "message": EVIL * 99}),
+    "a checkpoint of wrong types": wrong("fetch", 3),
+    **{f"a manifest of {what}": weights(piece(f"{STEP}/state.pt", 0, STATE), manifest=content)
        for what, content in {
            "lists without end": deep("["), "numbers without end": b'{"step": 1e999, "files": {}}',
            "wrong types": b'{"step": 1, "metrics": 7, "files": {"state.pt": {"sha256": "x"}}}',
+           "absurd sizes": b'{"step": 10, "files": {"state.pt": {"size": 1e300, "sha256": "x"}}}',
            "escapes": json.dumps({"step": 20, "metrics": {EVIL: 1}, "files": {
                "state.pt": {"size": 7, "sha256": EVIL}, f"../{EVIL}": {"sha256": EVIL}}}).encode(),
            "names of wrong types": b'{"step": 1, "files": {"state.pt": {"sha256": "x"}, "a": 5}}',

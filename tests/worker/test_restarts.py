@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.worker import restarts
 from gpu_engine.worker.rank.job import Identity, identify
 
 from ..cable import joined
@@ -325,3 +326,12 @@ def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: 
     assert [e["attempt"] for e in ranks.read(there, 1, "start")] == [1, 2]
     assert [e["node"] for e in ranks.read(there, 1, "start")] == [1, 1]
     assert ranks.read(there, 1, "end")[-1]["steps"] == 12
+
+
+def test_an_allocation_of_a_persons_own_is_not_the_runs_to_end() -> None:
+    ours = {"GPU_PANEL_SLURM_JOB": "7", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "x"}
+    job = restarts.batch_job(ours)
+    assert job is not None
+    assert (job.id, job.restarts) == (7, 0)
+    for env in ({"SLURM_JOB_ID": "7"}, ours | {"SLURM_JOB_ID": "8"}):
+        assert restarts.batch_job(env) is None

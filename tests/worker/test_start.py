@@ -11,16 +11,19 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.worker.check import _pairs
 from gpu_engine.worker.rank import group, peers
 from gpu_engine.worker.rank.group import pack_first, unpack_first
 from gpu_engine.worker.rank.job import Identity, first_host, identify
-from gpu_engine.worker.rank.peers import Failures, PeerLost, blame
+from gpu_engine.worker.rank.peers import Beside, Failures, PeerLost, blame
+from gpu_engine.worker.rank.recorder import Progress
 
 from ..training import ranks
 from ..training.conftest import TOY
@@ -142,6 +145,49 @@ def test_a_rank_whose_link_is_cut_waits_for_nobody(monkeypatch: pytest.MonkeyPat
     err = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms")
     assert "its machine can't be reached" in str(blame(err, cut))
     cut.announce("ValueError: bad")
+
+
+def test_the_first_failure_of_several_is_told_to_all_but_its_own_rank() -> None:
+    store = dist.HashStore()
+    first, second = (Failures(rank, 3, store) for rank in (1, 2))
+    first.announce("ValueError: bad")
+    second.announce("RuntimeError: it only follows")
+    assert second.of_others() == "rank 1: ValueError: bad"
+    assert first.of_others() is None
+
+
+def test_a_rank_that_hangs_after_anothers_failure_ends_once_its_checkpoint_is_written(
+        monkeypatch) -> None:
+    clock, store, left, told = SimpleNamespace(now=100.0), dist.HashStore(), [], []
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(peers, "time", clock)
+    Failures(1, 2, store).announce("ValueError: bad")
+    rec: Any = SimpleNamespace(phase="backward", writing=Progress(), step_now=7, leave=left.append,
+                               details=lambda: "", write=told.append)
+    last_step: Any = SimpleNamespace(look=lambda store: None)
+    beside = Beside(rec, 0, store, Failures(0, 2, store), last_step)
+    for writing, seconds in ((Progress(), 60), (Progress(), 60), (None, 1), (None, 9)):
+        rec.writing = writing
+        clock.now += seconds
+        beside()
+    assert left == []
+    clock.now += 2
+    beside()
+    assert left == ["failed"]
+    assert told[0].message.startswith("rank 1: ValueError: bad")
+
+
+def test_only_of_a_process_on_this_machine_it_is_known_that_it_has_ended() -> None:
+    store = dist.HashStore()
+    peers.come(store, 1)
+    machine, pid, ticks = json.loads(store.get("gpu-panel/here/1"))
+    told = ([machine, pid, ticks], [machine, pid, ticks - 1], ["another", pid, ticks - 1], {}, [1])
+    assert [peers._is_gone(json.dumps(one)) for one in told] == [False, True, False, False, False]
+
+
+def test_of_many_ranks_only_neighbours_are_tried() -> None:
+    assert _pairs(3) == [[0, 1], [0, 2], [1, 2]]
+    assert _pairs(17) == [[rank, rank + 1] for rank in range(16)]
 
 
 def test_connections_to_the_store_end_when_nothing_is_acknowledged() -> None:

@@ -26,18 +26,13 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the hosts: those of hosts.toml, the nodes of the Slurm job that this is in, and names
-    that ssh has for others."""
+    """List the hosts: those of hosts.toml, and the nodes of the Slurm job that this is in. What ssh
+    knows by a name need not be among them."""
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.remote.reach import ssh_config
-
     hosts = file.known()
-    reached = {host.destination for host in hosts.values()}
-    others = [name for name in ssh_config.names() if name not in hosts and name not in reached]
     if as_json:
-        echo(in_json({"hosts": [asdict(h) for h in hosts.values()], "ssh_config": others,
-                      "file": str(file.path())}))
+        echo(in_json({"hosts": [asdict(h) for h in hosts.values()], "file": str(file.path())}))
         return
     width = max((len(name) for name in hosts), default=0)
     for host in hosts.values():
@@ -45,9 +40,6 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if not hosts:
         echo("no hosts yet; gpu-engine hosts add NAME takes one that ssh reaches, or an "
              "address", err=True)
-    if others:
-        shown = ", ".join(others[:20]) + (f" and {len(others) - 20} more" * (len(others) > 20))
-        echo(clean(f"ssh also knows {shown}"), err=True)
     echo(f"\nKept in {file.path()}", err=True)
 
 
@@ -147,27 +139,25 @@ def _devices(inventory: Inventory) -> str:
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--python", help="The interpreter there that ours is made from, and whose torch is "
                                "used. Without it: the first that has torch.")
-@click.option("--no-torch", is_flag=True, help="Don't download torch where there is none.")
-def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
+def setup(name: str, yes: bool, python: str | None) -> None:
     """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own, and write NAME
     into hosts.toml. Says what it will do, and asks."""
-    from gpu_engine import __version__
     from gpu_engine.remote.reach import checkup
-    from gpu_engine.remote.reach.setup import bring, decide, packages, probe
+    from gpu_engine.remote.reach import setup as bringing
 
     host = file.find(name)
     if host.is_local:
         raise UserError("local is this machine: gpu-panel is here already")
     echo(f"looking around on {name} …", err=True)
-    carried = packages.everything()
-    plan = decide.decide(host, probe.inspect(host, python or host.python), carried,
-                         packages.digest(carried), __version__, python=python, torch=not no_torch)
+    plan = bringing.decide(host, bringing.inspect(host, python or host.python), python,
+                           bringing.files())
     echo("gpu-panel will be set up")
     for sentence in plan.sentences():
         echo(clean(f"  {sentence}"))
     if not yes and not agreed("Do it?"):
         raise click.Abort
-    bring.bring(plan, packages.requirements(), lambda step: echo(f"  {step}", err=True))
+    echo("sending it …", err=True)
+    bringing.bring(plan)
     host = replace(host, python=None)
     file.add(host)
     found, = checkup.check([host])

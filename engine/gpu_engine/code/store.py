@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu_engine.code import listing
@@ -30,53 +30,41 @@ KEPT = 24 * 3600.0
 _COPIES = 100
 """Folders of the same code, at most: one more whenever a run has changed the files of the others.
 """
-_KEY, _NAME = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[0-9a-f]{64}")
 _SENDING = ".sending-"
 
 
 def save(listed: bytes, contents: Sequence[bytes]) -> Path:
-    """Keep code of this machine: its list of files, and their contents in the order of the list.
-    Returns the folder that holds it. Raises UserError if it can't be written."""
+    """Keep code: its list of files, and their contents in the order of the list. All files are
+    written, then the folder is renamed. Returns the folder that holds it. Raises UserError if it
+    can't be written, or a file is not what the list says."""
     place, there = place_of(listing.name_of(listed))
+    if there:
+        mark_used(place)
+        return place
     with telling(f"the code can't be written to {root()}"):
-        if there:
-            mark_used(place)
-            return place
         root().mkdir(mode=0o700, parents=True, exist_ok=True)
-        return built(listing.name_of(listed), listed, listing.unpacked(listed),
-                      lambda number, entry: contents[number], secrets.token_hex(16))
-
-
-def built(name: str, listed: bytes, entries: tuple[Entry, ...],
-           content: Callable[[int, Entry], bytes], key: str) -> Path:
-    """Write all files, then rename. Raises OSError, and UserError as `_fill`."""
-    temporary = root() / f"{_SENDING}{key}"
-    try:
-        _fill(temporary, entries, content)
-        place, there = place_of(name)
-        if not there:
+        temporary = root() / f"{_SENDING}{secrets.token_hex(16)}"
+        try:
+            _fill(temporary, listing.unpacked(listed), contents)
             _list_of(place).write_bytes(listed)
             try:
                 temporary.rename(place)
-            except OSError:  # somebody else may have sent the same at the same moment
+            except OSError:  # somebody else may have kept the same at the same moment
                 if not _unchanged(place):
                     raise
-        mark_used(place)
-        _remove_old()
-        return place
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            _remove_old()
+            return place
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _fill(folder: Path, entries: tuple[Entry, ...], content: Callable[[int, Entry], bytes]
-          ) -> None:
+def _fill(folder: Path, entries: Sequence[Entry], contents: Sequence[bytes]) -> None:
     """Write all files. Links come last, so that no file is written through one. Raises UserError
     where one is not what the list says."""
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     links = []
-    for number, entry in enumerate(entries):
-        data = content(number, entry)
+    for entry, data in zip(entries, contents, strict=True):
         if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
             raise UserError(f"{os.fsdecode(entry.path)} was changed on its way here; try again")
         target = folder / os.fsdecode(entry.path)
@@ -94,7 +82,8 @@ def _fill(folder: Path, entries: tuple[Entry, ...], content: Callable[[int, Entr
 
 def place_of(name: str) -> tuple[Path, bool]:
     """Where this code is, or would be, and whether it is there. Raises UserError."""
-    _checked(name, _NAME)
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{name[:80]!r} is no name of code")
     for number in range(1, _COPIES + 1):
         place = root() / (name[:listing.SHORT] + (f"-{number}" if number > 1 else ""))
         if not os.path.lexists(place):
@@ -110,7 +99,7 @@ def _unchanged(place: Path) -> bool:
     """Whether every file of the code there is as it was sent."""
     try:
         entries = listing.unpacked(_list_of(place).read_bytes())
-        return all(hashlib.sha256(read(place, e)).hexdigest() == e.sha256
+        return all(hashlib.sha256(_read(place, e)).hexdigest() == e.sha256
                    and _kind(place / os.fsdecode(e.path)) == e.kind for e in entries)
     except (OSError, BadList):
         return False
@@ -122,26 +111,12 @@ def _kind(path: Path) -> str:
     return "program" if path.stat().st_mode & 0o100 else "file"
 
 
-def read(place: Path, entry: Entry) -> bytes:
+def _read(place: Path, entry: Entry) -> bytes:
     path = place / os.fsdecode(entry.path)
     if entry.kind == "link":
         return os.readlink(os.fsencode(path))  # noqa: PTH115 - a Path would drop a leading ./
     with open_file(path) as file:
         return file.read(entry.size + 1)
-
-
-def contents() -> dict[str, tuple[Path, Entry]]:
-    """The hash of every file of code here → where one like it is. What a run has changed since is
-    left out."""
-    out: dict[str, tuple[Path, Entry]] = {}
-    for place, entries in _all():
-        for entry in entries:
-            if entry.sha256 in out:
-                continue
-            with contextlib.suppress(OSError):
-                if hashlib.sha256(read(place, entry)).hexdigest() == entry.sha256:
-                    out[entry.sha256] = place, entry
-    return out
 
 
 def _all() -> Iterator[tuple[Path, tuple[Entry, ...]]]:
@@ -179,7 +154,7 @@ def _remove_old() -> None:
     for path in root().glob(f"{_SENDING}*"):
         if _old(path):
             with contextlib.suppress(OSError):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path)
 
 
 def _users() -> list[Run]:
@@ -232,16 +207,6 @@ def root() -> Path:
 
 def _list_of(place: Path) -> Path:
     return place.with_name(f"{place.name}.list")
-
-
-def sent(key: str, what: str) -> Path:
-    return root() / f"{_SENDING}{_checked(key, _KEY)}.{what}"
-
-
-def _checked(word: str, pattern: re.Pattern[str]) -> str:
-    if not pattern.fullmatch(word):
-        raise UserError(f"{word[:80]!r} is no name of code")
-    return word
 
 
 def mark_used(place: Path) -> None:

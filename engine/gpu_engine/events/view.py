@@ -112,7 +112,7 @@ class RunView:
 
     def progress(self) -> Progress:
         """The progress of all ranks together."""
-        views = [v for v in self.ranks.values() if v.process is None]
+        views = [v for v in self._present() if v.process is None]
         steps = [v.step for v in views if v.step is not None]
         step = min(steps) if steps else None
         total = next((v.total_steps for v in views if v.total_steps), None)
@@ -125,9 +125,14 @@ class RunView:
                         sum(rates) if rates else None, slowest, left,
                         max((v.training or 1 for v in views), default=1))
 
+    def _present(self) -> list[RankView]:
+        """The ranks that have begun the latest attempt: it may have fewer than one before."""
+        views = list(self.ranks.values())
+        return [v for v in views if v.attempt == self.attempt] or views
+
     def first_error(self) -> RankView | None:
         """The rank whose error event is the earliest; None if there is none."""
-        failed = [(v.error.t, v.rank) for v in self.ranks.values() if v.error is not None]
+        failed = [(v.error.t, v.rank) for v in self._present() if v.error is not None]
         return self.ranks[min(failed)[1]] if failed else None
 
     def warnings(self) -> list[str]:

@@ -39,6 +39,7 @@ class _Rank:
     """Examples a second, as its step events tell."""
     fresh: bool = False
     """Whether a new attempt has begun, none of whose steps is known yet."""
+    attempt: int = 1
     second: bool = False
     """Whether another process trains as the same rank: the first counts."""
 
@@ -54,6 +55,7 @@ class Track:
         at = self._ranks.setdefault(rank, _Rank())
         if isinstance(event, Start):
             at.fresh, at.second = True, event.process is not None
+            at.attempt = event.attempt or 1
         elif at.second:
             return
         elif isinstance(event, Step):
@@ -67,9 +69,15 @@ class Track:
             self._named(at, event.step, event.values, "")
 
     @property
+    def _present(self) -> list[_Rank]:
+        """The ranks of the latest attempt: it may have fewer than one before."""
+        latest = max((at.attempt for at in self._ranks.values()), default=1)
+        return [at for at in self._ranks.values() if at.attempt == latest]
+
+    @property
     def steps(self) -> int | None:
         """The last step whose loss is known, of the slowest rank."""
-        last = [max(at.values[LOSS]) for at in self._ranks.values() if at.values.get(LOSS)]
+        last = [max(at.values[LOSS]) for at in self._present if at.values.get(LOSS)]
         return min(last, default=None)
 
     @property
@@ -81,7 +89,7 @@ class Track:
     def samples_per_s(self) -> float | None:
         """Examples a second of all ranks together, by the median of each, which a slow first step
         does not move. None unless all tell theirs, as the ranks of a script do not."""
-        each = [at.rates for at in self._ranks.values() if not at.second]
+        each = [at.rates for at in self._present if not at.second]
         return sum(map(statistics.median, each)) if each and all(each) else None
 
     def extents(self) -> dict[str, Extent]:
@@ -93,23 +101,27 @@ class Track:
         return found if logged is None else {LOSS: logged} | found
 
     def _names(self) -> list[str]:
-        return list(dict.fromkeys(name for at in self._ranks.values()
+        return list(dict.fromkeys(name for at in self._present
                                   for name, values in at.values.items() if values))
 
     def _values(self, name: str) -> Mapping[int, float]:
-        found = [at.values[name] for at in self._ranks.values() if at.values.get(name)]
+        found = [at.values[name] for at in self._present if at.values.get(name)]
         if name != LOSS or len(found) == 1:
             return found[0]
         # Of the last steps some ranks may not have told theirs yet.
         common = set(found[0]).intersection(*found[1:])
         if not common:
             return found[0]
+        alone: dict[int, float] = {}
         if any(len(one) != len(common) for one in found):
+            # An attempt before may have had fewer ranks: what those have done counts.
+            last = min(map(max, found))
+            alone = {s: v for s, v in found[0].items() if s not in common and s <= last}
             found = [{step: one[step] for step in one if step in common} for one in found]
         if any(list(one) != list(found[0]) for one in found[1:]):  # made again in another order
             found = [dict(sorted(one.items())) for one in found]
         means = [sum(each) / len(found) for each in zip(*(f.values() for f in found), strict=True)]
-        return dict(zip(found[0], means, strict=True))
+        return alone | dict(zip(found[0], means, strict=True))
 
     @staticmethod
     def _step(at: _Rank, event: Step) -> None:

@@ -115,6 +115,40 @@ def test_cards_are_found_by_uuid_and_absent_ones_named(home):
     draft.resolve(machine, (), {})
     assert draft.ids == ["1"]
     assert draft.absent == ("GPU-gone",)
+    draft.tick(["0"])
+    assert draft.absent == ()
+
+
+def test_the_mode_follows_the_ticks_there_and_back_until_it_is_chosen(home):
+    draft, modes = Draft(None, presets.load("single")), []
+    for ids in (["0", "1"], ["0"], ["0", "1", "2"]):
+        draft.tick(ids)
+        modes.append(draft.text("parallel.mode"))
+    assert modes == ["ddp", "single", "ddp"]
+    draft.put("parallel.mode", "single")
+    draft.tick(["0", "1"])
+    assert draft.text("parallel.mode") == "single"
+
+
+def test_another_task_has_none_of_the_parameters_of_the_one_before(draft):
+    draft.use_task("a:Task")
+    draft.put_param(TaskField("width", "int", 1, False, "", Kind("int")), "64")
+    draft.use_task("a:Task")
+    assert draft.says("task.params.width")
+    draft.use_task("b:Task")
+    assert not draft.says("task.params.width")
+
+
+def test_about_the_same_changes_one_is_asked_once(draft):
+    machine = gpus(2)
+    assert not draft.should_ask
+    draft.put("train.lr", "0.5")
+    assert draft.should_ask
+    draft.asked()
+    draft.resolve(machine, looks(machine), {})
+    assert not draft.should_ask
+    draft.put("train.lr", "0.25")
+    assert draft.should_ask
 
 
 def test_a_preset_keeps_cards_by_uuid_and_untouched_wishes_as_they_were(draft):

@@ -8,8 +8,6 @@ from gpu_panel.common.choice import Choice
 
 from ...conftest import gpus, slots
 from ..panel_kit import panel, screen_text, settled, until
-from .runs.test_again import ended
-from .runs.test_pane import at_the_runs
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -72,14 +70,3 @@ async def test_a_second_tick_turns_single_into_ddp_and_back_and_says_so():
 
 
 # --- a run again --------------------------------------------------------------------------------
-
-async def test_again_is_ready_for_another_learning_rate():
-    ended()
-    async with panel(slots(2)) as (pilot, screen):
-        await at_the_runs(pilot, screen, 1)
-        await pilot.press("e")
-        await until(pilot, lambda: screen.focused is screen.query_one("#f-train-lr"))
-        await pilot.press("3", "e", "minus", "4")
-        await settled(pilot, screen)
-        assert screen.draft.value("train.lr") == 3e-4
-        assert screen.draft.value("batch.size") == 48

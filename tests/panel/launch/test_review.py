@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from textual.widgets import Button, Static
 
+from gpu_engine.common.errors import Problem
+from gpu_engine.devices.availability import Availability
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec import presets
+from gpu_panel.launch import review as panes_review
+from gpu_panel.launch.device_source import Machine
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.fields import FIELDS
-from gpu_panel.launch.review import review
+from gpu_panel.launch.review import Review, busy_devices, review, sharing_would_help
 
 from ...conftest import slots
 from ..panel_kit import panel, problems_below, settled, until
@@ -45,3 +51,36 @@ def test_nothing_that_can_be_typed_breaks_the_review(key):
         found = review(draft.data, machine, draft.base)
         assert found.plan is not None or all(str(p) for p in found.problems)
         assert isinstance(draft.text(key) + draft.title, str)
+
+
+async def test_the_answer_about_a_form_that_was_changed_meanwhile_is_asked_for_again(monkeypatch):
+    asked, answer = [], panes_review.review
+
+    def changed_meanwhile(data, *about):
+        if not asked:
+            screen.draft.put("batch.size", "64")
+        asked.append(data["batch"]["size"])
+        return answer(data, *about)
+
+    async with panel(slots(1), "single") as (pilot, screen):
+        await settled(pilot, screen)
+        monkeypatch.setattr(panes_review, "review", changed_meanwhile)
+        screen.draft.put("batch.size", "many")
+        screen.review_now()
+        await until(pilot, lambda: len(asked) == 2 and screen.review and screen.review.plan)
+        assert asked == ["many", 64]
+        assert not problems_below(screen)
+
+
+async def test_of_cores_only_those_that_a_run_holds_are_asked_about(home):
+    async def judge():
+        pass
+
+    machine = slots(3)
+    freedom = {"cpu:0": Availability("busy", "80 % used"), "cpu:1": Availability("leased", "held")}
+    source = SimpleNamespace(judge=judge, machines=[Machine(None, machine, freedom=freedom)])
+    taken = await busy_devices(source, ["cpu:0", "cpu:1", "cpu:2", "gone"])
+    assert list(taken) == ["cpu:1"]
+    held, other = Problem("devices.ids", "cpu:1", "held"), Problem("batch.size", "x", "a number")
+    assert sharing_would_help(Review((held,)), taken)
+    assert not sharing_would_help(Review((held, other)), taken)

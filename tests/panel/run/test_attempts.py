@@ -77,6 +77,21 @@ async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> No
         assert text.count("┊") > 5  # a mark in the loss chart where it began
 
 
+async def test_an_attempt_on_fewer_ranks_waits_for_none_that_it_does_not_have(tmp_path: Path):
+    run = trained(tmp_path, ranks=1)  # the plan of the last attempt
+    run.start(0, at=60, attempt=2)
+    run.steps(0, 80, 149, at=61)
+    run.state("running", attempt=2, attempts=(
+        replace(FIRST, outcome="stopped"), AttemptRecord(2, T0 + 54)))
+    app = Mini(run.run, at=62)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(0, 149))
+        text = flat(terminal(app))
+        assert "waiting for rank" not in text
+        assert "of 2 started" not in text
+        assert "step 149 of 400" in text
+
+
 async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
     run = failed_once(tmp_path, plan={"warnings": ["this run would end at logout"],
                                       "lines": ["gpu-engine run ddp"], "cwd": "/somewhere"})

@@ -11,7 +11,6 @@ import pytest
 
 from gpu_engine.devices.discover import discover
 from gpu_engine.remote.reach import protocol, watcher
-from gpu_engine.remote.reach.channel import open_channel
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.remote_devices import HostSeen
 from gpu_engine.remote.reach.watcher import Watcher
@@ -24,19 +23,19 @@ BOX = Host("box", via=("env", "A=b"), python=sys.executable)
 
 @pytest.fixture
 def watching(monkeypatch):
-    """A watcher that tries again soon, and its channels."""
+    """A watcher that tries again soon."""
     monkeypatch.setattr(watcher, "_PAUSES", (0.1,))
     monkeypatch.setattr(watcher, "_BY_SMI", 0.1)
-    channels = []
-
-    def connect(host):
-        channels.append(open_channel(host))
-        return channels[-1]
-
-    found = Watcher(0.25, connect=connect)
-    found.channels = channels  # type: ignore[attr-defined]
+    found = Watcher(0.25)
     yield found
     found.close()
+
+
+def process(watching: Watcher) -> int:
+    """Of the way to the box."""
+    call = watching._watches["box"]._call
+    assert call is not None
+    return call._shell.process.pid
 
 
 def of(watching: Watcher, name: str) -> HostSeen:
@@ -62,13 +61,12 @@ def test_a_way_that_breaks_is_away_with_its_reason_and_found_again(watching, hom
     heard = of(watching, "box").heard
     told: list[HostSeen] = []
     watching._watches["box"]._on_seen = told.append
-    os.kill(watching.channels[0]._process.pid, signal.SIGKILL)
+    os.kill(process(watching), signal.SIGKILL)
     wait_for(lambda: any(s.state == "seen" and s.heard > heard for s in told
                          if "away" in [t.state for t in told]))
     gone = next(s for s in told if s.state == "away")
     assert gone.reason
     assert gone.snapshot is not None, "what was seen last stays"
-    assert len(watching.channels) == 2
 
 
 def test_without_our_program_its_gpus_are_shown_and_it_says_what_would_do(watching, tmp_path):
@@ -98,6 +96,6 @@ def test_another_protocol_is_looked_at_and_told_apart(watching, home, monkeypatc
 def test_closed_it_leaves_nothing(watching, home):
     watching.watch(BOX)
     wait_for(lambda: of(watching, "box").snapshot)
-    process = watching.channels[0]._process
+    pid = process(watching)
     watching.close()
-    wait_for(lambda: process.poll() is not None and not Path(f"/proc/{process.pid}").exists())
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,16 @@ from gpu_engine.cli import cli
 from gpu_engine.code import listing as lists
 from gpu_engine.code import snapshot, store
 from gpu_engine.code.listing import BadList, Entry
-from gpu_engine.code.snapshot import describe, take
+from gpu_engine.code.snapshot import Snapshot, describe, take
 from gpu_engine.common.errors import SpecError
 from gpu_engine.launching.launcher import launch, prepare, resume
-from gpu_engine.remote.reach import protocol as messages
-from gpu_engine.remote.reach.channel import Refused, open_channel
+from gpu_engine.remote.reach.call import Refused, ask
+from gpu_engine.remote.reach.checkup import meet
 from gpu_engine.remote.reach.file import find
-from gpu_engine.remote.reach.protocol import BadMessage
+from gpu_engine.remote.reach.protocol import SendCode
 from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.run import code, parts
+from gpu_engine.remote.run import parts
+from gpu_engine.remote.run.prepare import sent
 from gpu_engine.spec.read import from_dict
 
 from .kit import ended, make_hosts, there
@@ -74,23 +76,22 @@ def box(home: Path) -> Host:
                 python=sys.executable)
 
 
-def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the pieces of contents that are sent from now on."""
-    sent: list[int] = []
-    real = messages.SendCode.of
+def bring(host: Host, taken: Snapshot) -> Path:
+    """Send the code, where it is not there. The folder that holds it there."""
+    state = meet(host, (), code=taken.name).code
+    assert state is not None
+    return Path(state.path if state.there else sent([host], taken)[host.name][0])
 
-    def of(key, what, offset, data):
-        if what == "contents":
-            sent.append(len(data))
-        return real(key, what, offset, data)
 
-    monkeypatch.setattr(messages.SendCode, "of", of)
-    return sent
+def send(listed: bytes, contents: bytes, name: str | None = None) -> None:
+    """Send what may be no code."""
+    packed = zlib.compress(listed + contents)
+    ask(Host("local"), SendCode(name or lists.name_of(listed), len(listed), len(packed)),
+        content=packed)
 
 
 def test_what_git_does_not_ignore_arrives_as_it_is(project, home, tmp_path):
-    with open_channel(box(tmp_path / "there")) as way:
-        folder = Path(code.bring(way, take(project)))
+    folder = bring(box(tmp_path / "there"), take(project))
     expected = tree(project)
     expected = {n: v for n, v in expected.items() if not n.startswith(".git/")}
     del expected["weights.pt"]
@@ -101,30 +102,23 @@ def test_what_git_does_not_ignore_arrives_as_it_is(project, home, tmp_path):
     assert [p.name for p in folder.parent.iterdir() if p.name.startswith(".")] == []
 
 
-def test_the_same_code_is_sent_once_and_an_edit_sends_what_changed(
-        project, home, tmp_path, monkeypatch):
-    (project / "large.bin").write_bytes(os.urandom(3 * messages.PIECE + 5))
-    sent = counting(monkeypatch)
-    with open_channel(box(tmp_path / "there")) as way:
-        first = code.bring(way, take(project))
-        assert sum(sent) > 3 * messages.PIECE
-        assert len(sent) == 4
-        sent.clear()
-        assert code.bring(way, take(project)) == first
-        assert sent == []
-        before = tree(Path(first))
-        (project / "plain.py").write_text("edited\n")
-        second = Path(code.bring(way, take(project)))
-        assert sent == [len("edited\n")]
-        assert tree(Path(first)) == before  # an edit changes nothing there
-        assert (second / "plain.py").read_text() == "edited\n"
-        assert (second / "large.bin").read_bytes() == (project / "large.bin").read_bytes()
-        (project / "run.sh").chmod(0o644)
-        third = Path(code.bring(way, take(project)))
-        assert (third != second, os.access(third / "run.sh", os.X_OK)) == (True, False)
-        (third / "plain.py").write_text("by a run\n")
-        again = Path(code.bring(way, take(project)))  # that folder is not this code any more
-        assert (again.name, (again / "plain.py").read_text()) == (f"{third.name}-2", "edited\n")
+def test_the_same_code_is_sent_once_and_an_edit_makes_another_folder(project, home, tmp_path):
+    host = box(tmp_path / "there")
+    (project / "large.bin").write_bytes(os.urandom(3 << 20))
+    first = bring(host, take(project))
+    before, made = tree(first), first.stat().st_ino
+    assert bring(host, take(project)) == first
+    assert first.stat().st_ino == made
+    (project / "plain.py").write_text("edited\n")
+    second = bring(host, take(project))
+    assert tree(first) == before  # an edit changes nothing there
+    assert (second / "plain.py").read_text() == "edited\n"
+    (project / "run.sh").chmod(0o644)
+    third = bring(host, take(project))
+    assert (third != second, os.access(third / "run.sh", os.X_OK)) == (True, False)
+    (third / "plain.py").write_text("by a run\n")
+    again = bring(host, take(project))  # that folder is not this code any more
+    assert (again.name, (again / "plain.py").read_text()) == (f"{third.name}-2", "edited\n")
 
 
 def test_a_submodule_and_a_part_of_a_repository(project, home, tmp_path):
@@ -154,36 +148,26 @@ def test_what_cannot_be_sent_is_named(project, home, tmp_path, monkeypatch):
         take(project)
 
 
-def test_a_transfer_that_is_cut_leaves_nothing_under_the_final_name(project, home, tmp_path):
+def test_a_transfer_that_is_cut_or_changed_leaves_nothing_under_the_final_name(project, home):
     taken = take(project)
-    folder = tmp_path / "there/code"
-    key = "0" * 32
-    with open_channel(box(tmp_path / "there")) as way:
-        way.ask(messages.SendCode.of(key, "list", 0, taken.listed))
-        way.ask(messages.SendCode.of(key, "contents", 0, b"half"))
+    whole = b"".join(taken.contents)
+    for contents in (whole[:-1], whole[:-1] + b"x"):
         with pytest.raises(Refused, match="changed on its way"):
-            way.ask(messages.BuildCode(key, taken.name, b"\xff"))
-        assert list(folder.iterdir()) == []
-        way.ask(messages.SendCode.of(key, "list", 0, taken.listed))
-    assert not (folder / taken.name[:12]).exists()
-    with open_channel(box(tmp_path / "there")) as way:
-        assert Path(code.bring(way, taken)).is_dir()
+            send(taken.listed, contents)
+    with pytest.raises(Refused, match="changed on its way"):
+        send(taken.listed, whole, "a" * 64)
+    assert list(store.root().iterdir()) == []
+    send(taken.listed, whole)
+    assert (store.root() / taken.name[:12]).is_dir()
 
 
 @pytest.mark.parametrize("path", [b"../x", b"/etc/x", b"a//b", b"a/./b", b"a/../../b", b"a/b", b""])
 def test_no_path_leaves_the_folder(path, home):
     """`a` is a link here, so that a/b would be written elsewhere."""
     sha = hashlib.sha256(b"/tmp").hexdigest()
-    listed = lists.packed([Entry(b"a", "link", sha, 4), Entry(path, "file", sha, 4)])
-    key = "1" * 32
-    with open_channel(Host("local")) as way:
-        way.ask(messages.SendCode.of(key, "list", 0, listed))
-        with pytest.raises(Refused, match="the list of the code can't be used"):
-            way.ask(messages.BuildCode(key, lists.name_of(listed), b"\xff"))
-        with pytest.raises(Refused, match="no name of code"):
-            way.ask(messages.SendCode.of("../../" + "1" * 26, "list", 0, b"x"))
-        with pytest.raises(Refused, match="more than the"):
-            way.ask(messages.SendCode.of(key, "list", lists.LONGEST_LIST, b"x"))
+    with pytest.raises(Refused, match="the list of the code can't be used"):
+        send(lists.packed([Entry(b"a", "link", sha, 4), Entry(path, "file", sha, 4)]),
+             b"/tmp" * 2)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=6).filter(
@@ -197,28 +181,50 @@ def test_a_list_reads_back_and_names_its_files(paths):
             lists.unpacked(listed[:-1])
 
 
-def test_a_piece_that_unpacks_to_too_much_is_refused():
-    with pytest.raises(BadMessage, match="too much"):
-        messages.SendCode.of("k", "list", 0, bytes(messages.PIECE + 1)).content()
-
-
 def test_old_code_goes_unless_a_run_uses_it_or_has_written_there(project, home):
     made = []
-    with open_channel(Host("local")) as way:
-        for n in range(4):
-            (project / "plain.py").write_text(f"{n}\n")
-            made.append(Path(code.bring(way, take(project))))
-        unused, written = made[:2]
-        (unused / "__pycache__").mkdir()
-        (unused / "__pycache__/plain.pyc").write_text("")
-        (written / "result.txt").write_text("mine")
-        for place in (unused, written):
-            old = time.time() - store.KEPT - 60
-            os.utime(place.with_name(f"{place.name}.list"), (old, old))
-        (project / "plain.py").write_text("new\n")
-        code.bring(way, take(project))
+    for n in range(4):
+        (project / "plain.py").write_text(f"{n}\n")
+        made.append(bring(Host("local"), take(project)))
+    unused, written = made[:2]
+    (unused / "__pycache__").mkdir()
+    (unused / "__pycache__/plain.pyc").write_text("")
+    (written / "result.txt").write_text("mine")
+    for place in (unused, written):
+        old = time.time() - store.KEPT - 60
+        os.utime(place.with_name(f"{place.name}.list"), (old, old))
+    (project / "plain.py").write_text("new\n")
+    bring(Host("local"), take(project))
     assert [p.exists() for p in made] == [False, True, True, True]
     assert not unused.with_name(f"{unused.name}.list").exists()
+
+
+def test_code_that_is_asked_for_again_is_kept_on_and_what_a_run_changed_stays(project, home):
+    taken = take(project)
+    place = store.save(taken.listed, taken.contents)
+    listed = place.with_name(f"{place.name}.list")
+    for changed in (False, True):
+        os.utime(listed, (0, 0))
+        if changed:
+            (place / "plain.py").write_text("a run's own\n")
+        else:
+            assert store.save(taken.listed, taken.contents) == place
+        store._remove_old()
+        assert place.exists()
+    other = store.save(taken.listed, taken.contents)
+    assert other != place
+    assert (other / "plain.py").read_bytes() == (project / "plain.py").read_bytes()
+
+
+def test_what_is_being_sent_is_left_alone_for_a_day(home):
+    sending = store.sent("0" * 32, "contents")
+    sending.parent.mkdir(parents=True)
+    sending.touch()
+    store._remove_old()
+    assert sending.exists()
+    os.utime(sending, (0, 0))
+    store._remove_old()
+    assert not sending.exists()
 
 
 COMMAND = [sys.executable, "-c", "import os, plain; print('in', os.getcwd(), plain.WHAT)"]
@@ -254,8 +260,7 @@ def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_
     """One host has nothing yet, the other an earlier state of the code."""
     make_hosts(home, "a", "b")
     (project / "task.py").write_text("class Mine:\n    pass\n")
-    with open_channel(find("b")) as way:
-        old = Path(code.bring(way, take(project)))
+    old = bring(find("b"), take(project))
     (project / "task.py").write_text("class Mine:\n    batch = 1\n")
     before = {host: tree(tmp_path / host / "code") for host in "ab" if (tmp_path / host).exists()}
     listed = old.with_name(f"{old.name}.list")
@@ -268,13 +273,13 @@ def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_
     assert whole.sentence() in said
     assert (f"a: would be sent {whole.files} files, {whole.bytes} B, into "
             f"{tmp_path}/a/code/{name}\n") in said
-    assert f"b: would be sent 1 file, 26 B, into {tmp_path}/b/code/{name}\n" in said
+    assert (f"b: would be sent {whole.files} files, {whole.bytes} B, into "
+            f"{tmp_path}/b/code/{name}\n") in said
     assert {host: tree(tmp_path / host / "code") for host in before} == before
     assert not (tmp_path / "a/code").exists()
     assert listed.stat().st_mtime_ns == times
 
-    with open_channel(find("a")) as way:
-        there = code.bring(way, take(project))
+    there = bring(find("a"), take(project))
     cli.main(words, standalone_mode=False)
     assert f"a: has it, in {there}\n" in capsys.readouterr().out
     with pytest.raises(SpecError, match=r"nowhere\.py"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import zlib
 from dataclasses import replace
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events.paths import DEVICES, devices_paths
-from gpu_engine.remote.reach.channel import Unreachable
+from gpu_engine.remote.reach.call import Unreachable
 from gpu_engine.remote.reach.protocol import BadMessage, Piece
 from gpu_engine.remote.run import link, mirror
 from gpu_engine.remote.run.mirror import Mirror
@@ -139,46 +138,13 @@ def test_bytes_that_do_not_go_on_where_the_file_ends_are_refused(here, offset):
     assert (here / EVENTS).read_bytes() == b"abc"
 
 
-def test_a_log_without_end_stops_here(here, monkeypatch):
-    """And begins anew when the host has cut it."""
-    monkeypatch.setattr(Mirror, "_most", lambda self, name: 1000)
-    to = Mirror(here, PART, 1)
-    for i in range(50):
-        to.append(Piece.of(LOG, i * 100, b"x" * 100)) if i < 10 else to.append(
-            Piece.of(LOG, (here / LOG).stat().st_size, b"x" * 100))
-    assert (here / LOG).stat().st_size < 1200
-    assert b"it is not kept here" in (here / LOG).read_bytes()
-    to.append(Piece.of(LOG, 0, b"new\n", start=True))
-    assert (here / LOG).read_bytes() == b"new\n"
-    assert (here / (LOG + ".1")).exists()
-
-
-def test_a_log_that_is_not_kept_any_more_is_not_after_a_broken_connection_either(
-        here, monkeypatch):
-    """Until it was cut there."""
-    monkeypatch.setattr(Mirror, "_most", lambda self, name: 1 << 20)
-    there = Run(here.parent / "there")
-    log = there.path / LOG
-    with log.open("wb") as file:
-        file.truncate(3 << 20)
-    for _ in range(2):
-        to = Mirror(here, PART, 1)
-        send(_Sender(there, to.at(), PART.ranks, PART.node), to)
-        kept = (here / LOG).read_bytes()
-        assert kept == bytes(1 << 20) + mirror._FULL
-    log.write_bytes(b"cut\n")
-    to = Mirror(here, PART, 1)
-    send(_Sender(there, to.at(), PART.ranks, PART.node), to)
-    assert (here / LOG).read_bytes() == b"cut\n"
-    assert (here / (LOG + ".1")).read_bytes() == kept
-
-
-def test_events_without_end_are_refused(here, monkeypatch):
+def test_files_without_end_are_refused(here, monkeypatch):
     monkeypatch.setattr(mirror, "MOST_EVENTS", 150)
-    to = Mirror(here, PART, 1)
-    to.append(Piece(EVENTS, 0, b"x" * 100))
-    with pytest.raises(BadMessage, match="more than 150"):
-        to.append(Piece(EVENTS, 100, b"x" * 100))
+    to = Mirror(here, PART, -(16 << 20) + 30)
+    for name in (EVENTS, LOG):
+        to.append(Piece(name, 0, b"x" * 100))
+        with pytest.raises(BadMessage, match=r"more than 1[25]0"):
+            to.append(Piece(name, 100, b"x" * 100))
 
 
 def test_a_place_says_what_stands_before_it(here):
@@ -204,57 +170,34 @@ def test_the_figures_of_its_devices_go_on_where_they_are_here(here: Path) -> Non
     assert mine.read_bytes() == b"one\ntwo\n"
 
 
-def test_a_host_leaves_room_on_the_disk_and_keeps_to_its_budget(here, monkeypatch):
-    """It is said once, and tried again when the connection is made anew."""
-    way = link.Link(here, PART, 1 << 20, threading.Event())
-    free = mirror.FLOOR + 10
+def test_a_host_leaves_room_on_the_disk(here, monkeypatch):
+    """What it has written is gone on with as soon as there is room."""
+    to, free = Mirror(here, PART, 1 << 20), mirror.FLOOR + 10
     monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), free))
-    way._mirror_piece(Piece.of(EVENTS, 0, b"x" * 10))
-    way._mirror_piece(Piece.of(EVENTS, 10, b"y" * 11))
-    way._mirror_piece(Piece.of(EVENTS, 21, b"z"))
-    assert (here / EVENTS).read_bytes() == b"x" * 10
-    assert "512 MiB would be free on the disk" in (way.status.not_kept or "")
-    free, budget = mirror.FLOOR * 2, 30
-    monkeypatch.setattr(mirror, "BUDGET", budget)
-    assert [at.offset for at in way._mirror.at()] == [10]
-    way._mirror_piece(Piece.of(EVENTS, 10, b"y" * 20))
-    way._mirror_piece(Piece.of(LOG, 0, b"z"))
-    assert (here / EVENTS).stat().st_size == budget
-    assert not (here / LOG).exists()
-    assert "more than 30 B came from there" in (way.status.not_kept or "")
-
-
-def test_a_host_may_send_much_at_once_but_not_for_long(here, monkeypatch):
-    one = mirror.Allowance(here, ranks=2)
-    now = 1000.0
-    monkeypatch.setattr(mirror.time, "monotonic", lambda: now)
-    second = 2 * mirror.RATE
-    assert one.spend(round(second * mirror.BURST)) == 0.0
-    assert one.spend(second) == 1.0
-    now += 11.0
-    assert one.spend(second * 5) == 0.0
-    assert one.spend(second * 6) == 1.0
+    to.append(Piece.of(EVENTS, 0, b"x" * 10))
+    with pytest.raises(OSError, match="512 MiB would be free on the disk"):
+        to.append(Piece.of(EVENTS, 10, b"y" * 11))
+    free = mirror.FLOOR * 2
+    assert [at.offset for at in to.at()] == [10]
+    to.append(Piece.of(EVENTS, 10, b"y" * 20))
+    assert (here / EVENTS).stat().st_size == 30
 
 
 def test_a_break_is_told_since_it_began_and_the_next_one_anew(here, monkeypatch):
     way, told = link.Link(here, PART, 1 << 20, threading.Event()), []
     clock, opens = iter(range(1, 99)), iter([False, False, True, False])
 
-    def opened(host):
-        if not next(opens):
-            raise Unreachable("gpu1", "no answer")
-        return contextlib.nullcontext()
-
     def note(*_):
         told.append(way.status.since)
         if len(told) == 5:
             way._over.set()
 
-    def serve(channel):
-        note()
-        raise Unreachable("gpu1", "it broke")
+    def serve(host):
+        if next(opens):
+            way._set(broken=None, since=None)
+            note()
+        raise Unreachable("gpu1", "no answer")
 
-    monkeypatch.setattr(link, "open_channel", opened)
     monkeypatch.setattr(link.parts, "host_of", lambda run, part: None)
     monkeypatch.setattr(link, "time", SimpleNamespace(time=lambda: next(clock),
                                                       monotonic=lambda: 0.0))

@@ -11,6 +11,7 @@ import gpu_engine
 from gpu_engine.common.errors import SpecError
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.checkup import Met
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import nodes, survey
 from gpu_engine.remote.run.nodes import Machine
@@ -108,7 +109,7 @@ def test_what_is_no_host_is_refused_when_it_is_read(hosts):
 def _met(name, skew=0.0, doubt=0.01, **more):
     one = machine(name, **more)
     return survey.Asked(one.host, one.welcome, one.inventory, HostDevices(name),
-                        None, skew, doubt)  # pyright: ignore
+                        Met(one.welcome, one.inventory, skew, doubt, 0.0, None))
 
 
 def test_what_does_not_fit_between_hosts():
@@ -131,17 +132,10 @@ def test_what_does_not_fit_between_hosts():
     assert str(without) == "run.python: c: no interpreter has torch: pip install torch"
 
 
-def test_what_of_the_code_nobody_compares_is_told(tmp_path):
-    (tmp_path / "train.py").touch()
-
+def test_that_nobody_compares_the_code_is_told():
     def told(sync="none", **task):
-        return survey.not_compared(spec(["a:0"], task=task, batch={}, run={"sync": sync}), tmp_path)
+        return survey.not_compared(spec(["a:0"], task=task, batch={}, run={"sync": sync}))
 
-    command = ["python", "train.py", "--data", "/data"]
-    assert "train.py has to be the same" in (told(command=command) or "")
-    assert "What it imports" in (told(command=command) or "")
-    assert "no file of the code is compared" in (told(command=["python", "-m", "mine"]) or "")
-    assert "no file of the code is compared" in (told(use="mine.tasks:T") or "")
-    assert "train.py has to" in (told(use="train.py:T") or "")
-    assert told("send", command=command) is None
+    assert "run.sync=send sends it" in (told(command=["python", "train.py"]) or "")
+    assert told("send", command=["python", "train.py"]) is None
     assert told(use="gpu_engine.tasks.digits:Digits") is None

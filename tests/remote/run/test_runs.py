@@ -211,25 +211,6 @@ def test_everything_that_is_wrong_is_named_before_anything_starts(hosts, tmp_pat
     assert not list((tmp_path / "a").glob("runs/*"))
 
 
-def test_a_file_that_is_another_there_is_named(hosts, tmp_path, monkeypatch):
-    """On a host with a folder of its own."""
-    here, other = tmp_path / "here", tmp_path / "other"
-    for folder in (here, other):
-        folder.mkdir()
-        (folder / "train.py").write_text(f"print({folder.name!r})\n")
-    monkeypatch.chdir(here)
-    text = (hosts / "hosts.toml").read_text()
-    (hosts / "hosts.toml").write_text(text + f'folder = "{other}"\n')  # of b, the last
-    spec = {"task": {"command": [sys.executable, "train.py"]}, **TWO}
-    with pytest.raises(SpecError) as caught:
-        prepare(from_dict(spec))
-    assert [p.value for p in caught.value.problems] == ["b"]
-    assert "another than here" in caught.value.problems[0].message
-    (other / "train.py").unlink()
-    with pytest.raises(SpecError, match=r"train.py is not there"):
-        prepare(from_dict(spec))
-
-
 def _arguments(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123

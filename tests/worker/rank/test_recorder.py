@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,9 +16,10 @@ import torch
 from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import EventWriter
-from gpu_engine.worker.rank import record_writer
+from gpu_engine.worker.rank import record_writer, standing
 from gpu_engine.worker.rank.pinned import EMPTY, Ring
 from gpu_engine.worker.rank.recorder import Recorder
+from gpu_engine.worker.rank.standing import StandingStill
 
 from ... import event_lines
 from ...conftest import wait_for
@@ -174,13 +176,84 @@ def test_a_full_disk_pauses_the_record_with_a_warning(tmp_path: Path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     rec.warn("before")
-    monkeypatch.setattr(EventWriter, "write", half)
-    rec.warn("lost")
-    monkeypatch.setattr(EventWriter, "write", write)
-    rec.warn("after")
+    for _ in range(2):
+        monkeypatch.setattr(EventWriter, "write", half)
+        rec.warn("lost")
+        monkeypatch.setattr(EventWriter, "write", write)
+        rec.warn("after")
     tail = Tail(tmp_path / "r.jsonl")
     messages = [e.message for e in tail.read()]
     assert messages[0] == "before"
-    assert "1 are missing" in messages[1]
-    assert messages[2] == "after"
-    assert tail.skipped == 1  # the half line
+    assert messages[2::2] == ["after"] * 2
+    assert all("1 are missing" in message for message in messages[1::2])
+    assert tail.skipped == 2  # the half lines
+
+
+def test_what_comes_while_the_disk_is_known_to_be_full_is_counted(tmp_path: Path, monkeypatch,
+                                                                  ) -> None:
+    rec = Recorder(tmp_path / "r.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(EventWriter, "write", Mock(side_effect=OSError(28, "full")))
+        rec.warn("lost")
+        for step in (1, 2):  # not tried again for some seconds
+            rec.metric({"accuracy": step})
+            rec.flush()
+    rec.warn("after")
+    assert "3 are missing" in lines(tmp_path / "r.jsonl")[0]["message"]
+
+
+def test_a_phase_keeps_its_beginning_and_a_problem_is_told_once(rec: Recorder, tmp_path: Path,
+                                                                 monkeypatch, capsys) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(record_writer, "HEARTBEAT", 0.0)
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    for phase in ("data", "data", "forward"):
+        rec.phase = phase
+        rec.tick()
+        rec.guard(lambda: 1 / 0)
+        rec.metric({"step": 7})
+        now[0] += 5
+    told = lines(tmp_path / "r.jsonl")
+    assert [e["since"] for e in told if e["kind"] == "phase"] == [1000, 1000, 1010]
+    assert len([e for e in told if e["kind"] == "warning"]) == 1  # of the name
+    assert capsys.readouterr().err.count("ZeroDivisionError") == 1
+
+
+def test_a_line_of_progress_is_printed_once(tmp_path: Path, monkeypatch, capsys) -> None:
+    now = [50.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    rec = Recorder(tmp_path / "r.jsonl", echo=True)
+    rec.total_steps = 9
+    rec.step(1, 0, 1.5, 0.01, 8, 0.0)
+    for _ in range(3):
+        rec._tick()
+        now[0] += 5
+    assert capsys.readouterr().out.count("step 1/9 epoch 1 loss 1.5000") == 1
+
+
+def test_a_rank_says_once_where_it_stands_and_again_after_another_step(monkeypatch) -> None:
+    clock, works = SimpleNamespace(now=100.0, time=lambda: 1.0), [False]
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(standing, "time", clock)
+    monkeypatch.setattr(StandingStill, "_works", lambda self, now: works[0])
+    monkeypatch.setattr(standing, "_frames", lambda frame: [("train.py", 3, "main")])
+    still = StandingStill()
+
+    def after(seconds: float, step: int = 5, phase: str = "forward") -> schema.Stands | None:
+        clock.now += seconds
+        return still.event(step, phase)
+
+    assert [after(0), after(5.5)] == [None, None]
+    said = after(5)
+    assert said is not None
+    assert (said.step, said.phase, said.works) == (5, "forward", False)
+    assert after(5) is None  # nothing is new
+    works[0] = True
+    said = after(5)
+    assert said is not None
+    assert said.works
+    assert [after(1, 6), after(5.5, 6)] == [None, None]
+    said = after(5, 6)  # at the same line
+    assert said is not None
+    assert said.step == 6
+    assert [after(1, 6, "done"), after(99, 6, "done")] == [None, None]

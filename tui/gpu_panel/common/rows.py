@@ -179,11 +179,6 @@ class Rows(ScrollView, can_focus=True):
         index = round(self.scroll_y) + y - (self._header is not None)
         return self._flat[index][1] if 0 <= index < len(self._flat) else -1
 
-    def key_at(self, y: int) -> str | None:
-        """The key of the row that is drawn on line `y` of the content; None if there is none."""
-        owner = self._owner(y)
-        return self.keys[owner] if owner >= 0 else None
-
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
         if offset is None:

@@ -337,7 +337,7 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
 
 def of_runs(runs: Sequence[RunLine], now: float) -> dict[str, Ours]:
     """Key of a device's row → the run of ours on it. `now`: Unix seconds."""
-    return {device: Ours(run.id, rank, run.name, units.clock(now - run.created))
+    return {device: Ours(run.id, rank, run.name, units.clock(now - (run.started or run.created)))
             for run in runs for device, rank in run.devices}
 
 

@@ -128,7 +128,7 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
     _, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
     if spec.run.sync != "none":
         plan = replace(plan, code=snapshot.describe(Path.cwd()))
-    plan = replace(plan, not_compared=survey.not_compared(spec, Path.cwd()))
+    plan = replace(plan, not_compared=survey.not_compared(spec))
     return Review((), over_hosts=plan)
 
 

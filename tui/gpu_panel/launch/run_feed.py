@@ -24,7 +24,7 @@ from gpu_engine.diagnose import hangs
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import sample
-from gpu_engine.events.schema import Event, Schedule, Start, Step, Training
+from gpu_engine.events.schema import Schedule, Start, Step, Training
 from gpu_engine.events.view import RunView
 from gpu_engine.launching.reattach import reattach_all
 from gpu_engine.plan.records import LaunchPlan
@@ -302,12 +302,10 @@ class LiveRun:
         if self._plan is None:
             self._plan = line.run.plan()
         plan, follower = self._plan, self._follower
-        for rank, told in follower.poll(budget=_BUDGET):
-            if rank == min(follower.ranks):
-                for step in [told] if isinstance(told, Step) else () \
-                        if isinstance(told, Event) else told.steps:
-                    if step.loss is not None:
-                        self._history.add(step.step, step.loss)
+        for rank, event in follower.poll(budget=_BUDGET):
+            if isinstance(event, Step) and event.loss is not None and rank == min(follower.ranks):
+                self._history.cut(event.step - event.n + 1)  # thrown away by a restart
+                self._history.add(event.step, event.loss)
         now = follower.progress()
         node = plan.node_rank if plan is not None else 0
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
@@ -339,6 +337,8 @@ def with_end(line: RunLine, digest: Digest) -> RunLine:
                             parts=_PARTS if first else 1):
             view.fold(rank, event)
             if first and isinstance(event, Step) and event.loss is not None:
+                while curve and curve[-1][0] >= event.step:  # thrown away by a restart
+                    curve.pop()
                 curve.append((event.step, event.loss))
     end = view.progress()
     # The start of a long file is out of date if a resume has asked for more steps.

@@ -105,7 +105,7 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
     begun = state.attempts[-1].started if state.attempts else state.started
     notes = [f"{WARNING} {clean(w, 300)}" for w in store.launch_warnings()] \
         if begun is None or now - begun < SHOWN_FOR else []
-    waited_for = missing(store.ranks)
+    waited_for = missing(store)
     if waited_for or not store.ranks:
         whom = name_ranks(waited_for) if waited_for else "the ranks"
         since = units.clock(now - (begun or state.created))

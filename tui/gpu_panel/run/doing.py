@@ -125,8 +125,11 @@ def why_still(store: RunStore, now: float) -> hangs.Hang | None:
                            unheard=state.unheard)
 
 
-def missing(ranks: Mapping[int, RankView]) -> list[int]:
-    return [v.rank for v in ranks.values() if v.beat is None]
+def missing(store: RunStore) -> list[int]:
+    """The ranks that are still to begin; none that only an attempt before had, on more devices."""
+    named = {r.rank for r in store.plan.ranks} if store.plan is not None else set[int]()
+    return [v.rank for v in store.ranks.values()
+            if v.beat is None and (not named or v.rank in named)]
 
 
 def name_ranks(ranks: Iterable[int]) -> str:

@@ -109,7 +109,7 @@ failed or stalled come first in any order."""
                    if r in late or v.error is not None or v.outcome == "failed"}
         self._texts = {rank: table.lines(ranks[rank]) for rank in sorted(
             ranks, key=lambda r: (r not in failing, ORDERS[self._order](ranks[r]), r))}
-        awaited = len(missing(ranks))
+        awaited = len(missing(store))
         self.entitle(f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started"
                      if awaited and live else f"ranks ─ {len(ranks)}", self._order)
         self.repaint()

@@ -1,14 +1,15 @@
-"""What is said between this machine and an agent (`gpu-engine agent`) on another: a line of JSON
-each, `{"id": 3, "kind": "stop", …}`, over the agent's standard streams.
+"""What is said between this machine and our program on another (`gpu-engine agent`): one request, a
+line of JSON, `{"kind": "stop", …}`, on its standard input, and the answers to it, a line each, on
+its standard output. Then it ends.
 
-A request has a number of its own; every answer to it carries that number. Most requests have one
-answer. `watch` and `follow` have many, until `cancel` or the end of what is followed. `Failed`
-can be the answer to any.
+Most requests have one answer. `Watch` and `Follow` have many, until nobody reads them or what is
+followed ends; between them empty lines say, in both directions, that somebody is still there.
+`Failed` can be the answer to any.
 
-What an agent sends is not trusted: sizes are bounded, types hold, and its texts are made harmless
+What a host sends is not trusted: sizes are bounded, types hold, and its texts are made harmless
 for a terminal as they are read (`answer`). What is missing, too large or of another type spoils the
-whole; only a key that is not known is passed over, as a newer version may send more. What an agent
-does with a request it could be told by hand.
+whole; only a key that is not known is passed over, as a newer version may send more. What is asked
+of a host it could be told by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -27,16 +28,16 @@ from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.runs.state import State
 
-VERSION = 3
-"""Raised where an older agent or an older program here would misunderstand."""
+VERSION = 4
+"""Raised where an older program there or here would misunderstand."""
 SILENCE = 90.0
-"""Seconds without a word from here after which an agent ends: a connection can be cut without
-anybody there being told."""
+"""Seconds without a word from here after which a `Watch` or `Follow` ends: a connection can be cut
+without anybody there being told."""
+BEAT = 10.0
+"""Seconds between two signs of life."""
 MARK = "gpu-panel-agent"
-"""Stands at the beginning of an agent's first line, before the word that it was started with:
+"""Stands at the beginning of the first line from there, before the word that it was started with:
 whatever a login shell printed before is not ours."""
-HASH = 8
-"""Bytes of each hash in `CompareCode`."""
 LONGEST = 1 << 20
 """Bytes of one line, at most."""
 PIECE = 256 << 10
@@ -53,31 +54,29 @@ class BadMessage(Exception):
 
 
 class Message(msgspec.Struct, tag_field="kind"):
-    """What one line holds, beside its number."""
-
-
-class _Line(msgspec.Struct):
-    id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    """What one line holds."""
 
 
 # --- requests ------------------------------------------------------------------------------------
 
 class Hello(Message, tag="hello"):
-    """Who are you? Answered by `Welcome`."""
+    """Who are you? Answered by `Clock` at once, by `Welcome`, and by what else is asked for."""
 
     folders: tuple[str, ...] = ()
     """Where a run would start: the first that exists. It decides which interpreter it gets."""
+    devices: bool = False
+    """Whether `Devices` follows."""
+    slots: bool = False
+    """The slots of its processor, although it has GPUs."""
+    code: str | None = None
+    """The name of the code of which `CodeState` is to tell. It is kept for a day from now on."""
 
 
 class Watch(Message, tag="watch"):
-    """The devices, and how they are from now on. Answered by `Devices`, then a `Looked` every
-    `interval` seconds."""
+    """Answered by `Welcome` and `Devices`, then by a `Looked` every `interval` seconds."""
 
     interval: float = 1.0
-    once: bool = False
-    """End after the first look."""
-    slots: bool = False
-    """The slots of its processor, although it has GPUs."""
+    folders: tuple[str, ...] = ()
 
 
 class Check(Message, tag="check"):
@@ -86,8 +85,6 @@ class Check(Message, tag="check"):
     spec: Mapping[str, object]
     folders: tuple[str, ...] = ()
     """The first of these that exists is where it would run; none given: the home."""
-    files: Mapping[str, str] = {}
-    """A file that the command names → SHA-256 of what it holds here."""
 
 
 class Listen(Message, tag="listen"):
@@ -104,7 +101,8 @@ class Reach(Message, tag="reach"):
 
     addresses: tuple[str, ...]
     port: int
-    seconds: float = 3.0
+    seconds: float = 5.0
+    """The kernel sends a first packet that was lost again after 1 and 3 s (RFC 6298)."""
 
 
 class Start(Message, tag="start"):
@@ -173,18 +171,14 @@ class Stacks(Message, tag="stacks"):
     ranks: tuple[int, ...]
 
 
-class ListCheckpoints(Message, tag="checkpoints"):
-    """Which checkpoints a run has. Answered by `Checkpoints`."""
+class Fetch(Message, tag="fetch"):
+    """The checkpoint that `which` means, by the rules of `gpu-engine export`. Answered by `Chosen`;
+    with `content` also by `Piece`s of its files, the manifest first, and `Done`."""
 
     run: str
-
-
-class Read(Message, tag="read"):
-    """A file of a run's checkpoint. Answered by `Piece`s from `offset` on, then `Done`."""
-
-    run: str
-    name: str
-    offset: int = 0
+    which: str
+    best: str | None = None
+    content: bool = False
 
 
 class Remove(Message, tag="remove"):
@@ -196,69 +190,27 @@ class Remove(Message, tag="remove"):
     key: str
 
 
-class CompareCode(Message, tag="compare code"):
-    """Where is this code, or would be, and what of it would have to be sent? Nothing is written.
-    Answered by `CodeState`."""
+class SendCode(Message, tag="send code"):
+    """Keep this code: behind the line come `size` bytes, which zlib unpacks to the list of its
+    files and then their contents. Answered by `CodeState`."""
 
     name: str
-    hashes: bytes
-    """The beginnings of all files' hashes, in the order of the list."""
-    use: bool = False
-    """Whether a run is about to start in it, so that it is kept."""
-
-
-class _Sending(Message):
-    """Bytes of what is being sent, from `offset` on. Answered by `Done`."""
-
-    key: str
-    """Names what is being sent: 32 hexadecimal characters."""
-    what: str
-    offset: int
-    data: bytes
-    """Packed by zlib."""
-
-    @classmethod
-    def of(cls, key: str, what: str, offset: int, data: bytes) -> Self:
-        return cls(key, what, offset, zlib.compress(data, 1))
-
-    def content(self) -> bytes:
-        """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
-        return decompressed(self.data)
-
-
-class SendCode(_Sending, tag="send code"):
-    """To be kept until `BuildCode`: the list of files, or the contents of the missing ones, one
-    behind the other."""
-
-    what: Literal["list", "contents"]  # pyright: ignore[reportIncompatibleVariableOverride]
-
-
-class BuildCode(Message, tag="build code"):
-    """All that was missing has been sent: make the folder. Answered by `CodeState`."""
-
-    key: str
-    name: str
-    bits: bytes
-    """What was missing: see `CodeState`."""
-
-
-class Cancel(Message, tag="cancel"):
-    """No more answers to request `request`. Not answered itself."""
-
-    request: int
-
-
-class Ping(Message, tag="ping"):
-    """Somebody is still there: an agent that hears nothing for `SILENCE` seconds ends. Answered by
-    `Done`."""
+    listed: int
+    """Bytes of the list."""
+    size: int
 
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | ListCheckpoints | Read | Remove | CompareCode | SendCode \
-    | BuildCode | Cancel | Ping
+    | Fetch | Remove | SendCode
 
 
 # --- answers -------------------------------------------------------------------------------------
+
+class Clock(Message, tag="clock"):
+    """Unix seconds there when the request came."""
+
+    clock: float
+
 
 class Welcome(Message, tag="welcome"):
     """What the machine is."""
@@ -267,7 +219,7 @@ class Welcome(Message, tag="welcome"):
     version: str
     """gpu-panel's."""
     python: str
-    """Path of the interpreter that the agent runs in."""
+    """Path of the interpreter that our program there runs in."""
     python_version: str
     hostname: str
     user: str
@@ -368,11 +320,7 @@ class Piece(Message, tag="piece"):
 
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
-        if self.packed:
-            return decompressed(self.data)
-        if len(self.data) > PIECE:
-            raise BadMessage("Piece.data: too much at once")
-        return self.data
+        return unpacked(self.data, PIECE) if self.packed else self.data
 
 
 class Told(Message, tag="told"):
@@ -383,9 +331,8 @@ class Told(Message, tag="told"):
     """Why nothing may be recorded of its ranks though they go on: the disk there is full."""
 
 
-class Checkpoints(Message, tag="checkpoints"):
-    files: Mapping[str, int]
-    """"step-00000100/state.pt", relative to the run's checkpoints → bytes."""
+class Chosen(Message, tag="chosen"):
+    name: str
 
 
 class Removed(Message, tag="removed"):
@@ -405,15 +352,6 @@ class CodeState(Message, tag="code state"):
     path: str
     """The folder that holds the code, or would."""
     there: bool
-    bits: bytes
-    """A bit for each file of the list, the lowest of the first byte for the first file: 1 for one
-    that is not there."""
-
-
-def is_set(bits: bytes, number: int) -> bool:
-    """Whether file `number` of the list is missing."""
-    byte = number >> 3
-    return byte < len(bits) and bool(bits[byte] >> (number & 7) & 1)
 
 
 class Done(Message, tag="done"):
@@ -426,28 +364,27 @@ class Failed(Message, tag="failed"):
     message: str
 
 
-Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
-    | Checkpoints | Removed | CodeState | Done | Failed
+Answer = Clock | Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece \
+    | Told | Chosen | Removed | CodeState | Done | Failed
 
 
 # --- lines ---------------------------------------------------------------------------------------
 
-def pack(number: int, message: Message) -> bytes:
+def pack(message: Message) -> bytes:
     """A message as a line, newline with it."""
-    line = {"id": number} | msgspec.to_builtins(message)
-    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(msgspec.to_builtins(message), separators=(",", ":")).encode() + b"\n"
 
 
-def _unpack(line: bytes, kinds: Any, text: Callable[[str], str] = str) -> tuple[int, Any]:
-    """The number and the message, of the union `kinds`, that a line holds. `text` is applied to
-    every text in it. A figure that is not a number (NaN) is unknown. Raises BadMessage."""
+def _unpack(line: bytes, kinds: Any, text: Callable[[str], str] = str) -> Any:
+    """The message, of the union `kinds`, that a line holds. `text` is applied to every text in it.
+    A figure that is not a number (NaN) is unknown. Raises BadMessage."""
     if len(line) > LONGEST:
         raise BadMessage(f"a line of {len(line):,} bytes; {LONGEST:,} may be one")
     try:
         # By way of json, as msgspec's own reader refuses names of files that are not UTF-8.
         data = json.loads(line, parse_constant=lambda _: None)
         message = msgspec.to_builtins(msgspec.convert(data, kinds), builtin_types=(bytes,))
-        return msgspec.convert(data, _Line).id, msgspec.convert(_bounded(message, text), kinds)
+        return msgspec.convert(_bounded(message, text), kinds)
     except (ValueError, RecursionError) as err:  # msgspec's and json's errors are ValueErrors
         raise BadMessage(clean(str(err), 200)) from None
 
@@ -467,26 +404,25 @@ def _bounded(value: Any, text: Callable[[str], str], depth: int = 0) -> Any:
     raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
 
 
-def decompressed(data: bytes) -> bytes:
-    """The bytes of a message's piece of a file. Raises BadMessage, also where there are more than
-    `PIECE`, or less than was packed."""
+def unpacked(data: bytes, most: int) -> bytes:
+    """What zlib has packed. Raises BadMessage, also where it is more than `most`, or cut."""
     unpacking = zlib.decompressobj()
     try:
-        content = unpacking.decompress(data, PIECE + 1)
+        content = unpacking.decompress(data, most + 1)
     except zlib.error:
-        raise BadMessage("a piece of a file can't be unpacked") from None
-    if len(content) > PIECE or not unpacking.eof:
-        raise BadMessage("a piece of a file: too much at once, or cut")
+        raise BadMessage("what was packed can't be unpacked") from None
+    if len(content) > most or not unpacking.eof:
+        raise BadMessage("what was packed is too much at once, or cut")
     return content
 
 
-def request(line: bytes) -> tuple[int, Request]:
-    """The number and the request that a line holds. Raises BadMessage."""
+def request(line: bytes) -> Request:
+    """The request that a line holds. Raises BadMessage."""
     return _unpack(line, Request)
 
 
-def answer(line: bytes) -> tuple[int, Answer]:
-    """The number and the answer that a line holds, its texts harmless. Raises BadMessage."""
+def answer(line: bytes) -> Answer:
+    """The answer that a line holds, its texts harmless. Raises BadMessage."""
     return _unpack(line, Answer, harmless)
 
 

@@ -19,12 +19,6 @@ _KNOWN: tuple[tuple[str, str], ...] = (
      "it let nobody in without a password. Bring your key there{copy}, or load it (ssh-add)"),
     (r"Could not resolve hostname|Name or service not known|Temporary failure in name resolution",
      "there is no host of that name: neither in ~/.ssh/config nor known to this machine"),
-    (r"hostname contains invalid characters", "that is no host's name"),
-    (r"Bad configuration option|terminating, \d+ bad configuration",
-     "~/.ssh/config can't be read: {said}"),
-    (r"Too many authentication failures",
-     "it gave up over too many keys. Name the right one in ~/.ssh/config (IdentityFile, "
-     "IdentitiesOnly yes)"),
     (r"Connection refused", "nothing answers at its ssh port"),
     (r"(?:Connection|Operation) timed out|timed out during banner|Connection to \S+ timed out",
      "no answer: it is off, or a firewall is between"),
@@ -34,7 +28,6 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     (r"No module named", "gpu-panel there is not whole: {said}"),
     (r"not responding|Broken pipe|Connection reset|closed by remote host|Connection closed by",
      "the connection broke"),
-    (r"No space left on device", "no space left on a disk there: {said}"),
 )
 
 _SHARING = re.compile(r"mux_client|mm_send_fd")

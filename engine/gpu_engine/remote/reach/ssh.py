@@ -22,7 +22,7 @@ CONNECT = 10
 """Seconds in which a host's ssh has to answer."""
 ALIVE, MISSED = 3, 3
 """Seconds between two questions whether a connection still stands, and how many may be lost. One
-that is shared has to be given up, and another one tried, before a channel's time is over."""
+that is shared has to be given up, and another one tried, before a call's time is over."""
 SETUP = ".local/share/gpu-panel/host"
 """Where `gpu-engine hosts setup` puts our program, below the home there: a virtual environment."""
 ENTER = b"\n" * 8

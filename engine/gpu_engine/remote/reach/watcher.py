@@ -16,7 +16,7 @@ from gpu_engine import __version__
 from gpu_engine.common import paths
 from gpu_engine.devices.records import Inventory
 from gpu_engine.remote.reach import nvidia_smi, protocol, reasons
-from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.call import Call, HostError
 from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.reach.remote_devices import KEPT, HostSeen
 
@@ -30,11 +30,11 @@ _AGENT_AGAIN = 20
 
 class Watcher:
     """Watches hosts until it is closed. `on_seen` is called in a host's thread with what is new of
-    it; `connect` opens the way to one."""
+    it."""
 
-    def __init__(self, interval: float = 1.0, on_seen: Callable[[HostSeen], None] | None = None,
-                 connect: Callable[[Host], Channel] = open_channel) -> None:
-        self._interval, self._on_seen, self._connect = interval, on_seen, connect
+    def __init__(self, interval: float = 1.0, on_seen: Callable[[HostSeen], None] | None = None
+                 ) -> None:
+        self._interval, self._on_seen = interval, on_seen
         self._watches: dict[str, _Watch] = {}
 
     @property
@@ -46,8 +46,7 @@ class Watcher:
         """Begin to watch `host`, if that has not begun; returns at once."""
         if host.name in self._watches:
             return
-        watch = self._watches[host.name] = _Watch(host, self._interval, self._on_seen,
-                                                  self._connect)
+        watch = self._watches[host.name] = _Watch(host, self._interval, self._on_seen)
         threading.Thread(target=watch.run, name=f"watch {host.name}", daemon=True).start()
 
     def close(self) -> None:
@@ -60,13 +59,12 @@ class Watcher:
 
 
 class _Watch:
-    def __init__(self, host: Host, interval: float, on_seen: Callable[[HostSeen], None] | None,
-                 connect: Callable[[Host], Channel]) -> None:
+    def __init__(self, host: Host, interval: float, on_seen: Callable[[HostSeen], None] | None
+                 ) -> None:
         self.seen = HostSeen(host)
         self.over = threading.Event()
         self._host, self._interval, self._on_seen = host, interval, on_seen
-        self._connect = connect
-        self._channel: Channel | None = None
+        self._call: Call | None = None
 
     def run(self) -> None:
         failures = 0
@@ -82,28 +80,27 @@ class _Watch:
             self.over.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
 
     def close(self) -> None:
-        channel = self._channel
-        if channel is not None:
-            channel.close()
+        call = self._call
+        if call is not None:
+            call.close()
 
     def _follow(self) -> str:
-        """Take in what the agent there sends until it ends. Returns why it has."""
+        """Take in what our program there sends until it ends. Returns why it has."""
         try:
-            self._channel = self._connect(self._host)
-            with self._channel as channel:
-                welcome = channel.ask(protocol.Hello(self._host.folders(paths.here())),
-                                      protocol.Welcome)
+            with Call(self._host, protocol.Watch(
+                    self._interval, self._host.folders(paths.here()))) as self._call:
+                welcome = self._call.expect(protocol.Welcome)
                 if welcome.protocol != protocol.VERSION:
                     return (f"gpu-panel there is {welcome.version}, which this one "
                             f"({__version__}) can't talk to. {reasons.setup(self._host)}")
-                for answer in channel.stream(protocol.Watch(self._interval)):
+                for answer in self._call:
                     if self.over.is_set():
                         break
                     if isinstance(answer, protocol.Devices):
                         self._add_devices(welcome, answer.inventory)
                     elif isinstance(answer, protocol.Looked):
                         self._add_snapshot(answer)
-        except (Unreachable, Refused) as err:
+        except HostError as err:
             return err.reason
         return "it was closed"
 

@@ -7,15 +7,15 @@ import logging
 import socket
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.channel import Channel, Refused, Unreachable, open_channel
+from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
 from gpu_engine.remote.reach.protocol import BadMessage
+from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.mirror import Mirror
 from gpu_engine.remote.run.parts import Part
@@ -49,8 +49,6 @@ class Status:
     broken: str | None = None
     """Why it can't be reached now, and since when, unix seconds."""
     since: float | None = None
-    not_kept: str | None = None
-    """Why what its ranks write is not kept here any more; they go on."""
 
 
 class Link(threading.Thread):
@@ -64,7 +62,7 @@ class Link(threading.Thread):
         self._run = run
         self._mirror = Mirror(run, part, log_limit)
         self._news = news
-        self._way: Channel | None = None
+        self._following: Call | None = None
         self._over = threading.Event()
         self._wake = threading.Event()
         self._asked_to_stop: bool | None = None
@@ -82,9 +80,9 @@ class Link(threading.Thread):
         """No more is wanted from there; what runs there goes on."""
         self._over.set()
         self._wake.set()
-        way = self._way
-        if way is not None:
-            way.close()
+        following = self._following
+        if following is not None:
+            following.close()
 
     def run(self) -> None:
         """Until it is over."""
@@ -92,17 +90,13 @@ class Link(threading.Thread):
         while not self._over.is_set():
             began = time.monotonic()
             try:
-                with open_channel(parts.host_of(self._run, self.part)) as self._way:
-                    self._set(broken=None, since=None)
-                    self._serve(self._way)
+                self._serve(parts.host_of(self._run, self.part))
                 return
-            except Unreachable as err:
-                reason = err.reason
             except Refused as err:
                 self._set(refused=err.reason)
                 return
-            except UserError as err:  # hosts.toml can't be read just now
-                reason = str(err)
+            except UserError as err:  # it can't be reached, or hosts.toml not be read, just now
+                reason = err.reason if isinstance(err, Unreachable) else str(err)
             except BadMessage as err:
                 reason = f"what came from there is none of an agent's: {err}"
             except OSError as err:
@@ -111,7 +105,7 @@ class Link(threading.Thread):
                 log.exception("%s", self.part.host)
                 reason = "this program failed; see supervisor.log"
             finally:
-                self._way = None
+                self._following = None
             if self._over.is_set():
                 return
             self._set(broken=reason, since=self.status.since or time.time())
@@ -121,39 +115,35 @@ class Link(threading.Thread):
             self._wake.clear()
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _serve(self, way: Channel) -> None:
+    def _serve(self, host: Host) -> None:
         """Until all is done there. Raises Unreachable, Refused, BadMessage, OSError."""
         if not self._begun:
             if self._asked_to_stop is not None and self._id is None:
                 self._set(refused="stopped before it started")
                 return
-            self._begin(way)
+            self._begin(host)
         assert self._id is not None
-        if self._asked_to_stop is not None:
-            self._ask_to_stop()
-        for got in way.stream(protocol.Follow(
-                self._id, self._mirror.at(), self.part.ranks, self.part.node)):
-            if self._over.is_set():
-                return
-            if isinstance(got, protocol.Piece):
-                self._mirror_piece(got)
-            elif isinstance(got, protocol.Told) and got.state.attempt >= self.part.attempt:
-                self._set(state=got.state, unheard=got.unheard)
-            elif isinstance(got, protocol.Done):
-                if self.status.state is not None:
-                    self._set(over=True)
-                else:
-                    self._set(refused="the attempt did not begin there")
-                return
+        with Call(host, protocol.Follow(self._id, self._mirror.at(), self.part.ranks,
+                                        self.part.node)) as self._following:
+            self._set(broken=None, since=None)
+            if self._asked_to_stop is not None:
+                self._ask_to_stop(host)
+            for answer in self._following:
+                if self._over.is_set():
+                    return
+                if isinstance(answer, protocol.Piece):
+                    self._mirror.append(answer)
+                elif isinstance(answer, protocol.Told) \
+                        and answer.state.attempt >= self.part.attempt:
+                    self._set(state=answer.state, unheard=answer.unheard)
+                elif isinstance(answer, protocol.Done):
+                    if self.status.state is not None:
+                        self._set(over=True)
+                    else:
+                        self._set(refused="the attempt did not begin there")
+                    return
 
-    def _mirror_piece(self, piece: protocol.Piece) -> None:
-        before = self._mirror.stopped
-        pause = self._mirror.append(piece)
-        if before is None and self._mirror.stopped is not None:
-            self._set(not_kept=self._mirror.stopped)
-        self._over.wait(min(pause, 1.0))  # the host notices that nobody reads, and waits too
-
-    def _begin(self, way: Channel) -> None:
+    def _begin(self, host: Host) -> None:
         part = self.part
         if part.resume and self._id is not None:
             request = protocol.Resume(self._id, part.spec, part.attempt, part.checkpoint,
@@ -161,20 +151,22 @@ class Link(threading.Thread):
         else:
             request = protocol.Start(part.spec, part.key, part.folders, part.trying, part.attempt,
                                      part.checkpoint, self._run.name, socket.gethostname())
-        answer = way.ask(request, protocol.Started)
+        answer = ask(host, request, protocol.Started)
         self._id, self._begun = answer.run, True
         self._set(run=answer.run, path=answer.path)
 
-    def _ask_to_stop(self) -> None:
+    def _ask_to_stop(self, host: Host | None = None) -> None:
         """Where it can't be reached, it is asked when it is again."""
-        way, run = self._way, self._id
-        if way is None or run is None or not self._begun or self._asked_to_stop is None:
+        following, run = self._following, self._id
+        if following is None or run is None or self._asked_to_stop is None:
             return
-        with suppress(Refused):
-            try:
-                way.ask(protocol.Stop(run, self._asked_to_stop), seconds=ANSWERS)
-            except Unreachable:
-                way.close(f"it did not answer for {ANSWERS:.0f} s")
+        try:
+            ask(host or parts.host_of(self._run, self.part),
+                protocol.Stop(run, self._asked_to_stop), seconds=ANSWERS)
+        except Refused:
+            return
+        except UserError:
+            following.close()  # nobody has noticed yet that the way is cut
 
     def _set(self, **changes: Any) -> None:
         self.status = replace(self.status, **changes)

@@ -7,8 +7,8 @@ this disk nor a file that is not its own.
 
 from __future__ import annotations
 
+import errno
 import os
-import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -23,49 +23,10 @@ from gpu_engine.runs import disk_room
 
 _CHECKED = 256
 """Bytes at the end of what is here that are compared with what is there."""
-_FULL = b"\n--- more came than run.log_mb allows; it is not kept here ---\n"
-"""Stands at the end of a log of which no more is taken."""
 MOST_EVENTS = 8 << 30
 """Bytes of one rank's events."""
 FLOOR = 512 << 20
 """Free bytes below which nothing of a host is written any more."""
-BUDGET = 32 << 30
-"""Bytes of one host in one run."""
-RATE = 16 << 20
-"""Bytes of each rank in a second, on average."""
-BURST = 64.0
-"""Seconds' worth that may come at once, as after a connection that was broken for long."""
-
-
-class Allowance:
-    """How much a host with so many `ranks` may still write to the disk of the folder `run`, and how
-    fast."""
-
-    def __init__(self, run: Path, ranks: int) -> None:
-        self._run, self._rate = run, RATE * max(ranks, 1)
-        self._taken = 0
-        self._due = 0.0
-        """When what has come would have come at that rate, monotonic seconds."""
-
-    def begin(self, taken: int) -> None:
-        """So many bytes of the host are here already."""
-        self._taken = taken
-
-    def refusal(self, count: int) -> str | None:
-        """Why so many bytes more are not written; None if they may be."""
-        if self._taken + count > BUDGET:
-            return f"more than {units.size(BUDGET)} came from there"
-        free = disk_room.of(self._run).free
-        if free is not None and free - count < FLOOR:
-            return f"less than {units.size(FLOOR)} would be free on the disk of {self._run}"
-        return None
-
-    def spend(self, count: int) -> float:
-        """So many bytes were written. Returns for how many seconds no more is to be taken."""
-        now = time.monotonic()
-        self._taken += count
-        self._due = max(self._due, now - BURST) + count / self._rate
-        return max(0.0, self._due - now)
 
 
 class Mirror:
@@ -78,21 +39,13 @@ class Mirror:
         self._bases = {f"ranks/{b.rank:05d}.jsonl": b.bytes for b in part.bases}
         """Bytes at the beginning of a file that came from another host, before this one had that
         rank."""
-        self._full: set[str] = set()
-        """Logs of which no more is taken until they begin anew."""
-        self._allowance = Allowance(run, len(part.ranks))
-        self.stopped: str | None = None
-        """Why nothing is taken any more, until the next connection; None: it is."""
 
     def at(self) -> tuple[At, ...]:
         """How far each file is here."""
         names = [f"node{self._part.node}.log", files.SUPERVISOR, DEVICES]
         names += [f"ranks/{rank:05d}{suffix}" for rank in self._part.ranks
                   for suffix in (".jsonl", ".log")]
-        found = tuple(at for name in names if (at := self._at(name)) is not None)
-        self._allowance.begin(sum(at.offset for at in found))
-        self.stopped = None
-        return found
+        return tuple(at for name in names if (at := self._at(name)) is not None)
 
     def _at(self, name: str) -> At | None:
         try:
@@ -101,31 +54,22 @@ class Mirror:
             return None
         try:
             size = os.fstat(fd).st_size
-            if os.pread(fd, len(_FULL), max(size - len(_FULL), 0)) == _FULL:
-                self._full.add(name)
-                size -= len(_FULL)
             own = max(size - self._bases.get(name, 0), 0)
             checked = min(own, _CHECKED)
             return At(name, own, checked, zlib.crc32(os.pread(fd, checked, size - checked)))
         finally:
             os.close(fd)
 
-    def append(self, piece: Piece) -> float:
-        """Append what came. Returns for how many seconds no more is to be taken. Raises BadMessage
-        for what the host has no business sending, or that does not go on where the file here
-        ends; OSError where it can't be written."""
-        path = self._path(piece.name)
-        if self.stopped is not None:
-            return 0.0
-        data = piece.content()
-        self.stopped = self._allowance.refusal(len(data))
-        if self.stopped is not None:
-            return 0.0
+    def append(self, piece: Piece) -> None:
+        """Append what came. Raises BadMessage for what the host has no business sending, or that
+        does not go on where the file here ends; OSError where it can't be written."""
+        path, data = self._path(piece.name), piece.content()
+        free = disk_room.of(self._run).free
+        if free is not None and free - len(data) < FLOOR:
+            raise OSError(errno.ENOSPC, f"less than {units.size(FLOOR)} would be free on the disk "
+                                        f"of {self._run}")
         if piece.start:
-            self._full.discard(piece.name)
             self._begin_anew(path, piece.name)
-        if piece.name in self._full:
-            return 0.0
         path.parent.mkdir(mode=0o700, exist_ok=True)
         fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -134,20 +78,13 @@ class Mirror:
             if piece.offset != own:
                 raise BadMessage(f"{piece.name}: bytes from {piece.offset:,} on, and {own:,} are "
                                  "here")
-            if size + len(data) > self._most(piece.name):
-                if files.is_events(piece.name):
-                    raise BadMessage(f"{piece.name}: more than {MOST_EVENTS:,} bytes")
-                self._full.add(piece.name)
-                os.write(fd, _FULL)
-                return 0.0
+            # A supervisor over there looks at its logs once a second.
+            most = MOST_EVENTS if files.is_events(piece.name) else 4 * self._limit + (64 << 20)
+            if size + len(data) > most:
+                raise BadMessage(f"{piece.name}: more than {most:,} bytes")
             _write_all(fd, data, size)
-            return self._allowance.spend(len(data))
         finally:
             os.close(fd)
-
-    def _most(self, name: str) -> int:
-        # A supervisor over there looks at its logs once a second.
-        return MOST_EVENTS if files.is_events(name) else 4 * self._limit + (64 << 20)
 
     def _path(self, name: str) -> Path:
         """Where the file is here. Raises BadMessage."""

@@ -10,12 +10,11 @@ from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import size_of
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.remote.run import nodes, parts, queries, survey
+from gpu_engine.remote.run import nodes, parts, queries
 from gpu_engine.remote.run.parts import Base, Part
-from gpu_engine.remote.run.prepare import prepare, resumed
+from gpu_engine.remote.run.prepare import prepare
 from gpu_engine.runs import attempts, leftovers
 from gpu_engine.runs.folder import Run
-from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.schema import RunSpec
 
 
@@ -54,35 +53,9 @@ def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:
     return replace(part, attempt=number, fresh=fresh, bases=(*kept, *new))
 
 
-def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, restarts: int) -> tuple[Part, ...]:
-    """All nodes of `run` once more, at a port that is free now. `restarts`: how many a single one
-    may make by itself. Raises UserError where a host can't be reached, or the others can't reach
-    the first."""
-    if len(before) == 1:
-        train = before[0].spec.get("train")
-        return (_once_more(before[0], before[0].spec | {
-            "train": (train if isinstance(train, dict) else {}) | {"restarts": restarts}}),)
-    asked = [HostDevices(p.host) for p in before]
-    met = survey.survey(asked, [parts.host_of(run.path, p) for p in before])
-    try:
-        address, port = survey.meeting_point(met, spec)
-    except SpecError:
-        if spec.parallel.master_port is None:
-            raise
-        # The one that was named may still be held by what ended just now.
-        address, port = survey.meeting_point(met, replace(
-            spec, parallel=replace(spec.parallel, master_port=None)))
-    finally:
-        survey.part(met)
-    return tuple(_once_more(p, _at(p.spec, address, port)) for p in before)
-
-
-def _once_more(part: Part, spec: dict[str, object]) -> Part:
-    fresh = replace(part, spec=spec, state=None, problem=None, since=None, to_stop=False)
-    return resumed(fresh, part if part.run is not None else None)
-
-
-def _at(spec: dict[str, object], address: str, port: int) -> dict[str, object]:
-    place = spec.get("parallel")
-    return spec | {"parallel": (place if isinstance(place, dict) else {})
-                   | {"master_addr": address, "master_port": port}}
+def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, left: int) -> tuple[Part, ...]:
+    """All nodes of `run` once more, asked as before a launch. `left`: how many restarts a single
+    one may make by itself. Raises as `prepare`."""
+    again = replace(spec, train=replace(spec.train, restarts=left))
+    _, _, _, planned = prepare(again, cwd=Path(run.cwd()), before=before)
+    return tuple(_joined(p, before, run, max(b.attempt for b in before) + 1) for p in planned)

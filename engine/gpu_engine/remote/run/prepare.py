@@ -4,25 +4,27 @@
 from __future__ import annotations
 
 import secrets
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from gpu_engine.code.snapshot import Snapshot, take
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan, Sending
-from gpu_engine.remote.reach import file
-from gpu_engine.remote.reach.channel import at_once
-from gpu_engine.remote.run import code, nodes, survey
+from gpu_engine.remote.reach import file, protocol
+from gpu_engine.remote.reach.call import ask, at_once
+from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.run import nodes, survey
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.spec import catalog
 from gpu_engine.spec.modes import MEETING_PORT
-from gpu_engine.spec.schema import RunSpec, TaskSpec
+from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 
-T = TypeVar("T")
+_KEEP = 300.0
+"""Seconds in which a host writes all files."""
 
 
 def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
@@ -48,34 +50,50 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     # Code that is sent comes into a folder of its own below the home.
     met = survey.survey(asked, hosts, [
         known_runs[h.name].folders if h.name in known_runs
-        else h.folders(str(here)) if snapshot is None else ("~",) for h in hosts])
-    try:
-        problems = survey.torches(met, spec)
-        if problems:
-            raise SpecError(problems)
-        # Before they are asked to try ports: what does not fit anyway is told at once.
-        nodes.spread(spec, met, address="127.0.0.1", port=MEETING_PORT, base=base)
-        address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
-        told, plan = nodes.spread(spec, met, address=address, port=port, base=base)
-        folders, specs, sendings = _places(met, told, known_runs, snapshot, here, send)
-        # Where the code was sent, or is to be, its files are not compared.
-        sent = any(p.code for p in known_runs.values()) or not all(s.there for s in sendings)
-        same = {} if sent else survey.named_files(spec, here)
-        warnings, places = survey.check(met, specs, folders, same)
-        known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
-        warnings += survey.clocks(met)
-    finally:
-        survey.part(met)
+        else h.folders(str(here)) if snapshot is None else ("~",) for h in hosts],
+        [None if snapshot is None or h.name in known_runs else snapshot.name for h in hosts])
+    problems = survey.torches(met, spec)
+    if problems:
+        raise SpecError(problems)
+    # Before they are asked to try ports: what does not fit anyway is told at once.
+    nodes.spread(spec, met, address="127.0.0.1", port=MEETING_PORT, base=base)
+    address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
+    told, plan = nodes.spread(spec, met, address=address, port=port, base=base)
+    folders = _folders(met, known_runs, here)
+    lacking = [one for one in met if one.met.code is not None and not one.met.code.there]
+    sendings: tuple[Sending, ...] = ()
+    if send and snapshot is not None:
+        folders |= sent([one.host for one in lacking], snapshot)
+        lacking = []
+    elif snapshot is not None:
+        about = snapshot.about()
+        sendings = tuple(
+            Sending(one.name, code.path, True, 0, 0) if code.there else
+            Sending(one.name, code.path, False, about.files, about.bytes)
+            for one in met if (code := one.met.code) is not None)
+    use = spec.task.use
+    if lacking and use is not None:
+        try:
+            catalog.describe(use, cwd=here)
+        except UserError as err:
+            raise SpecError([Problem("task.use", use, str(err))]) from None
+    # In a preview who lacks the code is not asked what is wrong there: it is told at the launch.
+    able = [i for i, one in enumerate(met) if one not in lacking]
+    warnings, places = survey.check([met[i] for i in able], [told[i].spec for i in able],
+                                    [folders[met[i].name] for i in able])
+    folders |= {met[i].name: (place,) for i, place in zip(able, places, strict=True)}
+    known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
+    warnings += survey.clocks(met)
     plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),
                    code=replace(snapshot.about(), sendings=sendings)
                    if snapshot is not None else None,
-                   not_compared=None if known_runs else survey.not_compared(spec, here))
+                   not_compared=None if known_runs else survey.not_compared(spec))
     key = secrets.token_hex(16)
     parts = [Part(
         host=n.name, node=n.number, ranks=tuple(r.rank for r in n.plan.ranks),
-        spec=to_dict(n.spec, defaults=False), folders=(place,), key=f"{key}/{n.number}",
-        code=snapshot.name if snapshot is not None else None, skew=one.skew)
-        for n, one, place in zip(told, met, places, strict=True)]
+        spec=to_dict(n.spec, defaults=False), folders=folders[n.name], key=f"{key}/{n.number}",
+        code=snapshot.name if snapshot is not None else None, skew=one.met.skew)
+        for n, one in zip(told, met, strict=True)]
     return spec, nodes.inventory_of(met), plan, tuple(
         resumed(p, known_runs.get(p.host), checkpoint) for p in parts)
 
@@ -105,47 +123,27 @@ def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[st
     return snapshot
 
 
-def _places(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mapping[str, Part],
-            snapshot: Snapshot | None, here: Path, send: bool
-            ) -> tuple[list[tuple[str, ...]], list[RunSpec], tuple[Sending, ...]]:
-    """Where each host checks its part, and as which spec; what would be sent where nothing is. A
-    host that lacks the code then checks all but the task, which is looked for here. Raises
-    SpecError."""
-    specs = [n.spec for n in told]
-    if snapshot is None:
-        return [known[m.name].folders if m.name in known else m.host.folders(str(here))
-                for m in met], specs, ()
-    new = [m for m in met if m.name not in known]
-    if send:
-        sendings: list[Sending] = []
-        found = _all(new, at_once(lambda m: code.bring(m.way, snapshot), new), str)
-    else:
-        sendings = _all(new, at_once(lambda m: code.preview(m.way, snapshot), new), Sending)
-        found = [s.folder if s.there else "~" for s in sendings]
-    lacking, use = {s.host for s in sendings if not s.there}, specs[0].task.use
-    if lacking and use is not None:
-        try:
-            catalog.describe(use, cwd=here)
-        except UserError as err:
-            raise SpecError([Problem("task.use", use, str(err))]) from None
-    folders = {name: part.folders for name, part in known.items()} | {
-        m.name: (folder,) for m, folder in zip(new, found, strict=True)}
-    return [folders[m.name] for m in met], [
-        replace(n.spec, task=_any_task(n.spec)) if n.name in lacking else n.spec
-        for n in told], tuple(sendings)
+def _folders(met: Sequence[survey.Asked], known: Mapping[str, Part], here: Path
+             ) -> dict[str, tuple[str, ...]]:
+    """Where each host has its part, as far as that is known before any code is sent."""
+    return {one.name: known[one.name].folders if one.name in known
+            else one.host.folders(str(here)) if one.met.code is None
+            else (one.met.code.path,) for one in met}
 
 
-def _any_task(spec: RunSpec) -> TaskSpec:
-    """A task that is everywhere, with or without torch as that of `spec` is."""
-    return TaskSpec(use=catalog.BUILTIN[0]) if spec.task.use is not None \
-        else TaskSpec(command=["sh"])
-
-
-def _all(met: Sequence[survey.Asked], found: Sequence[object], kind: type[T]) -> list[T]:
-    """What was found on every host. Raises SpecError naming those that failed."""
-    problems = [Problem("run.sync", m.name, f"the code could not be sent: "
-                                            f"{getattr(f, 'reason', str(f))}")
-                for m, f in zip(met, found, strict=True) if isinstance(f, UserError)]
+def sent(lacking: Sequence[Host], snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+    """The folder of the code on each of these hosts, sent now. Raises SpecError naming those that
+    could not take it."""
+    listed = snapshot.listed
+    packed = zlib.compress(b"".join((listed, *snapshot.contents)), 1) if lacking else b""
+    answers = at_once(lambda host: ask(
+        host, protocol.SendCode(snapshot.name, len(listed), len(packed)), protocol.CodeState,
+        _KEEP, packed), lacking)
+    problems = [Problem("run.sync", one.name, "the code could not be sent: "
+                        f"{getattr(answer, 'reason', str(answer))}")
+                for one, answer in zip(lacking, answers, strict=True)
+                if isinstance(answer, UserError)]
     if problems:
         raise SpecError(problems)
-    return [f for f in found if isinstance(f, kind)]
+    return {one.name: (answer.path,) for one, answer in zip(lacking, answers, strict=True)
+            if isinstance(answer, protocol.CodeState)}

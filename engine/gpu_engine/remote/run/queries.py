@@ -7,25 +7,24 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import files as names
-from gpu_engine.common.errors import UserError
-from gpu_engine.remote.reach import files, protocol
-from gpu_engine.remote.reach.channel import Channel, Refused, at_once, open_channel
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.remote.reach import call, files, protocol
+from gpu_engine.remote.reach.call import Refused, at_once
 from gpu_engine.remote.reach.protocol import BadMessage
+from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run
 
-MOST = 1 << 40
-"""Bytes of one file of a checkpoint."""
-_SILENT = 60.0
 _ENDING = 15.0
+_LARGEST_MANIFEST = 1 << 20
 
 Say = Callable[[str], None]
 
@@ -37,8 +36,8 @@ def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
 
     def ask(part: Part) -> None:
         assert part.run is not None
-        with open_channel(parts.host_of(run.path, part)) as way:
-            way.ask(protocol.Stacks(part.run, tuple(r for r in part.ranks if r in ranks)))
+        call.ask(parts.host_of(run.path, part),
+                 protocol.Stacks(part.run, tuple(r for r in part.ranks if r in ranks)))
 
     answers = at_once(ask, found)
     return {rank: str(answer) for part, answer in zip(found, answers, strict=True)
@@ -60,9 +59,8 @@ def stop_left(run: Run, *, now: bool = False) -> bool:
 
     def ask(part: Part) -> None:
         assert part.run is not None
-        with open_channel(parts.host_of(run.path, part)) as way, \
-                contextlib.suppress(Refused):  # it has no such run any more
-            way.ask(protocol.Stop(part.run, now))
+        with contextlib.suppress(Refused):  # it has no such run any more
+            call.ask(parts.host_of(run.path, part), protocol.Stop(part.run, now))
         parts.write(run.path, replace(part, to_stop=False, problem=None, since=None))
 
     lock = lock_of(run.path)
@@ -86,135 +84,94 @@ def stop_left(run: Run, *, now: bool = False) -> bool:
     return True
 
 
+def choose(run: Run, which: str, best: str | None) -> str:
+    """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
+    host, part = _first(run)
+    return _named(host, call.ask(host, protocol.Fetch(part, which, best), protocol.Chosen))
+
+
 def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
     """Bring the checkpoint that `which` means here, from the host of rank 0, each file verified by
     the hash that its manifest has. Returns its name. Raises UserError."""
-    with _first(run) as (way, first, sizes):
-        name = _name(run, first, sizes, which, best)
-        _whole(way, first, run, name, sizes, say)
+    host, part = _first(run)
+    with call.Call(host, protocol.Fetch(part, which, best, content=True)) as answers:
+        name = _named(host, answers.expect(protocol.Chosen))
+        final, temporary = run.checkpoints / name, run.checkpoints / f".{name}.{os.getpid()}.tmp"
+        say(f"{name} from {host.name}")
+        run.checkpoints.mkdir(mode=0o700, exist_ok=True)
+        if run.checkpoints.is_symlink():
+            raise UserError(f"{run.checkpoints}: it is a link")
+        temporary.mkdir(mode=0o700)
+        try:
+            _receive(answers, run, temporary)
+            if final.exists():  # an earlier one, of which a file may be missing
+                final.rename(temporary / "before")
+            temporary.rename(final)
+            shutil.rmtree(final / "before", ignore_errors=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
     return name
 
 
-def choose(run: Run, which: str, best: str | None) -> str:
-    """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
-    with _first(run) as (_, first, sizes):
-        return _name(run, first, sizes, which, best, among=_folders(sizes))
+def _receive(answers: call.Call, run: Run, folder: Path) -> None:
+    """The files of a checkpoint, into `folder`: the manifest first, and no more than it says.
+    Raises UserError."""
+    host, manifest = answers.host.name, None
+    while not isinstance(piece := answers.next(), protocol.Done):
+        if not isinstance(piece, protocol.Piece) or not files.of_checkpoint(piece.name):
+            raise Refused(host, "its checkpoint does not come as it should")
+        short = piece.name.partition("/")[2]
+        if short != checkpoints.MANIFEST and manifest is None:
+            manifest = _manifest(host, folder)
+            total = sum(max(entry["size"], 0) for entry in manifest.values())
+            room = shutil.disk_usage(run.path).free
+            if total > room:
+                raise UserError(f"no space left in {run.path}: the checkpoint has {total:,} bytes, "
+                                f"{room:,} are free")
+        most = _LARGEST_MANIFEST if manifest is None else \
+            manifest[short]["size"] if short in manifest else 0
+        try:
+            data = piece.content()
+        except BadMessage as err:
+            raise Refused(host, f"{piece.name}: {err}") from None
+        with telling(f"{folder / short}: can't be written"), os.fdopen(names.open_inside(
+                *checkpoints.inside(folder, short), os.O_WRONLY | os.O_APPEND | os.O_CREAT),
+                "ab") as out:
+            if out.tell() != piece.offset or out.tell() + len(data) > most:
+                raise Refused(host, f"{piece.name} is not as long as its manifest says")
+            out.write(data)
+    for short, entry in _manifest(host, folder).items():
+        try:
+            with (folder / short).open("rb") as file:
+                same = hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]
+        except OSError:
+            same = False
+        if not same:
+            raise UserError(f"{host}: {short} is not what its manifest says: it is damaged there, "
+                            "or was changed on its way")
 
 
-@contextlib.contextmanager
-def _first(run: Run) -> Iterator[tuple[Channel, Part, dict[str, int]]]:
-    """The way to the host of rank 0, its part, and what is `listed` there. Raises UserError."""
+def _manifest(host: str, folder: Path) -> dict[str, checkpoints.FileEntry]:
+    """The files that the manifest in `folder` has. Raises UserError."""
+    try:
+        entries = checkpoints.read_manifest(folder)["files"]
+    except checkpoints.Damaged as err:
+        raise UserError(f"{host}: {err}") from None
+    for short in entries:
+        if not files.of_checkpoint(f"{checkpoints.name_of(0)}/{short}"):
+            raise UserError(f"{host}: {short[:40]!r} is no file of a checkpoint")
+    return entries
+
+
+def _first(run: Run) -> tuple[Host, str]:
+    """The host of rank 0, and the run's id there. Raises UserError."""
     first = next((p for p in parts.read(run.path) if p.node == 0), None)
     if first is None or first.run is None:
         raise UserError(f"run {run.id} has begun on no host, so there is no checkpoint")
-    with open_channel(parts.host_of(run.path, first)) as way:
-        yield way, first, listed(way, first, run)
+    return parts.host_of(run.path, first), first.run
 
 
-def listed(way: Channel, part: Part, run: Run) -> dict[str, int]:
-    """The files of all checkpoints there and their bytes; their manifests, by which the best is
-    told, are here afterwards."""
-    assert part.run is not None
-    listed = way.ask(protocol.ListCheckpoints(part.run), protocol.Checkpoints)
-    sizes = {name: size for name, size in listed.files.items() if files.of_checkpoint(name)}
-    run.checkpoints.mkdir(mode=0o700, exist_ok=True)
-    for gone in set(checkpoints.listed(run.checkpoints)) - {
-            run.checkpoints / folder for folder in _folders(sizes)}:
-        _forget(gone)
-    for folder in _folders(sizes):
-        _manifest(way, part, run, folder, sizes)
-    return sizes
-
-
-def _forget(gone: Path) -> None:
-    """Remove the manifest of a checkpoint that its host no longer names. A folder that holds more
-    stays: no state is removed because a host says so."""
-    with contextlib.suppress(OSError):
-        if os.listdir(gone) == [checkpoints.MANIFEST]:  # noqa: PTH208
-            (gone / checkpoints.MANIFEST).unlink()
-            gone.rmdir()
-
-
-def _folders(sizes: dict[str, int]) -> list[str]:
-    return sorted({name.partition("/")[0] for name in sizes
-                   if name.endswith("/" + checkpoints.MANIFEST)})
-
-
-def _name(run: Run, first: Part, sizes: dict[str, int], which: str, best: str | None,
-          among: list[str] | None = None) -> str:
-    there = _folders(sizes)
-    if not there:
-        raise UserError(f"run {run.id} has no checkpoint on {first.host} yet")
-    return checkpoints.choose(run.checkpoints, which, best, among) or there[-1]
-
-
-def _manifest(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int]) -> None:
-    name = f"{folder}/{checkpoints.MANIFEST}"
-    target = run.checkpoints / name
-    if target.exists():
-        return
-    data = b"".join(pieces(way, part, name, min(sizes[name], 1 << 20)))
-    target.parent.mkdir(mode=0o700, exist_ok=True)
-    names.write_inside(run.path, f"checkpoints/{name}", data.decode("utf-8", "replace"))
-
-
-def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int],
-           say: Say) -> None:
-    try:
-        manifest = checkpoints.read_manifest(run.checkpoints / folder)
-    except checkpoints.Damaged as err:
-        raise UserError(f"{part.host}: {err}") from None
-    for short, entry in manifest["files"].items():
-        name = f"{folder}/{short}"
-        target = run.checkpoints / name
-        one = files.of_checkpoint(name)
-        if one and target.exists() and _hash(target) == entry["sha256"]:
-            continue
-        if not one or name not in sizes:
-            raise UserError(f"{part.host}: {folder} has no {short[:40]!r}")
-        say(f"{name} from {part.host}, {sizes[name]:,} bytes")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        room = shutil.disk_usage(run.path).free
-        if sizes[name] > room:
-            raise UserError(f"no space left in {run.path}: {name} has {sizes[name]:,} bytes, "
-                            f"{room:,} are free")
-        digest = hashlib.sha256()
-        try:
-            fd = names.open_inside(*checkpoints.inside(temporary.parent, temporary.name),
-                                   os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            with os.fdopen(fd, "wb") as out:
-                for data in pieces(way, part, name, sizes[name]):
-                    out.write(data)
-                    digest.update(data)
-            if digest.hexdigest() != entry["sha256"]:
-                raise UserError(f"{name} is not what its manifest on {part.host} says: it is "
-                                "damaged there, or was changed on its way")
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
-    """The content of a file of a checkpoint, `size` bytes at most. Raises Unreachable, Refused."""
-    assert part.run is not None
-    at = 0
-    with contextlib.closing(way.stream(protocol.Read(part.run, name))) as stream:
-        while not isinstance(got := stream.next(_SILENT), protocol.Done):
-            if not isinstance(got, protocol.Piece) or got.offset != at:
-                raise Refused(part.host, f"{name} does not come as it should")
-            try:
-                data = got.content()
-            except BadMessage as err:
-                raise Refused(part.host, f"{name} does not come as it should: {err}") from None
-            at += len(data)
-            if at > size or at > MOST:
-                raise Refused(part.host, f"{name} is longer than the {size:,} bytes it was said "
-                                         "to have")
-            yield data
-
-
-def _hash(path: Path) -> str:
-    with names.file_inside(*checkpoints.inside(path.parent, path.name)) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
+def _named(host: Host, chosen: protocol.Chosen) -> str:
+    if not files.of_checkpoint(f"{chosen.name}/{checkpoints.MANIFEST}"):
+        raise Refused(host.name, f"{chosen.name[:40]!r} is no name of a checkpoint")
+    return chosen.name

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.channel import (
-    Channel,
-    HostError,
-    Unreachable,
-    at_once,
-    open_channel,
-)
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.call import HostError, Unreachable, ask, at_once
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import trust
@@ -49,18 +42,18 @@ def what_goes(runs: Sequence[Run], *, only_here: bool = False) -> str:
 
 
 class Removal:
-    """Removes runs, one after another, over one connection to each host. A context manager."""
+    """Removes runs, one after another. A context manager."""
 
     def __init__(self, *, only_here: bool = False) -> None:
         """`only_here`: leave what hosts have."""
         self._only_here = only_here
-        self._ways: dict[str, Channel | Unreachable] = {}
+        self._away: dict[str, Unreachable] = {}
 
     def __enter__(self) -> Removal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        at_once(lambda way: way.close(), [w for w in self._ways.values() if isinstance(w, Channel)])
+        pass
 
     def remove(self, run: Run) -> Outcome:
         """Remove `run`: what is here of it last, and only if no host has anything of it left, as
@@ -80,9 +73,13 @@ class Removal:
         """Whether it is removed there, and that in words."""
         name = part.host
         try:
-            way = self._way(parts.host_of(run.path, part))
-            answer = way.ask(protocol.Remove(part.run, part.key), protocol.Removed)
+            if name in self._away:
+                raise self._away[name]
+            answer = ask(parts.host_of(run.path, part), protocol.Remove(part.run, part.key),
+                         protocol.Removed)
         except UserError as err:
+            if isinstance(err, Unreachable):
+                self._away[name] = err
             why = err.reason if isinstance(err, HostError) else err
             return False, f"{name}: {_what(part)} stays there: {why}"
         with suppress(OSError):  # in case that the run stays, as another host has something of it
@@ -93,19 +90,6 @@ class Removal:
         if answer.code is not None:
             text += f"; its code too, {answer.code}"
         return True, text + (f"; {answer.kept}" if answer.kept is not None else "")
-
-    def _way(self, host: Host) -> Channel:
-        """Raises Unreachable, at once where it was so before."""
-        known = self._ways.get(host.name)
-        if known is None or (isinstance(known, Channel) and known.ended is not None):
-            try:
-                known = open_channel(host)
-            except Unreachable as err:
-                known = err
-            self._ways[host.name] = known
-        if isinstance(known, Unreachable):
-            raise known
-        return known
 
 
 def _parts(run: Run) -> list[Part]:

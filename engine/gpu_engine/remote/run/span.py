@@ -192,8 +192,7 @@ class Span:
             seen = self.seen[name]
             self.over.setdefault(name, End(seen.state, lost=seen.broken or "it was given up"))
             one.give_up()
-        outcome, reason, cause = verdict.judge(self.over, stop_asked=self.stop_asked)
-        return outcome, reason or self._unkept(), cause
+        return verdict.judge(self.over, stop_asked=self.stop_asked)
 
     def _update(self, name: str) -> None:
         """Take in what is new of a host."""
@@ -208,9 +207,8 @@ class Span:
             log.warning("%s: %s", name, now.broken or "it can be reached again")
             heard = {} if now.broken else {"heard": time.time()}
             self._note(name, problem=now.broken, since=now.since, **heard)
-        for new, old in ((now.not_kept, before.not_kept), (now.unheard, before.unheard)):
-            if new not in (None, old):
-                log.warning("%s: %s", name, new)
+        if now.unheard not in (None, before.unheard):
+            log.warning("%s: %s", name, now.unheard)
         state = now.state
         if state is not None and (before.state is None or before.state.state != state.state):
             log.info("%s: %s", name, state.state)
@@ -295,7 +293,7 @@ class Span:
             name = "stopping"
         elif len(states) < len(self.links) or any(s in ("queued", "starting") for s in states):
             name = self.state.state if self.state.state == "running" else "starting"
-        reason = self._unreached() or self._unrecorded() or self._unkept() or next(
+        reason = self._unreached() or self._unrecorded() or next(
             (f"{n}: {s.reason}" for n, s in known.items()
              if s.reason and s.state not in _ENDED), None)
         warnings = {one.code: one for s in known.values() for one in s.warnings}
@@ -325,10 +323,6 @@ class Span:
                     + (f"the last is {saved}" if saved else "and there is none yet")
                 said.append(f"{name}: {seen.unheard}{lacks}")
         return "; ".join(said) or None
-
-    def _unkept(self) -> str | None:
-        return "; ".join(f"what the ranks of {n} write is not kept here any more: {seen.not_kept}"
-                         for n, seen in self.seen.items() if seen.not_kept) or None
 
     def _record(self, outcome: str, reason: str | None) -> None:
         *before, last = self.state.attempts

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.programs import version
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.channel import (
-    Channel,
-    Refused,
-    Unreachable,
-    at_once,
-    open_channel,
-)
+from gpu_engine.remote.reach.call import Call, HostError, Refused, ask, at_once
+from gpu_engine.remote.reach.checkup import Met, meet
 from gpu_engine.remote.reach.records import Host, HostDevices
 from gpu_engine.remote.run.nodes import Machine, on
 from gpu_engine.spec.schema import RunSpec
@@ -27,62 +19,37 @@ from gpu_engine.spec.write import to_dict
 APART = 1.0
 """Seconds by which clocks may differ without a word."""
 _KEY = "devices.hosts"
-_LARGEST = 16 << 20
-"""Bytes of a file that is compared."""
-_DEVICES = 60.0
-"""Seconds in which a host finds its devices: waking GPUs takes long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked(Machine):
-    """A host that has answered, and the way to it."""
+    """A host that has answered."""
 
     entry: HostDevices
-    way: Channel
-    skew: float
-    """Seconds that its clock is ahead of ours."""
-    doubt: float
-    """Seconds that this may be wrong by: half of what the question took."""
+    met: Met
+
 
 def survey(asked: Sequence[HostDevices], hosts: Sequence[Host],
-           folders: Sequence[tuple[str, ...]] = ()) -> list[Asked]:
-    """Reach all hosts. `folders`: where the run would start on each, in their order. Raises
-    SpecError naming every one that can't be reached, with the reason, and all that does not fit
-    together."""
-    places = folders or [()] * len(hosts)
-    found = at_once(lambda told: _survey(*told), list(zip(asked, hosts, places, strict=True)))
+           folders: Sequence[tuple[str, ...]] = (), code: Sequence[str | None] = ()
+           ) -> list[Asked]:
+    """Ask all hosts who they are. `folders`: where the run would start on each, and `code` the
+    name of the code of which it is to tell whether it is there, in their order. Raises SpecError
+    naming every one that can't be reached, with the reason, and all that does not fit together."""
+    def one(entry: HostDevices, host: Host, places: tuple[str, ...], name: str | None) -> Asked:
+        slots = bool(entry.ids) and all(i.startswith("cpu:") for i in entry.ids)
+        met = meet(host, places, slots=slots, code=name)
+        return Asked(host, met.welcome, met.inventory, entry, met)
+
+    count = len(hosts)
+    found = at_once(lambda told: one(*told), list(zip(
+        asked, hosts, folders or [()] * count, code or [None] * count, strict=True)))
     met = [f for f in found if isinstance(f, Asked)]
-    problems = [Problem(_KEY, h.name, f.reason if isinstance(f, Unreachable | Refused) else str(f))
+    problems = [Problem(_KEY, h.name, f.reason if isinstance(f, HostError) else str(f))
                 for h, f in zip(hosts, found, strict=True) if isinstance(f, UserError)]
     problems += _unlike(met)
     if problems:
-        part(met)
         raise SpecError(problems)
     return met
-
-
-def part(met: Sequence[Asked]) -> None:
-    """Close all ways."""
-    at_once(lambda one: one.way.close(), met)
-
-
-def _survey(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
-    way = open_channel(host)
-    try:
-        welcome, skew, doubt = way.greet(folders)
-        if welcome.protocol != protocol.VERSION:
-            raise Refused(host.name, f"gpu-panel there is {welcome.version}, here it is "
-                                     f"{version()}, and the two don't understand each other")
-        slots = bool(entry.ids) and all(i.startswith("cpu:") for i in entry.ids)
-        stream = way.stream(protocol.Watch(once=True, slots=slots))
-        devices = stream.next(_DEVICES)
-        stream.close()
-        if not isinstance(devices, protocol.Devices):
-            raise Refused(host.name, f"its devices were not found within {_DEVICES:.0f} s")
-    except BaseException:
-        way.close()
-        raise
-    return Asked(host, welcome, devices.inventory, entry, way, skew, doubt)
 
 
 def _unlike(met: Sequence[Asked]) -> list[Problem]:
@@ -105,10 +72,10 @@ def _unlike(met: Sequence[Asked]) -> list[Problem]:
 def clocks(met: Sequence[Asked]) -> list[str]:
     """A warning for each host whose clock is not this machine's. No reason to refuse it: what
     failed first is judged by how far it was off when it was asked."""
-    return [f"{one.name}: its clock is {abs(one.skew):.1f} s "
-            f"{'ahead of' if one.skew > 0 else 'behind'} this machine's, and so are the times that "
-            "its ranks tell; timedatectl set-ntp true sets it right"
-            for one in met if abs(one.skew) - one.doubt > APART]
+    return [f"{one.name}: its clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} "
+            "this machine's, and so are the times that its ranks tell; timedatectl set-ntp true "
+            "sets it right"
+            for one in met if abs(skew := one.met.skew) - one.met.doubt > APART]
 
 
 def torches(met: Sequence[Asked], spec: RunSpec) -> list[Problem]:
@@ -154,20 +121,15 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
                                  "means each machine itself; give an address of "
                                  f"{first.name} that the others reach, of "
                                  f"{', '.join(first.welcome.addresses) or 'none'}")])
-    listening = first.way.stream(protocol.Listen(spec.parallel.master_port or 0, 30.0))
     try:
-        port = listening.next(30)
-        if not isinstance(port, protocol.Listening):
-            raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
-                                     f"{first.name} did not listen on it")])
-        answers = at_once(lambda one: one.way.ask(protocol.Reach(candidates, port.port),
-                                                  protocol.Reached), others)
+        with Call(first.host, protocol.Listen(spec.parallel.master_port or 0, 30.0)) as listening:
+            port = listening.expect(protocol.Listening, 30).port
+            answers = at_once(lambda one: ask(one.host, protocol.Reach(candidates, port),
+                                              protocol.Reached), others)
     except Refused as err:
         raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                  f"{first.name}: {err.reason}")]) from None
-    finally:
-        listening.close()
-    return _reached(first, others, answers, candidates), port.port
+    return _reached(first, others, answers, candidates), port
 
 
 def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],
@@ -181,25 +143,20 @@ def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],
     for address in candidates:
         if all(t.get(address, "") is None for t in tried.values()):
             return address
-    problems = []
-    for name, told in tried.items():
-        if all(told.get(address, "") is not None for address in candidates):
-            words = "; ".join(f"{a}: {told.get(a) or 'not tried'}" for a in candidates)
-            problems.append(Problem("parallel.master_addr", candidates[0],
-                                    f"{name} can't reach {first.name} ({words}). Open its ports "
-                                    "for the others, or give an address that they reach"))
-    raise SpecError(problems or [Problem(
-        "parallel.master_addr", candidates[0], f"no one address of {first.name} is reached by all "
-                                               "others")])
+    words = "; ".join(f"{name} can't reach {first.name} at {address}: {why}"
+                      for name, told in tried.items() for address in candidates
+                      if (why := told.get(address, "not tried")) is not None)
+    raise SpecError([Problem("parallel.master_addr", candidates[0],
+                             f"{words}. Open its ports for the others, or give an address that "
+                             "they reach")])
 
 
-def check(met: Sequence[Asked], specs: Sequence[RunSpec], folders: Sequence[tuple[str, ...]],
-          files: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def check(met: Sequence[Asked], specs: Sequence[RunSpec], folders: Sequence[tuple[str, ...]]
+          ) -> tuple[list[str], list[str]]:
     """What each host says of its part. Returns warnings, and the folder that each would run in.
     Raises SpecError with everything that is wrong, on every host."""
-    answers = at_once(lambda i: met[i].way.ask(protocol.Check(
-        to_dict(specs[i], defaults=False), folders[i], files), protocol.Checked, 120),
-        range(len(met)))
+    answers = at_once(lambda i: ask(met[i].host, protocol.Check(
+        to_dict(specs[i], defaults=False), folders[i]), protocol.Checked, 120), range(len(met)))
     problems, warnings, places = [], [], []
     for one, answer in zip(met, answers, strict=True):
         if not isinstance(answer, protocol.Checked):
@@ -220,36 +177,10 @@ def _problem(host: str, wrong: protocol.Wrong) -> Problem:
         else Problem(_KEY, host, wrong.message)
 
 
-def named_files(spec: RunSpec, folder: Path) -> dict[str, str]:
-    """The files that the task or command names with a relative path → SHA-256 of each in `folder`
-    here: there they have to be the same."""
-    return {word: hashlib.sha256((folder / word).read_bytes()).hexdigest()
-            for word in _named(spec, folder)}
-
-
-def not_compared(spec: RunSpec, folder: Path) -> str | None:
-    """For people: which code of a run whose code is not sent nobody compares with the hosts'. None:
-    it is sent, or is gpu-panel's own."""
+def not_compared(spec: RunSpec) -> str | None:
+    """For people: that the code of a run is not sent, so that nobody compares it with the hosts'.
+    None: it is sent, or is gpu-panel's own."""
     use = spec.task.use
     if spec.run.sync != "none" or (use is not None and use.startswith("gpu_engine.")):
         return None
-    names = ", ".join(_named(spec, folder))
-    there = f"{names} has to be the same on each host, which is looked at. What it imports, and " \
-        if names else "no file of the code is compared with the hosts': all of it, and "
-    return (f"{there}whatever else it reads, has to be there and is not compared; "
-            "run.sync=send sends the code")
-
-
-def _named(spec: RunSpec, folder: Path) -> list[str]:
-    words = list(spec.task.command or ())
-    if spec.task.use is not None:
-        words = [spec.task.use.rpartition(":")[0]] if ".py:" in spec.task.use else []
-    return [word for word in words
-            if not os.path.isabs(word) and _is_small_file(folder / word)]  # noqa: PTH117
-
-
-def _is_small_file(path: Path) -> bool:
-    try:
-        return path.is_file() and path.stat().st_size <= _LARGEST and os.access(path, os.R_OK)
-    except (OSError, ValueError):
-        return False
+    return ("the code has to be the same on each host, and is not compared: run.sync=send sends it")

@@ -1,1 +1,1 @@
-"""The other end of `hosts`: `gpu-engine agent` answers requests on its standard streams."""
+"""The other end of `reach.call`: `gpu-engine agent` answers one request on its standard streams."""

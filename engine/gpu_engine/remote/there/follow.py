@@ -11,8 +11,7 @@ from gpu_engine.common.files import file_inside
 from gpu_engine.events.paths import FOLDER
 from gpu_engine.remote.reach import files, protocol
 from gpu_engine.remote.reach.protocol import At, Piece
-from gpu_engine.remote.there.runs import run_of
-from gpu_engine.remote.there.wire import Asked
+from gpu_engine.remote.there.main import Out
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Run, State
 
@@ -22,8 +21,7 @@ _ALL_FILES = 10
 """Looks after which it is seen whether there are new files."""
 
 
-def follow(asked: Asked, request: protocol.Follow) -> None:
-    run = run_of(request.run)
+def follow(out: Out, run: Run, request: protocol.Follow) -> None:
     sender = _Sender(run, request.at, request.ranks, request.node)
     told: State | None = None
     full, told_full = None, None
@@ -34,15 +32,15 @@ def follow(asked: Asked, request: protocol.Follow) -> None:
             sender.find()
             full = disk_room.silence(run.path)
         if state.live and (state, full) != (told, told_full):
-            asked.send(protocol.Told(state, full))
+            out.send(protocol.Told(state, full))
             told, told_full = state, full
-        moved = sender.send(asked)
+        moved = sender.send(out)
         if not moved and not state.live:
-            asked.send(protocol.Told(state))
-            asked.send(protocol.Done())
+            out.send(protocol.Told(state))
+            out.send(protocol.Done())
             return
         if not moved:
-            asked.pause(LOOK)
+            out.pause(LOOK)
         looks += 1
 
 
@@ -79,13 +77,13 @@ class _Sender:
         return self._ranks is None \
             or files.here(name, "", self._ranks, self._node) is not None
 
-    def send(self, asked: Asked) -> bool:
+    def send(self, out: Out) -> bool:
         """A piece of each file that has more; whether there was any."""
         moved = False
         for sent in self._files.values():
             piece = self._piece(sent)
             if piece is not None:
-                asked.send(piece)
+                out.send(piece)
                 moved = True
         return moved
 

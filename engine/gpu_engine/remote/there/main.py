@@ -1,55 +1,110 @@
-"""Reads requests, has each answered by its verb in a thread of its own, and ends with its input.
+"""Reads a request, answers it, and ends.
 
 What it started goes on: runs have supervisors of their own. Nothing but answers may reach standard
-output, so its descriptor is kept by the wire alone, and whatever prints goes to standard error.
+output, so its descriptor is kept by `Out` alone, and whatever prints goes to standard error.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.procs import readable
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.protocol import BadMessage, Request
-from gpu_engine.remote.there.wire import Asked, Over, Wire
+from gpu_engine.remote.reach.protocol import Answer, BadMessage
 
-_VERBS = {
-    protocol.Hello: "machine:hello", protocol.Watch: "machine:devices",
-    protocol.Check: "start:check", protocol.Start: "start:start", protocol.Resume: "start:resume",
-    protocol.Listen: "ports:listen", protocol.Reach: "ports:reach",
-    protocol.Follow: "follow:follow", protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
-    protocol.ListCheckpoints: "runs:listed", protocol.Read: "runs:read",
-    protocol.Remove: "runs:remove", protocol.CompareCode: "code:compare",
-    protocol.SendCode: "code:send", protocol.BuildCode: "code:build",
-}
-"""Request → the file and the function in it that answer; imported when it is first asked for."""
-_PATIENCE = 1.0
-"""Seconds that a request which was cancelled has to end, before the next is read."""
-_MOST = 32
-"""Requests at a time."""
+_MACHINE = (protocol.Hello, protocol.Watch, protocol.Listen, protocol.Reach)
+"""Answered by the functions of their names in `machine`; the others by those in `runs`, which are
+imported when they are asked for."""
+_GO_ON = (protocol.Watch, protocol.Listen, protocol.Follow, protocol.Fetch)
+
+
+class Out:
+    """Where answers go."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._said = time.monotonic()
+
+    def send(self, answer: Answer) -> None:
+        """Raises OSError where nobody is there any more."""
+        line = protocol.pack(answer)
+        if len(line) > protocol.LONGEST:
+            line = protocol.pack(protocol.Failed(
+                f"the answer has {len(line):,} bytes; {protocol.LONGEST:,} may be"))
+        self.write(line)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, with a sign of life. Raises as `send`."""
+        if time.monotonic() - self._said > protocol.BEAT:
+            self.write(b"\n")
+        time.sleep(seconds)
+
+    def write(self, line: bytes) -> None:
+        """All of it."""
+        view = memoryview(line)
+        while view:
+            view = view[os.write(self._fd, view):]
+        self._said = time.monotonic()
 
 
 def serve(word: str) -> int:
-    """Answer until standard input ends. `word` is said first, so that whoever reads knows where
+    """Answer the request on standard input. `word` is said first, so that whoever reads knows where
     our lines begin. Returns the exit code."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ["PATH"] = search_path(os.environ.get("PATH", os.defpath))
-    out = os.dup(1)
+    fd = os.dup(1)
     os.dup2(2, 1)
-    os.set_inheritable(out, False)
-    os.write(out, f"\n{protocol.MARK} {word}\n".encode())
-    _Agent(Wire(out)).serve(sys.stdin.fileno())
+    os.set_inheritable(fd, False)
+    out = Out(fd)
+    out.write(f"\n{protocol.MARK} {word}\n".encode())
+    try:
+        signal.alarm(int(protocol.SILENCE))  # ends us, should nothing come
+        line = sys.stdin.buffer.readline(protocol.LONGEST + 1)
+        signal.alarm(0)
+        if line:
+            _answer(out, line)
+    except OSError:  # nobody is there any more
+        return 1
     return 0
+
+
+def _answer(out: Out, line: bytes) -> None:
+    """Raises OSError where nobody is there any more."""
+    try:
+        request = protocol.request(line)
+        if isinstance(request, _GO_ON):
+            threading.Thread(target=_end_with_input, daemon=True).start()
+        if isinstance(request, protocol.Hello):  # before what it takes is imported
+            out.send(protocol.Clock(time.time()))
+        module = import_module("gpu_engine.remote.there."
+                               + ("machine" if isinstance(request, _MACHINE) else "runs"))
+        getattr(module, type(request).__name__.lower())(out, request)
+    except BadMessage as err:
+        out.send(protocol.Failed(f"a request that is none: {err}"))
+    except BrokenPipeError:
+        raise
+    except (UserError, OSError) as err:
+        out.send(protocol.Failed(str(err)))
+    except Exception:  # noqa: BLE001 - told to whoever asked
+        out.send(protocol.Failed(traceback.format_exc()[-8192:]))
+
+
+def _end_with_input() -> None:
+    """End as soon as nobody is there any more."""
+    while readable(0, protocol.SILENCE) and os.read(0, 4096):
+        continue
+    os._exit(0)
 
 
 def search_path(path: str) -> str:
@@ -61,58 +116,19 @@ def search_path(path: str) -> str:
     return os.pathsep.join([own, *others] if first else [*others, own])
 
 
-class _Agent:
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._asked: dict[int, Asked] = {}
+def enter(folders: Sequence[str]) -> Path:
+    """Go into the first of `folders` that exists, as if what follows were typed there. Raises
+    UserError."""
+    path = first(folders)
+    if path is None:
+        raise UserError(f"there is no folder {folders[0]} there; name the one that has your files "
+                        "(folder in hosts.toml)")
+    with telling(f"{path}: can't be entered"):
+        os.chdir(path)
+    return Path.cwd()
 
-    def serve(self, fd: int) -> None:
-        rest = b""
-        while readable(fd, protocol.SILENCE):
-            got = os.read(fd, 1 << 16)
-            if not got:
-                return
-            *lines, rest = (rest + got).split(b"\n")
-            if len(rest) > protocol.LONGEST:
-                return
-            for line in lines:
-                self._handle(line)
 
-    def _handle(self, line: bytes) -> None:
-        if not line.strip():
-            return
-        try:
-            number, request = protocol.request(line)
-        except BadMessage as err:
-            self._wire.send(0, protocol.Failed(f"a request that is none: {err}"))
-            return
-        if isinstance(request, protocol.Cancel):
-            asked = self._asked.pop(request.request, None)
-            if asked is not None:
-                asked.cancel(_PATIENCE)
-        elif isinstance(request, protocol.Ping):
-            self._wire.send(number, protocol.Done())
-        elif len(self._asked) >= _MOST:
-            self._wire.send(number, protocol.Failed(f"more than {_MOST} requests at a time"))
-        else:
-            asked = self._asked[number] = Asked(self._wire, number)
-            threading.Thread(target=self._answer, args=(number, asked, request),
-                             name=type(request).__name__, daemon=True).start()
-
-    def _answer(self, number: int, asked: Asked, request: Request) -> None:
-        try:
-            file, _, verb = _VERBS[type(request)].partition(":")
-            getattr(import_module(f"gpu_engine.remote.there.{file}"), verb)(asked, request)
-        except Over:
-            pass
-        except (UserError, BadMessage, OSError) as err:
-            self._fail(number, str(err))
-        except Exception:  # noqa: BLE001 - told to whoever asked
-            self._fail(number, traceback.format_exc()[-8192:])
-        finally:
-            self._asked.pop(number, None)
-            asked.end()
-
-    def _fail(self, number: int, message: str) -> None:
-        with contextlib.suppress(OSError):  # nobody is there any more
-            self._wire.send(number, protocol.Failed(message))
+def first(folders: Sequence[str]) -> Path | None:
+    """The first of `folders` that exists, as an absolute path; the home where none is named."""
+    found = (Path(os.path.expandvars(f)).expanduser() for f in folders or ("~",))
+    return next((path.absolute() for path in found if path.is_dir()), None)

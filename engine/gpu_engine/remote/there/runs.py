@@ -1,21 +1,33 @@
-"""What is asked of a run that is there."""
+"""Starting runs here, as `gpu-engine run` and `gpu-engine resume` would, what that would fail at,
+and what is asked of a run that is here."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
-from gpu_engine.code import store
+from gpu_engine.code import listing, store
 from gpu_engine.common import paths
-from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.errors import SpecError, UserError, telling
 from gpu_engine.common.files import file_inside
-from gpu_engine.remote.reach import files, protocol
-from gpu_engine.remote.there.wire import Asked
-from gpu_engine.runs import checkpoints
+from gpu_engine.common.values import show
+from gpu_engine.launching import launcher
+from gpu_engine.plan.records import PartOf, ResumeFrom
+from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach.protocol import BadMessage, Wrong
+from gpu_engine.remote.there.main import Out, enter
+from gpu_engine.runs import checkpoints, disk_room
 from gpu_engine.runs import stacks as asking
 from gpu_engine.runs.folder import Run, all_parts
+from gpu_engine.spec.read import from_dict
 
 _ID = re.compile(r"[0-9a-f]{2,32}")
+_PATIENCE = 20.0
 _LOOKED_AT = 100
 """Runs, from the newest, among which one that was asked for already is looked for."""
 
@@ -28,16 +40,75 @@ def run_of(name: str) -> Run:
     return run
 
 
-def started_by(key: str) -> Run | None:
+def _started_by(key: str) -> Run | None:
     """The run that was asked for by `Start` with this key; None if none of the newest was."""
-    for run in all_parts()[:_LOOKED_AT]:
-        plan = run.plan()
-        if plan is not None and plan.origin == key:
-            return run
-    return None
+    return next((run for run in all_parts()[:_LOOKED_AT]
+                 if (plan := run.plan()) is not None and plan.origin == key), None)
 
 
-def stop(asked: Asked, request: protocol.Stop) -> None:
+def check(out: Out, request: protocol.Check) -> None:
+    wrong: list[Wrong] = []
+    warnings: tuple[str, ...] = ()
+    folder = ""
+    try:
+        folder = str(enter(request.folders))
+        warnings = launcher.prepare(from_dict(request.spec), cwd=enter((folder,))).plan.warnings
+    except SpecError as err:
+        wrong += [Wrong(p.key, "" if p.value is None else show(p.value), p.message)
+                  for p in err.problems]
+    except UserError as err:
+        wrong.append(Wrong("", "", str(err)))
+    full = disk_room.problem(paths.runs_folder())
+    if full is not None:
+        wrong.append(Wrong("", "", full.message))
+    out.send(protocol.Checked(tuple(wrong), warnings, folder))
+
+
+def start(out: Out, request: protocol.Start) -> None:
+    """Once for a key, however often it is said: an answer may have been lost with its connection.
+    """
+    folder = enter(request.folders)
+    run = _started_by(request.key)
+    if run is None:
+        prepared = launcher.prepare(from_dict(request.spec), cwd=folder)
+        if request.trying:
+            prepared = launcher.only_trying(prepared)
+        plan = replace(prepared.plan, origin=request.key,
+                       part_of=PartOf(request.whole, request.machine))
+        if request.checkpoint is not None:
+            plan = replace(plan, resume_from=ResumeFrom(request.checkpoint, request.attempt))
+        run = launcher.start(replace(prepared, plan=plan), attempt=request.attempt)
+    out.send(_started(run))
+
+
+def resume(out: Out, request: protocol.Resume) -> None:
+    run = run_of(request.run)
+    if run.state().attempt < request.attempt:
+        if run.state().live:  # cut off when the others failed: it is of no use to anybody
+            run.stop(now=True)
+            end = time.monotonic() + _PATIENCE
+            while run.state().live and time.monotonic() < end:
+                time.sleep(0.05)
+        for rank in request.fresh:  # what is here of ranks that have been on another host since
+            for path in (run.events(rank), run.log(rank)):
+                with suppress(FileNotFoundError):
+                    path.rename(path.with_name(f"{path.name}.before-{request.attempt}"))
+        enter((run.cwd(),))
+        launcher.start_again(run, from_dict(request.spec), request.checkpoint, request.attempt)
+    out.send(_started(run))
+
+
+def _started(run: Run) -> protocol.Started:
+    return protocol.Started(run.id, str(run.path), run.state().attempt)
+
+
+def follow(out: Out, request: protocol.Follow) -> None:
+    from gpu_engine.remote.there import follow as following
+
+    following.follow(out, run_of(request.run), request)
+
+
+def stop(out: Out, request: protocol.Stop) -> None:
     """Of a run that has ended there is nothing to do, nor of one that has heard it before: it is
     asked again when a connection was lost."""
     run = run_of(request.run)
@@ -48,46 +119,68 @@ def stop(asked: Asked, request: protocol.Stop) -> None:
         except UserError:
             if run.state().live:
                 raise
-    asked.send(protocol.Done())
+    out.send(protocol.Done())
 
 
-def stacks(asked: Asked, request: protocol.Stacks) -> None:
+def stacks(out: Out, request: protocol.Stacks) -> None:
     """Those who can't be asked (yet) are passed over: nothing comes from them."""
     run = run_of(request.run)
     for rank in request.ranks:
         asking.request(run, rank)
-    asked.send(protocol.Done())
+    out.send(protocol.Done())
 
 
-def remove(asked: Asked, request: protocol.Remove) -> None:
+def fetch(out: Out, request: protocol.Fetch) -> None:
+    run = run_of(request.run)
+    there = [path.name for path in checkpoints.listed(run.checkpoints)]
+    if not there:
+        raise UserError("there is no checkpoint there yet")
+    name = checkpoints.choose(run.checkpoints, request.which, request.best) or there[-1]
+    out.send(protocol.Chosen(name))
+    if request.content:
+        try:
+            manifest = checkpoints.read_manifest(run.checkpoints / name)
+        except checkpoints.Damaged as err:
+            raise UserError(str(err)) from None
+        for file in (checkpoints.MANIFEST, *manifest["files"]):
+            for piece in _pieces(run, f"{name}/{file}"):
+                out.send(piece)
+        out.send(protocol.Done())
+
+
+def _pieces(run: Run, name: str) -> Iterator[protocol.Piece]:
+    at = 0
+    with telling(name), file_inside(run.path, f"checkpoints/{name}") as file:
+        while data := os.pread(file.fileno(), protocol.PIECE, at):
+            yield protocol.Piece.of(name, at, data)
+            at += len(data)
+
+
+def sendcode(out: Out, request: protocol.SendCode) -> None:
+    packed = sys.stdin.buffer.read(request.size)
+    data = protocol.unpacked(packed, listing.LONGEST_LIST + listing.LARGEST)
+    listed, at = data[:request.listed], request.listed
+    contents = []
+    try:
+        for entry in listing.unpacked(listed):
+            contents.append(data[at:at + entry.size])
+            at += entry.size
+    except listing.BadList as err:
+        raise BadMessage(f"the list of the code can't be used: {err}") from None
+    if listing.name_of(listed) != request.name:
+        raise UserError("the list of the code was changed on its way here; try again")
+    out.send(protocol.CodeState(str(store.save(listed, contents)), True))
+
+
+def remove(out: Out, request: protocol.Remove) -> None:
     """By the rules of `gpu-engine runs rm`, and the code that it was sent. A run that is not here
     any more is removed."""
-    run = started_by(request.key) if request.run is None else \
+    run = _started_by(request.key) if request.run is None else \
         run_of(request.run) if (paths.parts_folder() / request.run).is_dir() else None
     if run is None:
-        asked.send(protocol.Removed())
+        out.send(protocol.Removed())
         return
     size, folder = run.size(), run.cwd()
     run.remove()
     gone, kept = store.remove_unused(folder)
-    asked.send(protocol.Removed(str(run.path), size, gone, kept))
-
-
-def listed(asked: Asked, request: protocol.ListCheckpoints) -> None:
-    run = run_of(request.run)
-    found = [(name, path.stat().st_size)
-             for folder in checkpoints.listed(run.checkpoints) for path in sorted(folder.iterdir())
-             if path.is_file() and files.of_checkpoint(name := f"{folder.name}/{path.name}")]
-    asked.send(protocol.Checkpoints(dict(found[-protocol.ITEMS:])))
-
-
-def read(asked: Asked, request: protocol.Read) -> None:
-    run = run_of(request.run)
-    if not files.of_checkpoint(request.name):
-        raise UserError(f"{request.name[:80]!r} is no file of a checkpoint")
-    with telling(request.name), file_inside(run.path, f"checkpoints/{request.name}") as file:
-        fd, at = file.fileno(), request.offset
-        while data := os.pread(fd, protocol.PIECE, at):
-            asked.send(protocol.Piece.of(request.name, at, data))
-            at += len(data)
-    asked.send(protocol.Done())
+    out.send(protocol.Removed(str(run.path), size, gone, kept))

@@ -19,6 +19,8 @@ import threading
 from typing import Any, NoReturn
 
 _STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_forking = threading.local()
+"""The mask of signals that a thread had before it began to fork."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -45,7 +47,7 @@ class Signals:
         # is also written to this pipe, where another thread sees it.
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._before = {n: signal.signal(n, self._request_stop) for n in _STOPS}
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=self._forked)
 
     def put_back(self) -> str:
         """Set the handlers again that a task or library has replaced: a signal would end the run by
@@ -84,6 +86,17 @@ class Signals:
                 # Slurm may send its warning to all processes: it must not end those that the rank
                 # still needs.
                 signal.signal(number, signal.SIG_IGN if number == signal.SIGUSR1 else before)
+        _unblock()
+
+
+def _block() -> None:
+    """Hold back the signals while this thread forks: until `_forked`, the child has the rank's
+    handlers and pipe, and who ends it then would end the run."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def die_with_parent() -> None:

@@ -6,11 +6,14 @@ import math
 
 import pytest
 
+from gpu_engine.devices import leases
 from gpu_engine.devices.records import Sample, Snapshot
-from gpu_panel.launch.device_source import BRIDGED, SPAN, History, spread
+from gpu_panel.launch.device_source import BRIDGED, SPAN, DeviceSource, History, spread
 from gpu_panel.launch.device_table import axis, bars
 
+from ....conftest import gpus, slots
 from ...machines import GPU
+from ...panel_kit import StillSampler
 
 
 def shot(at: float, share: float | None) -> Snapshot:
@@ -56,6 +59,48 @@ def test_unknown_values_are_gaps():
     over = 300
     history = filled([0.5, None, math.nan, 7.0, -1.0])
     assert history.utilization("0", over)[-5:] == [0.5, None, None, 1.0, 0.0]
+
+
+def test_of_two_readings_within_a_second_the_last_one_counts():
+    history = History()
+    history.learn([shot(1000.1, 0.2), shot(1000.9, 0.8)])
+    assert history.utilization("0", 300)[-1] == pytest.approx(0.8)
+
+
+# --- what is offered and judged ----------------------------------------------------------------
+
+
+@pytest.fixture
+def source(home, monkeypatch):
+    """That of a machine with two GPUs."""
+    async def sample(self, inventory):
+        pass
+
+    monkeypatch.setattr(DeviceSource, "_sample", sample)
+    monkeypatch.setattr("gpu_engine.devices.discover.discover", lambda: gpus(2))
+    monkeypatch.setattr("gpu_engine.devices.discover.cpu_slots", lambda: slots(2))
+    return DeviceSource(gpus(2), StillSampler(gpus(2)))
+
+
+async def test_cpu_slots_are_offered_in_place_of_gpus_and_those_again(source):
+    await source.judge()
+    assert source.freedom
+    history = source.history
+    await source.offer("cpu")
+    assert (source.gpus_aside, source.inventory.is_cpu, source.freedom) == (2, True, None)
+    assert source.history is not history
+    await source.offer("gpu")
+    assert (source.gpus_aside, source.inventory.is_cpu) == (0, False)
+
+
+async def test_a_judgement_of_devices_that_are_no_longer_offered_is_dropped(source, monkeypatch):
+    def meanwhile(folder):
+        source.inventory = slots(2)
+        return {}
+
+    monkeypatch.setattr(leases, "holders", meanwhile)
+    await source.judge()
+    assert source.freedom is None
 
 
 def test_a_clock_that_is_set_back_begins_anew():

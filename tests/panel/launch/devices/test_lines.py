@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,10 @@ from gpu_engine.devices.records import (
     Sample,
     Snapshot,
 )
+from gpu_engine.runs.folder import Run
 from gpu_panel.launch.device_source import History, Machine
-from gpu_panel.launch.device_table import DeviceTable, Ours, build
+from gpu_panel.launch.device_table import DeviceTable, Ours, build, of_runs
+from gpu_panel.launch.run_line import RunLine
 
 from ....conftest import gpus
 
@@ -151,3 +154,10 @@ def test_figures_are_coloured_where_they_tell_of_trouble(used, heat, watts, want
                                         400.0, processes=())))
     memory = next(style for part, style in found.items() if part.endswith("/80G"))
     assert (memory, found[f"{heat:.0f}°C"], found[f"{watts:.0f}/400W"]) == wanted
+
+
+def test_a_run_is_on_its_device_since_it_began_and_not_since_it_waits():
+    run = RunLine(Run(Path("3f2a")), "gpt", "ddp", 1, "running", True, 100.0, started=940.0,
+                  devices=(("0", 3),))
+    assert str(of_runs([run], 1000.0)["0"]) == "● run 3f2a rank 3 · gpt · 01:00"
+    assert of_runs([replace(run, started=None)], 1000.0)["0"].since == "15:00"

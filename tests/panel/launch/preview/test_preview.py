@@ -132,22 +132,6 @@ async def test_enter_and_the_way_back_read_nothing_again(readers):
         assert readers == [run.id]
 
 
-async def test_the_cursor_shows_the_other_run_and_back_without_reading(readers):
-    older, newer = written("older", steps=70), written("newer", steps=50)
-    async with panel(slots(2)) as (pilot, screen):
-        table = await at_the_runs(pilot, screen, 2)
-        first = table.line_at_cursor.id
-        steps = {older.id: "step 70", newer.id: "step 50"}
-        second = older.id if first == newer.id else newer.id
-        await says(pilot, screen, steps[first], f"run {first}")
-        await pilot.press("down")
-        said = await says(pilot, screen, steps[second], f"run {second}")
-        assert steps[first] not in said
-        await pilot.press("up")
-        await says(pilot, screen, steps[first], f"run {first}")
-        assert readers == [first, second]
-
-
 async def test_a_held_arrow_key_reads_only_where_it_ends(readers):
     for i in range(6):
         written(f"r{i}")

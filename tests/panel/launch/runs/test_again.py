@@ -45,7 +45,7 @@ async def test_its_settings_are_in_the_form_and_what_is_changed_is_said():
         said = screen_text(pilot.app)
         assert f"Launch ─ run {run.id}" in said
         assert f"the same as run {run.id}" in said
-        assert screen.form.has_focus_within
+        assert screen.focused is screen.query_one("#f-train-lr")
         screen.query_one("#f-batch-size", Input).value = "64"
         await settled(pilot, screen)
         said = screen_text(pilot.app)

@@ -151,6 +151,20 @@ def test_nobody_stands_still_while_the_past_is_read(home, monkeypatch):
         os.close(lock)
 
 
+@pytest.mark.parametrize("state", ["running", "completed"])
+def test_losses_that_a_restart_has_thrown_away_are_on_no_curve(home, state):
+    run, lock = create_run("toy", "", PLAN)
+    try:
+        for first, last, loss in ((1, 20, 9.0), (6, 10, 1.0)):
+            event_lines.append(run.events(0), *(event_lines.line(
+                "step", {"step": step, "n": 1, "loss": loss}) for step in range(first, last + 1)))
+        run.write_state(runs.State(state, run.id, "toy", 1.0, started=2.0, ended=3.0))
+        (line,), _ = RunsFeed().refresh()
+        assert list(dict.fromkeys(line.history)) == [9.0, 1.0]
+    finally:
+        os.close(lock)
+
+
 def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
     make(losses=[5.0] * 4000 + [0.25], total=4001)
     read: list[object] = []
@@ -182,8 +196,29 @@ def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
         patch.setattr(runs_feed, "with_end", lambda *_: pytest.fail("read again"))
         feed.refresh()
     run.write_state(runs.State("failed", run.id, "toy", 1.0, ended=2.0, reason="out of memory"))
-    (line,), _ = feed.refresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_feed, "SPELL", -1.0)
+        (line,), unread = feed.refresh()
     assert (line.state, line.reason) == ("failed", "out of memory")
+    assert (line.step, line.loss, unread) == (3, 1.5, 1)  # as before until they are read again
+
+
+def test_a_run_that_can_not_be_shown_is_logged_once_and_shown_when_it_can(home, monkeypatch):
+    make()
+    feed, logged = RunsFeed(), []
+    monkeypatch.setattr(runs_feed.errors, "record", logged.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_feed.digests, "read", lambda *about: [][0])
+        for _ in range(3):
+            (line,), _ = feed.refresh()
+    assert line.state == "unreadable"
+    assert len(logged) == 1
+    (line,), _ = feed.refresh()
+    assert (line.state, line.step) == ("completed", 3)
+
+
+def test_where_a_piece_of_a_long_curve_was_not_read_the_loss_before_it_holds():
+    assert figures._evenly([(1, 4.0), (2, 2.0), (100, 1.0)], 4) == (3.0, 3.0, 3.0, 1.0)
 
 
 def test_an_older_run_is_looked_at_again_when_the_folder_is_listed(home, monkeypatch):

@@ -236,6 +236,13 @@ def test_a_completed_run_of_which_something_is_told_is_amber():
     assert not any("!" in text for text, _ in run_line(failed, shape))  # its reason comes first
 
 
+def test_tags_typed_for_several_runs_are_added_and_those_of_one_replaced():
+    before = Notes(tags=("old", "kept"))
+    several = TagsDialog(["a", "b"], None, ()).change("lr -old -never")
+    assert set(several(before).tags) == {"kept", "lr"}
+    assert TagsDialog(["a"], ("old", "kept"), ()).change("lr, kept")(before).tags == ("lr", "kept")
+
+
 def test_runs_without_a_value_come_last_in_any_order():
     lines = [replace(LINE, run=Run(Path(str(i))), loss=loss)
              for i, loss in enumerate((None, 2.0, float("nan"), 1.0))]

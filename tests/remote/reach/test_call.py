@@ -1,23 +1,20 @@
-"""The way to one host, over agents that are real and some that are not what they should be."""
+"""A command on a host, over programs that are real and some that are not what they should be."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
+import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 
 import pytest
 
-from gpu_engine.remote.reach import channel, protocol, reasons, shell, ssh
-from gpu_engine.remote.reach.channel import Refused, Unreachable, open_channel
+from gpu_engine.remote.reach import call, protocol, reasons, ssh
+from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
+from gpu_engine.remote.reach.checkup import meet
 from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.there import main, ports
+from gpu_engine.remote.there import main
 from tests.conftest import wait_for
 
 NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-agent 0123"; exec "$@"'
@@ -30,77 +27,48 @@ def box(script: str = 'exec "$@"', python: str | None = sys.executable) -> Host:
 
 
 def fake(body: str) -> Host:
-    """One whose agent is a few lines of shell, run when it is asked who it is."""
+    """One whose program is a few lines of shell, run when it is asked something."""
     return box("while [ -z \"$line\" ]; do read -r line; done; "
                "word=$(echo \"$line\" | sed 's/.*agent \\([0-9a-f]*\\).*/\\1/'); "
                "echo; echo gpu-panel-agent $word; "
                f"while read -r line; do case $line in *hello*) break;; esac; done; {body}")
 
 
-def ended(process) -> bool:
-    return process.poll() is not None
-
-
 @pytest.mark.parametrize("host", [HERE, box(), box(NOISY)], ids=["local", "shell", "noisy"])
-def test_an_agent_answers(host, home):
-    with open_channel(host) as way:
-        welcome = way.ask(protocol.Hello())
-        assert isinstance(welcome, protocol.Welcome)
-        assert (welcome.protocol, welcome.home) == (protocol.VERSION, str(home))
-        assert welcome.python == sys.executable
-        assert abs(welcome.clock - time.time()) < 60
-    assert ended(way._process)
+def test_a_host_says_what_it_is(host, home):
+    met = meet(host, ())
+    assert (met.welcome.protocol, met.welcome.home) == (protocol.VERSION, str(home))
+    assert met.welcome.python == sys.executable
+    assert abs(met.skew) < 60
 
 
 def test_devices_come_again_and_again_until_nobody_wants_them(home):
-    with open_channel(HERE) as way:
-        stream = way.stream(protocol.Watch(0.25))
-        found = stream.next(60)
-        assert isinstance(found, protocol.Devices)
-        times = set()
-        while len(times) < 3:
-            look = stream.next(60)
-            assert isinstance(look, protocol.Looked)
-            times.add(look.snapshot.taken)
-            assert set(look.freedom) == {d.id for d in found.inventory.devices}
-        stream.close()
-        assert way.ask(protocol.Ping()) == protocol.Done()
-    assert not way._streams
+    with Call(HERE, protocol.Watch(0.25)) as watching:
+        watching.expect(protocol.Welcome)
+        ids = {d.id for d in watching.expect(protocol.Devices).inventory.devices}
+        looks = [watching.expect(protocol.Looked) for _ in range(3)]
+        assert len({look.snapshot.taken for look in looks}) == 3
+        assert all(set(look.freedom) == ids for look in looks)
+    assert watching._shell.process.returncode == 0, "it has ended by itself"
 
 
-def test_what_can_not_be_done_is_told_and_the_channel_goes_on(home):
-    with open_channel(HERE) as way:
-        for name in ("zz", "../..", "abcdef", "", "a\nb"):
-            with pytest.raises(Refused, match="no run"):
-                way.ask(protocol.Stop(name))
-        (home / "parts" / "ab").mkdir(parents=True)
-        with pytest.raises(Refused, match="no file of a checkpoint"):
-            way.ask(protocol.Read("ab", "../../../etc/passwd"))
-        with pytest.raises(Refused, match="there is no folder"):
-            way.ask(protocol.Start({"name": "x"}, "key", ("/nowhere",)))
-        assert way.ask(protocol.Ping()) == protocol.Done()
+def test_what_can_not_be_done_is_told(home):
+    for name in ("zz", "../..", "abcdef", "", "a\nb"):
+        with pytest.raises(Refused, match="no run"):
+            ask(HERE, protocol.Stop(name))
+    with pytest.raises(Refused, match="there is no folder"):
+        ask(HERE, protocol.Start({"name": "x"}, "key", ("/nowhere",)))
+    with pytest.raises(Refused, match="no name of code"):
+        meet(HERE, (), code="../..")
 
 
-def test_an_agent_ends_with_its_input_and_does_nothing_odd_with_odd_lines(home):
-    with open_channel(HERE) as way:
-        pipe = way._process.stdin
-        assert pipe is not None
-        pipe.write(b"{}\nnonsense\n\n[1]\n" + b'{"id": 5, "kind": "stop"}\n')
-        assert way.ask(protocol.Ping()) == protocol.Done()
-        pipe.close()
-        wait_for(lambda: ended(way._process))
-        wait_for(lambda: way.ended)
-        assert way._process.returncode == 0
-
-
-def test_an_agent_that_is_told_without_end_gives_up(home):
-    with open_channel(HERE) as way:
-        pipe = way._process.stdin
-        assert pipe is not None
-        with contextlib.suppress(BrokenPipeError):
-            for _ in range(200):
-                pipe.write(b"x" * 65536)
-        wait_for(lambda: ended(way._process))
+@pytest.mark.parametrize("line", [b"{}\n", b"nonsense\n", b"\n", b'{"kind": "stop"}\n',
+                                  b"x" * (2 << 20)])
+def test_our_program_says_that_an_odd_request_is_none(line, home):
+    done = subprocess.run([sys.executable, "-P", "-m", "gpu_engine", "agent", "w0rd"], input=line,
+                          capture_output=True)
+    assert done.returncode == 0, done
+    assert b"a request that is none" in done.stdout
 
 
 @pytest.mark.parametrize(("host", "why"), [
@@ -114,49 +82,44 @@ def test_an_agent_that_is_told_without_end_gives_up(home):
     (Host("box", ssh="a;touch x"), "no name of a host"),
 ], ids=lambda v: v if isinstance(v, str) else None)
 def test_no_agent_comes(host, why):
-    began = time.monotonic()
     with pytest.raises(Unreachable, match=why):
-        open_channel(host, seconds=3)
-    assert time.monotonic() - began < 60
+        Call(host, protocol.Hello(), seconds=3)
 
 
 def test_what_a_login_shell_prints_without_end_ends_with_it(tmp_path):
     pid = tmp_path / "pid"
     with pytest.raises(Unreachable, match="prints without end") as raised:
-        open_channel(box(f"sh -c 'echo $$ > {pid}; exec yes'"), seconds=30)
+        Call(box(f"sh -c 'echo $$ > {pid}; exec yes'"), protocol.Hello(), seconds=30)
     wait_for(lambda: not Path(f"/proc/{int(pid.read_text())}").exists())
     assert raised  # the error, and what it refers to, is still held
 
 
 @pytest.mark.parametrize(("body", "why"), [
-    ("printf '{\"id\":1,\"ki'", "the connection ended"),
-    ("echo '{\"id\":1,\"kind\":\"what\"}'; cat", "none of an agent's: Invalid value 'what'"),
-    ("echo '{\"id\":1,\"kind\":\"done\"'; cat", "none of an agent's: Expecting"),
+    ("printf '{\"ki'", "the connection ended"),
+    ("echo '{\"kind\":\"what\"}'; cat", "none of an agent's: Invalid value 'what'"),
+    ("echo '{\"kind\":\"done\"'; cat", "none of an agent's: Expecting"),
     ("while :; do echo job done; done", "none of an agent's: 1000 lines"),
     ("printf '{'; exec tr '\\0' x </dev/zero", "none of an agent's: a line of more than"),
 ], ids=["cut", "unknown", "broken", "endless", "long"])
 def test_an_agent_that_is_none(body, why):
-    way = open_channel(fake(body), seconds=60)
-    with pytest.raises(Unreachable, match=why):
-        way.ask(protocol.Hello())
-    way.close()
-    wait_for(lambda: ended(way._process))
+    with Call(fake(body), protocol.Hello(), seconds=60) as way, \
+            pytest.raises(Unreachable, match=why):
+        way.next()
+    assert way._shell.process.poll() is not None
 
 
 def test_lines_of_the_login_shell_between_answers_are_passed_over():
-    with open_channel(fake("echo '[1]+ Done'; echo '{\"id\":1,\"kind\":\"done\"}'; cat")) as way:
-        assert way.ask(protocol.Hello()) == protocol.Done()
+    assert ask(fake("echo '[1]+ Done'; echo; echo '{\"kind\":\"done\"}'; cat"),
+               protocol.Hello()) == protocol.Done()
 
 
-def test_who_reads_slowly_holds_up_what_is_sent_and_loses_nothing():
-    lines = 3 * channel._WAITING
-    with open_channel(fake(f"for i in $(seq {lines}); do echo \"{{\\\"id\\\":1,\\\"kind\\\":"
-                           "\\\"listening\\\",\\\"port\\\":$i}\"; done; cat")) as way:
-        stream = way.stream(protocol.Hello())
-        wait_for(stream._answers.full)
-        ports = [answer.port for _ in range(lines)
-                 if isinstance(answer := stream.next(60), protocol.Listening)]
-        assert ports == list(range(1, lines + 1))
+def test_who_says_nothing_is_given_up_and_a_sign_of_life_is_enough(monkeypatch):
+    monkeypatch.setattr(call, "_SILENT", 3.0)
+    with Call(fake("for i in 1 2 3 4 5; do echo; sleep 1; done; "
+                   "echo '{\"kind\":\"done\"}'; cat >/dev/null"), protocol.Hello()) as way:
+        assert way.next(None) == protocol.Done()
+        with pytest.raises(Unreachable, match="no answer within 3 s"):
+            way.next(None)
 
 
 @pytest.mark.parametrize(("said", "why"), [
@@ -213,8 +176,6 @@ def test_ssh_gave_up_as_the_connection_that_it_shares_ended(said, code, expected
 @pytest.mark.parametrize("python", ["my env/bin/python", "~/v/bin/python", "a'b",
                                     "$(touch x)"])
 def test_an_interpreter_of_any_name_reaches_the_shell_to_the_letter(python, tmp_path: Path):
-    import subprocess
-
     asked = tmp_path / python.replace("~/", "")
     asked.parent.mkdir(parents=True, exist_ok=True)
     asked.write_text("#!/bin/sh\necho started \"$@\"\n")
@@ -231,7 +192,7 @@ def test_the_argument_list_of_ssh(home, monkeypatch):
     assert words[0] == "ssh"
     assert words[-3:] == ["--", "alice@10.0.0.2", "exec sh -s"]
     assert "BatchMode=yes" in words
-    assert ssh.ALIVE * (ssh.MISSED + 1) + ssh.CONNECT < channel.OPEN
+    assert ssh.ALIVE * (ssh.MISSED + 1) + ssh.CONNECT < call.OPEN
     assert not any("StrictHostKeyChecking" in w for w in words)
     monkeypatch.setenv("GPU_PANEL_HOME", f"/tmp/{'h' * 45}")
     assert "ControlMaster=auto" not in ssh.shell(Host("gpu1")), "its sockets' paths are too long"
@@ -275,45 +236,11 @@ def test_a_command_is_found_beside_the_agents_interpreter(torch, monkeypatch):
 
 def test_a_port_is_free_again_once_nobody_listens_on_it_for_us(home):
     """The very next request finds it so."""
-    with open_channel(HERE) as way:
-        for _ in range(5):
-            stream = way.stream(protocol.Listen(0))
-            got = stream.next(60)
-            assert isinstance(got, protocol.Listening)
-            tried = way.ask(protocol.Reach(("127.0.0.1",), got.port))
-            assert isinstance(tried, protocol.Reached)
-            assert tried.tried == {"127.0.0.1": None}
-            stream.close()
-            tried = way.ask(protocol.Reach(("127.0.0.1",), got.port))
-            assert isinstance(tried, protocol.Reached)
-            assert tried.tried == {"127.0.0.1": "connection refused"}
-
-
-def test_a_connection_that_hangs_is_begun_again(monkeypatch):
-    """As on a line that loses the first packet: the kernel's own second one comes late."""
-    connect, begun, end = ports.socket.create_connection, [], threading.Event()
-
-    def connection(address, seconds):
-        begun.append(address)
-        if len(begun) < 3:
-            end.wait(seconds)
-            raise TimeoutError
-        return connect(address, seconds)
-
-    monkeypatch.setattr(ports.socket, "create_connection", connection)
-    told = []
-    asked = SimpleNamespace(send=told.append)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        answering = threading.Thread(
-            target=lambda: server.accept()[0].sendall(ports.GREETING), daemon=True)
-        answering.start()
-        port = server.getsockname()[1]
-        ports.reach(asked, protocol.Reach(("127.0.0.1",), port, 600.0))
-        answering.join()
-    end.set()
-    assert told == [protocol.Reached({"127.0.0.1": None})]
-    ports.reach(asked, protocol.Reach(("127.0.0.1",), port))
-    assert told[1].tried == {"127.0.0.1": "connection refused"}
+    with Call(HERE, protocol.Listen(0)) as listening:
+        port = listening.expect(protocol.Listening).port
+        reach = protocol.Reach(("127.0.0.1",), port)
+        assert ask(HERE, reach, protocol.Reached).tried == {"127.0.0.1": None}
+    assert ask(HERE, reach, protocol.Reached).tried == {"127.0.0.1": "connection refused"}
 
 
 def test_where_the_shared_connection_ends_another_is_opened_alone(home, tmp_path, monkeypatch):
@@ -324,9 +251,8 @@ def test_where_the_shared_connection_ends_another_is_opened_alone(home, tmp_path
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     host = Host("gpu1", python=sys.executable)
-    assert shell.run(host, b"echo there\n", 60).out == "there\n"
-    with open_channel(host) as way:
-        assert way.ask(protocol.Ping()) == protocol.Done()
+    assert call.run(host, b"echo there\n", 60).out == "there\n"
+    assert meet(host, ()).welcome.home == str(home)
 
 
 def test_a_folder_of_sockets_of_another_user_is_not_used(monkeypatch):

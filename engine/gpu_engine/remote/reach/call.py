@@ -1,0 +1,368 @@
+"""A command on a host: a process (ssh, or our own program where the host is this machine), what it
+is told and what it prints.
+
+Each request to our program there is a process of its own; ssh shares one connection among them, so
+that it costs a round trip. Nobody waits for a host without a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import IO, TypeVar
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.programs import own_program
+from gpu_engine.remote.reach import protocol, reasons, ssh
+from gpu_engine.remote.reach.records import BadName, Host
+
+OPEN = 30.0
+"""Seconds in which our program has to be there."""
+ASK = 60.0
+"""Seconds for an answer."""
+_SILENT = 45.0
+"""Seconds without a sign of life of a command that goes on, after which it is given up."""
+_SLOWEST = 64 << 10
+"""Bytes a second with which what is sent has to be taken."""
+_NOISE = 1 << 20
+"""Bytes that a login shell may print before our program begins."""
+_ODD = 1000
+"""Lines that are no answers, which are passed over in all."""
+_KEPT = 16 << 10
+"""The end of what came on stderr, as much as is kept."""
+
+A = TypeVar("A", bound=protocol.Message)
+T = TypeVar("T")
+
+
+class HostError(UserError):
+    """A host could not be asked, or has refused. Its text begins with the host's name."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{host}: {reason}")
+
+
+class Unreachable(HostError):
+    """The host can't be asked, or can't any more."""
+
+    title = "A host can't be reached"
+
+
+class Refused(HostError):
+    """The host has answered that it can't be done."""
+
+    title = "A host could not do it"
+
+
+class _Share(Exception):
+    """The connection that ssh was to share ended as it was asked for it."""
+
+
+class Shell:
+    """A process that is the way to `host`. A context manager."""
+
+    def __init__(self, host: Host, argv: Sequence[str]) -> None:
+        self.host = host
+        self.over = False
+        self._errors = b""
+        self._beat = time.monotonic()
+        try:
+            self.process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                bufsize=0, env=ssh.environment(),
+                start_new_session=True)  # no terminal to ask at, no Ctrl-C of ours
+        except OSError as err:
+            raise Unreachable(host.name, f"{argv[0]} can't be started: {err.strerror}") from None
+        self._in, self._out, self._err = (
+            _pipe(p) for p in (self.process.stdin, self.process.stdout, self.process.stderr))
+        os.set_blocking(self._in.fileno(), False)
+
+    def read(self, end: float) -> bytes:
+        """What it prints next; b"" at its end. Raises TimeoutError where nothing comes until the
+        monotonic time `end`, Unreachable where it was closed."""
+        self._wait(self._out.fileno(), select.POLLIN, end)
+        return os.read(self._out.fileno(), 1 << 18)
+
+    def write(self, data: bytes, end: float) -> None:
+        """Tell it all of `data`. Raises as `read`."""
+        view = memoryview(data)
+        try:
+            while view:
+                self._wait(self._in.fileno(), select.POLLOUT, end)
+                with contextlib.suppress(BlockingIOError):
+                    view = view[os.write(self._in.fileno(), view):]
+        except TimeoutError:
+            raise
+        except (OSError, ValueError):
+            raise Unreachable(self.host.name, self.why(greeted=False)) from None
+
+    def _wait(self, fd: int, event: int, end: float) -> None:
+        poll = select.poll()
+        poll.register(fd, event)
+        with contextlib.suppress(ValueError):  # closed at its end
+            poll.register(self._err.fileno(), select.POLLIN)
+        while True:
+            now = time.monotonic()
+            if self.over:
+                raise Unreachable(self.host.name, "it was closed")
+            ready = [number for number, _ in poll.poll(max(0.0, min(end - now, 0.5)) * 1000)]
+            if fd in ready:
+                return
+            if ready:
+                poll.unregister(ready[0]) if not self._take_errors() else None
+            elif now >= end:
+                raise TimeoutError
+            if now - self._beat > protocol.BEAT and event == select.POLLIN:
+                self._beat = now
+                with contextlib.suppress(OSError, ValueError):
+                    os.write(self._in.fileno(), b"\n")
+
+    def _take_errors(self) -> bool:
+        """Whether more may come."""
+        got = os.read(self._err.fileno(), 8192)
+        self._errors = (self._errors + got)[-_KEPT:]
+        if not got:
+            self._err.close()
+        return bool(got)
+
+    def end_input(self) -> None:
+        """It is told no more."""
+        with contextlib.suppress(OSError):
+            self._in.close()
+
+    def why(self, *, greeted: bool, printed: str = "") -> str:
+        """Why it has ended, by what ssh and the shell there said, and how it ended. Raises _Share
+        where another connection would do."""
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(0.5)
+        poll = select.poll()
+        with contextlib.suppress(OSError, ValueError):
+            poll.register(self._err.fileno(), select.POLLIN)
+            while poll.poll(50) and self._take_errors():
+                continue
+        errors = printed + self._errors.decode(errors="replace")
+        if not greeted and reasons.share_ended(errors, code):
+            raise _Share
+        return reasons.why(self.host, errors, code, greeted=greeted)
+
+    def close(self) -> None:
+        """End it, from any thread. Takes some seconds at most."""
+        self.over = True
+        self.end_input()
+        for act in (lambda: None, self.process.terminate, self.process.kill):
+            act()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2)
+                return
+
+    def __enter__(self) -> Shell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        # What its shell has left behind would wait for ever for somebody to read this.
+        self._out.close()
+        self._err.close()
+
+
+class Call:
+    """A request that `host` answers. A context manager. Raises Unreachable."""
+
+    def __init__(self, host: Host, request: protocol.Request, content: bytes = b"",
+                 seconds: float = OPEN) -> None:
+        self.host = host
+        self._lines: deque[bytes] = deque()
+        self._odd = 0
+        began = time.monotonic()
+        self._shell = _either(host, lambda shared: self._greeted(shared, began + seconds))
+        self.opened = time.monotonic() - began
+        """Seconds until our program there had begun."""
+        try:
+            data = protocol.pack(request)
+            if len(data) > protocol.LONGEST:
+                raise Refused(host.name, f"what it is to be told has {len(data):,} bytes; "
+                                         f"{protocol.LONGEST:,} may be")
+            self.sent = time.time()
+            self._shell.write(data + content, time.monotonic() + ASK + len(content) / _SLOWEST)
+        except TimeoutError:
+            self.__exit__()
+            raise Unreachable(host.name, f"it took nothing for {ASK:.0f} s") from None
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _greeted(self, shared: bool, end: float) -> Shell:
+        """The process, once the mark of our program has come."""
+        word = secrets.token_hex(8)
+        mark = f"{protocol.MARK} {word}".encode()
+        argv = own_program("gpu_engine", "agent", word) if self.host.is_local \
+            else _argv(self.host, shared)
+        shell = Shell(self.host, argv)
+        try:
+            if not self.host.is_local:
+                shell.write(ssh.script(self.host, word), end)
+            data = b""
+            while got := shell.read(end):
+                data += got
+                _, found, behind = data.partition(mark)
+                more, whole, self._rest = behind.partition(b"\n")
+                if found and whole:
+                    if more.endswith(ssh.NOT_THERE.encode()):
+                        raise Unreachable(self.host.name, reasons.not_there(self.host))
+                    return shell
+                if len(data) > _NOISE:
+                    raise Unreachable(self.host.name, "its login shell prints without end, and no "
+                                                      "agent begins")
+            raise Unreachable(self.host.name, shell.why(greeted=False))
+        except TimeoutError:
+            with shell:
+                raise Unreachable(self.host.name, shell.why(greeted=False)) from None
+        except BaseException:
+            shell.__exit__()
+            raise
+
+    def next(self, seconds: float | None = ASK) -> protocol.Answer:
+        """The next answer, within `seconds`; None: however long it takes, while there is a sign of
+        life. Raises Unreachable where none comes, Refused for `Failed`."""
+        end = time.monotonic() + (seconds or _SILENT)
+        try:
+            while True:
+                while self._lines:
+                    line = self._lines.popleft()
+                    if line[:1] == b"{":
+                        answer = protocol.answer(line)
+                        if isinstance(answer, protocol.Failed):
+                            raise Refused(self.host.name, answer.message)
+                        return answer
+                    self._odd += bool(line.strip())  # a job of the login shell printed something
+                    if self._odd > _ODD:
+                        raise protocol.BadMessage(f"{_ODD} lines that are none of an agent's")
+                *lines, self._rest = self._rest.split(b"\n")
+                self._lines += lines
+                if lines:
+                    continue
+                if len(self._rest) > protocol.LONGEST:
+                    raise protocol.BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
+                got = self._shell.read(end)
+                if not got:
+                    raise Unreachable(self.host.name, self._shell.why(greeted=True))
+                end = end if seconds else time.monotonic() + _SILENT
+                self._rest += got
+        except protocol.BadMessage as err:
+            raise Unreachable(self.host.name, f"what came from there is none of an agent's: {err}"
+                              ) from None
+        except TimeoutError:
+            raise Unreachable(self.host.name, f"no answer within {seconds or _SILENT:.0f} s"
+                              ) from None
+
+    def expect(self, kind: type[A], seconds: float = ASK) -> A:
+        """`next`, which is to be of `kind`."""
+        answer = self.next(seconds)
+        if not isinstance(answer, kind):
+            raise Refused(self.host.name, "what answers there is no agent of gpu-panel's: it was "
+                                          f"to answer with {kind.__name__}")
+        return answer
+
+    def __iter__(self) -> Iterator[protocol.Answer]:
+        """All that comes, until it raises."""
+        while True:
+            yield self.next(None)
+
+    def close(self) -> None:
+        """No more is wanted: it ends there too. From any thread; takes some seconds at most."""
+        self._shell.close()
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shell.__exit__()
+
+
+def ask(host: Host, request: protocol.Request, kind: type[A] = protocol.Message,
+        seconds: float = ASK, content: bytes = b"") -> A:
+    """The one answer of `host` to `request`, which is to be of `kind`; `content` follows the
+    request. Raises Unreachable, Refused."""
+    with Call(host, request, content) as call:
+        return call.expect(kind, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of a script."""
+
+    out: str
+    """What it printed, errors among it."""
+    code: int | None
+    """None: it did not end in time, or printed too much, and was ended."""
+
+
+def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20) -> Ran:
+    """Have `script` run by `sh` there, for what needs no program of ours: within `seconds`, with at
+    most `most` bytes of output. Raises Unreachable."""
+    end = time.monotonic() + seconds
+    return _either(host, lambda shared: _run(host, script, end, most, shared))
+
+
+def _run(host: Host, script: bytes, end: float, most: int, shared: bool) -> Ran:
+    word = secrets.token_hex(8)
+    mark = f"{word}\n".encode()
+    out, code = bytearray(), None
+    with Shell(host, _argv(host, shared)) as shell:
+        with contextlib.suppress(TimeoutError):
+            shell.write(ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {word}\n".encode() + script, end)
+            shell.end_input()
+            while (got := shell.read(end)) and len(out) <= most:
+                out += got
+            if not got:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = shell.process.wait(10)
+        _, begun, behind = bytes(out).partition(mark)
+        if not begun:
+            raise Unreachable(host.name, shell.why(
+                greeted=False, printed=out.decode("utf-8", "replace")))
+    return Ran(behind.decode("utf-8", "replace"), code)
+
+
+def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:
+    """`work` on all items at the same time; what it returns or the UserError that it raises."""
+    def one(item: T) -> object:
+        try:
+            return work(item)
+        except UserError as err:
+            return err
+
+    with ThreadPoolExecutor(max(len(items), 1)) as pool:
+        return list(pool.map(one, items))
+
+
+def _either(host: Host, work: Callable[[bool], T]) -> T:
+    """`work` over the connection that ssh shares, or where that ends just then over another."""
+    try:
+        return work(True)
+    except _Share:
+        with contextlib.suppress(_Share):
+            return work(False)
+        raise Unreachable(host.name, "the connection broke") from None
+
+
+def _argv(host: Host, shared: bool) -> list[str]:
+    try:
+        return ssh.shell(host, shared=shared)
+    except BadName as err:
+        raise Unreachable(host.name, str(err)) from None
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream

@@ -1,1 +1,0 @@
-"""Bringing this program to another machine, over the same ssh: `gpu-engine hosts setup`."""
