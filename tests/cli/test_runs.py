@@ -87,6 +87,8 @@ def test_steps_loss_and_best_evaluation_stand_in_the_list(three):
     (("--sort", "loss"), ["good", "bad", "none"]),
     (("--sort", "loss", "--reverse"), ["bad", "good", "none"]),
     (("--sort", "best"), ["good", "bad", "none"]), (("--sort", "steps"), ["bad", "good", "none"]),
+    (("--sort", "max:eval:accuracy"), ["good", "bad", "none"]),
+    (("--sort", "max:eval:accuracy", "--reverse"), ["bad", "good", "none"]),
     (("--sort", "loss", "-n", "1"), ["good"])])
 def test_they_stand_in_the_order_asked_for(three, words, order):
     assert listed(*words) == [three[name] for name in order]

@@ -20,6 +20,8 @@ ALICE = DeviceProcess(
     7, 70 * GIB, user="alice", command="python train.py", started=1000.0, host_memory=1
 )
 
+SMALL = replace(ALICE, pid=8, memory=1 << 20, user="bob")
+
 
 def thrice(**changes):
     return [replace(IDLE, **changes)] * 3
@@ -33,7 +35,7 @@ def thrice(**changes):
         ({"throttle": ("too hot (hardware)",)}, "unhealthy", "too hot"),
         ({"throttle": ("power limit",)}, "free", "free"),
         ({"processes": (ALICE,)}, "busy", "alice · python train.py · 70.0 GiB · 3 days"),
-        ({"processes": (ALICE, ALICE)}, "busy", "and 1 more"),
+        ({"processes": (SMALL, ALICE)}, "busy", "python train.py · 70.0 GiB · 3 days and 1 more"),
         ({"processes": (DeviceProcess(9, visible=False),)}, "busy", "can't be seen"),
         ({"memory_used": 512 << 20}, "busy", "512 MiB"),
         ({"memory_used": (512 << 20) - 1}, "free", "free"),
@@ -41,6 +43,7 @@ def thrice(**changes):
         ({"utilization": 0.09}, "free", "free"),
         ({"processes": None}, "unknown", "processes"),
         ({"memory_used": None}, "unknown", "memory"),
+        ({"memory_used": None, "memory_is_hosts": True}, "free", "free"),
         ({"utilization": None}, "unknown", "how much it is used"),
     ],
 )
@@ -179,6 +182,12 @@ def test_cards_of_one_model_are_preferred():
     looks = machine({}, {}, {}, names=["T4", "A100", "A100"])
     assert ids(freest(2, looks, {})) == ["1", "2"]
     assert ids(freest(3, looks, {})) == ["0", "1", "2"]
+    assert ids(freest(None, looks, {})) == ["1", "2"]
+
+
+def test_memory_that_is_not_known_is_not_free():
+    looks = machine({"memory_used": None}, {"processes": (ALICE,), "memory_used": 30 * GIB})
+    assert ids(freest(None, looks, {}, free=40 * GIB, share=True)) == ["1"]
 
 
 def test_a_larger_card_is_preferred_and_a_slice_is_not():

@@ -107,14 +107,14 @@ def test_no_straggler_where_a_wait_is_not_known():
     assert codes(rank(0, wait=0.6, forward=0.1), rank(1, wait=None, forward=0.6)) == []
 
 
-def test_no_straggler_if_it_is_another_rank_by_turns():
+@pytest.mark.parametrize("first_is_late", [(2, 3, 6, 7), (7, 8)])  # by turns; at the end alone
+def test_no_straggler_if_it_is_another_rank_by_turns(first_is_late):
     views = [RankView(0), RankView(1)]
     for at in range(1, 9):
-        late = at % 4 < 2
         for number, view in enumerate(views):
-            mine = late == bool(number)
+            mine = (number == 0) == (at in first_is_late)
             view.spent([schema.StepTime(at * 100, 100, 1.0, **{
-                **HEALTHY, "forward": 0.5 if mine else 0.1, "wait": 0.0 if mine else 0.5})])
+                **HEALTHY, "forward": 0.55 if mine else 0.1, "wait": 0.0 if mine else 0.4})])
     assert codes(*views) == []
 
 
@@ -155,6 +155,19 @@ def test_the_spans_of_a_long_run_are_added_up():
     assert run.parts["forward"] == pytest.approx(150)
     assert last.seconds == 30
     assert run.parts["rest"] == pytest.approx(500 * 0.28)
+
+
+def test_the_last_steps_are_told_though_an_evaluation_has_gone_on_since():
+    view = rank()
+    view.spent([schema.StepTime(800, 0, 40.0, eval=40.0)])
+    assert steps.of_last(view).steps == 100
+
+
+def test_the_median_counts_each_span_for_its_steps():
+    view = RankView(0)
+    for n, median in ((90, 0.01), (5, 0.2), (5, 0.3)):
+        view.spent([schema.StepTime(100, n, 1.0, median=median, **HEALTHY)])
+    assert steps.of_run(view).median == 0.01
 
 
 def test_figures_that_cannot_be_true_are_left_out():

@@ -47,6 +47,9 @@ def test_csv_has_the_numbers_of_the_ranks_own_lines(run, tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{run.id}: 3 rows, up to step 3: {run.id}.csv\n"
     path = tmp_path / f"{run.id}.csv"
+    (plain := tmp_path / "plain").touch()
+    assert path.stat().st_mode == plain.stat().st_mode, "as the umask would have it"
+    plain.unlink()
     found = table(path)
     mine = [[loss for e in told(run, rank, "step") for loss in e["losses"]] for rank in (0, 1)]
     assert [float(r["train/loss"]) for r in found] == [

@@ -44,6 +44,7 @@ def test_a_row_has_the_mean_of_the_ranks_and_what_belongs_to_its_step(home):
             it.steps(rank, 3, [2.0 + rank], 3.0, lr=0.05)
             if rank == 0:
                 it.tell(0, "eval", t=3.5, step=3, accuracy=0.9)
+            it.tell(rank, "memory", t=3.9, rss=1 << 20, gpu_process=None)
             it.steps(rank, 4, [1.0 + rank], 4.0, lr=0.025)
             it.tell(rank, "memory", t=4.5, rss=(rank + 7) << 20, gpu_process=None)
         event_lines.append(it.path / "devices.jsonl", *(event_lines.line("devices", {
@@ -134,8 +135,19 @@ def test_the_rate_of_an_attempt_is_that_of_its_own_ranks(home):
             it.start(rank)
             it.steps(rank, 1, [2.0], 1.0)
         it.start(attempt=2, t=50)  # goes on with one rank
-        it.steps(0, 2, [1.0], 51.0)
-    assert [r.values["train/samples_per_s"] for r in rows(it.path)] == [200.0, 100.0]
+        it.steps(0, 3, [1.0, 0.5], 51.0)
+    assert [(r.t - T0, r.values.get("train/samples_per_s")) for r in rows(it.path)] == [
+        (1.0, 200.0), (51.0, None), (51.0, 100.0)], "and no time of it is in the pause"
+
+
+def test_a_rate_is_told_once_every_rank_has_told_its_own(home):
+    with Written(ranks=2) as it:
+        it.start(0)
+        it.start(1)
+        it.steps(0, 1, [2.0], 1.0)
+        it.steps(0, 2, [1.0], 2.0)
+        it.many(1, 2, 2, 1.5, 2.0, samples_per_s=100.0)
+    assert [r.values.get("train/samples_per_s") for r in rows(it.path)] == [None, 200.0]
 
 
 def test_an_attempt_without_a_step_takes_nothing_away(home):
@@ -144,6 +156,20 @@ def test_an_attempt_without_a_step_takes_nothing_away(home):
         it.steps(0, 3, [3.0, 2.0, 1.0], 3.0)
         it.start(attempt=2, t=50)  # and fails at once
     assert losses(rows(it.path)) == {1: 3.0, 2: 2.0, 3: 1.0}
+
+
+def test_of_many_readings_before_a_step_all_count(home):
+    with Written() as it:
+        it.start()
+        event_lines.append(it.path / "devices.jsonl", *(event_lines.line("devices", {
+            "ids": ["0"], "utilization": [float(i >= 500)], "memory_used": [5], "power": [200.0],
+            "temperature": [50.0]}, t=T0 + i / 1000) for i in range(1000)))
+        event_lines.append(it.run.events(0), *(event_lines.line(
+            "memory", {"rss": 1 << (10 if i else 30)}, t=T0 + i / 1000) for i in range(2000)))
+        it.steps(0, 1, [1.0], 3.0)
+    [row] = rows(it.path)
+    assert row.values["memory/host"] == 1 << 30
+    assert row.values["device/0/utilization"] == 0.5
 
 
 def test_values_that_are_not_finite_stay_as_they_are(home):

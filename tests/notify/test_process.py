@@ -156,6 +156,17 @@ def test_a_journal_that_can_not_be_written_keeps_nobody_from_the_lock(home):
     assert journal.read(made.run.path) == []
 
 
+def test_a_journal_does_not_grow_for_ever(home):
+    path = Made().run.path
+    kept = journal.Journal(path)
+    assert kept.acquire()
+    for _ in range(1000):
+        kept.write("failed 1", "phone", "no answer " * 40)
+    kept.release()
+    assert (path / journal.FILE).stat().st_size < journal._MOST + 1000
+    assert len(journal.read(path)) > 500
+
+
 def test_it_asks_slurm_about_a_job_and_tells_what_that_says(monkeypatch):
     from gpu_engine.runs import job
     from gpu_engine.slurm import watch as slurm

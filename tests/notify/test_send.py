@@ -10,6 +10,7 @@ import ssl
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,6 +168,19 @@ def test_all_entries_are_told_at_once_and_one_that_fails_harms_no_other(monkeypa
         assert [result for _, result in results] == [None, None, "the endpoint answered 404"]
         assert known[-1] == "slow"
     assert send.deliver_all([], MESSAGE) == []
+
+
+def test_one_that_is_given_up_takes_nothing_from_those_that_were_told(monkeypatch):
+    clock, never = [0.0], threading.Event()
+    monkeypatch.setattr(send, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(send, "deliver", lambda to, _: never.wait() if to.name == "late" else None)
+
+    def note(to: To, result: str | None) -> None:
+        clock[0] = send.IN_ALL + 1
+
+    results = send.deliver_all([To("good", "json"), To("late", "json")], MESSAGE, note)
+    never.set()
+    assert [result for _, result in results] == [None, "no answer within 45 s"]
 
 
 # --- commands -----------------------------------------------------------------------------------

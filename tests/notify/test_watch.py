@@ -41,11 +41,13 @@ def test_an_end_is_told_once_with_the_last_figures(made, state, event):
     seen = RunWatch(made.run)
     assert looks(seen) == []
     assert not seen.is_over()
+    for rank in (0, 1):  # since it was looked at
+        made.event("step", rank, step=8, n=1, epoch=0, loss=4.0, losses=[4.0])
     made.end(state, cause=Cause("bad", 1) if state == "failed" else None)
     assert not seen.is_over()
     [told] = looks(seen)
     assert (told.event, told.state.state) == (event, state)
-    assert (told.progress.step, told.progress.loss) == (7, 3.5)
+    assert (told.progress.step, told.progress.loss) == (8, 4.0)
     assert seen.is_over()
 
 
@@ -99,6 +101,17 @@ def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_move
     assert looks(seen) == []
     made.set("stopping")
     assert looks(seen) == []
+
+
+def test_a_rank_that_comes_later_is_looked_at_too(made, monkeypatch):
+    monkeypatch.setattr(watch, "_RANKS_EVERY", 0.0)
+    made.set("running", attempts=(AttemptRecord(1, made.began - 1000),))
+    steps(made, 0, ago=1)
+    seen = RunWatch(made.run)
+    assert looks(seen) == []
+    steps(made, 1, ago=watch.STANDING + 60)
+    [told] = looks(seen)
+    assert "rank 1 has stalled" in told.why
 
 
 def test_ranks_of_a_host_that_can_not_be_reached_are_not_said_to_stand_still(made):

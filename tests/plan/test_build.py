@@ -258,6 +258,9 @@ def test_multinode_goes_through_torchrun_with_static_rendezvous():
     assert len(p.lines) == 2
     assert "--node-rank=0" in p.lines[0]
     assert "--node-rank=1" in p.lines[1]
+    p = made(spec_of("multinode", ["0", "1"], parallel__nodes=2, parallel__node_devices=[2, 1],
+                     batch__size=96), gpus(2))
+    assert ["--nproc-per-node=1" in line for line in p.lines] == [False, True]
 
 
 # --- the line to type --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError, UserError
@@ -249,6 +249,7 @@ def test_written_and_read_again_it_is_the_same(spec):
 
 
 @given(specs())
+@example(read.from_dict({"task": {"params": {"width": "8", "on": "true"}}}))
 def test_the_sets_that_name_the_differences_rebuild_it(spec):
     data: dict = {}
     for assignment in write.differences(sp.RunSpec(), spec):

@@ -251,17 +251,17 @@ def describe(ranks: Sequence[Standstill]) -> str:
     return f"{first}; {where}"
 
 
-def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0,
-            unheard: Collection[int] = ()) -> list[Standstill]:
+def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0
+            ) -> list[Standstill]:
     """The ranks that stand still for unusually long, the one furthest behind first.
 
     Unusual is longer than `at_least` seconds and than five of the rank's own steps. Ranks before
-    their first step are left out: they may prepare data and compile kernels for any time. So are
-    those `unheard` of, see `State.unheard`. `now` is in Unix seconds.
+    their first step are left out: they may prepare data and compile kernels for any time. `now` is
+    in Unix seconds.
     """
     found = []
     for view in views:
-        if view.over or view.beat is None or not view.step_times or view.rank in unheard:
+        if view.over or view.beat is None or not view.step_times:
             continue
         since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0])
         standing = Standstill(view.rank, view.step, view.phase, max(now - since, 0.0),

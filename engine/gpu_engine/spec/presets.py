@@ -159,7 +159,7 @@ def _merge(document: Any, whole: dict[str, Any], needed: dict[str, Any]) -> None
     for key, value in whole.items():
         there = document.get(key)
         if isinstance(value, dict) and isinstance(there, dict):
-            _merge(there, value, value if key == "params" else needed.get(key, {}))
+            _merge(there, value, needed.get(key, {}))
         elif key in document and there != value:
             document[key] = value
         elif key not in document and key in needed:

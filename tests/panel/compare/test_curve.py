@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.runs.folder import AttemptRecord, State
@@ -60,6 +62,26 @@ def test_the_pause_before_an_attempt_is_no_part_of_its_first_losses():
     curve.add(0, start(1, 100.0), steps(1, [4.0], 101.0))
     curve.add(0, start(2, 112.0), steps(3, [3.0, 2.0], 113.0))
     assert points(curve.over("time")) == {1000: 4.0, 3000: 2.5}
+
+
+def test_an_attempt_that_the_state_tells_of_later_has_its_time_all_the_same():
+    curve = RunCurve()
+    first = AttemptRecord(1, 100.0)
+    curve.learn(State("running", "3f2a", "x", 100.0, started=100.0, attempts=(first,)))
+    curve.add(0, start(1, 100.0), steps(1, [4.0], 101.0), start(2, 112.0))
+    curve.learn(State("running", "3f2a", "x", 100.0, started=100.0, attempt=2, attempts=(
+        replace(first, ended=102.0, outcome="stopped"), AttemptRecord(2, 112.0))))
+    curve.add(0, steps(2, [3.0], 113.0))
+    assert points(curve.over("time")) == {1000: 4.0, 3000: 3.0}
+
+
+def test_the_extremes_of_a_mean_are_kept_and_steps_of_another_optimizer_are_none():
+    curve = RunCurve()
+    curve.add(0, start(1, 100.0), at(schema.Step(
+        10, 0.1, 0, n=10, loss=2.0, loss_min=1.0, loss_max=9.0), 101.0))
+    curve.add(0, at(schema.Step(11, 0.1, 0, n=0, loss=50.0), 102.0))
+    assert curve.over("step").at(10) == (1.0, 2.0, 9.0)
+    assert curve.over("step").last == 10
 
 
 def test_another_value_is_followed_by_its_name():

@@ -8,14 +8,15 @@ import pytest
 
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.runs import environment
-from gpu_engine.runs.create import create_run
+from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import AttemptRecord, Run, State
-from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.write import to_toml
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.compare.panes import CurvesPane, DifferencesPane, FiguresPane
 from gpu_panel.compare.screen import CompareScreen
+from gpu_panel.compare.store import Compared
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.themed import ThemedApp
 
@@ -159,6 +160,17 @@ async def test_over_steps_and_time_and_another_value():
         assert pilot.app.screen.run_folder == narrow
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
+
+
+def test_what_a_resume_has_changed_is_read_again():
+    run = written("digits", steps=20)
+    one = Compared(run)
+    one.poll()
+    spec = from_dict(read_toml(run.path / "spec.toml") | {"train": {"lr": 0.5, "steps": 20}})
+    made = prepare(spec, inventory=slots(2))
+    os.close(reopen_run(run, to_toml(made.spec), made.plan))
+    one.poll()
+    assert one.facts.settings["train.lr"] == "0.5"
 
 
 async def test_nine_runs_one_of_them_live_and_one_without_settings():

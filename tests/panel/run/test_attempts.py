@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.runs import notes
-from gpu_engine.runs.folder import AttemptRecord
+from gpu_engine.runs.folder import AttemptRecord, State
 from gpu_engine.runs.notes import Notes
 from gpu_panel.charts.curves import CurveView
+from gpu_panel.run.moments import RunClock
 from gpu_panel.run.sheets import AboutRun
 
 from ..run_kit import (
@@ -152,6 +153,21 @@ def resumed(folder: Path) -> Written:
         AttemptRecord(1, T0, T0 + 50, "stopped"),
         AttemptRecord(2, T0 + DAY, T0 + DAY + 10, "stopped")))
     return run
+
+
+def test_what_was_once_said_of_an_attempts_time_stays() -> None:
+    """Each rank tells that it has begun, and the state some time later."""
+    clock, first = RunClock(), AttemptRecord(1, T0)
+    clock.learn(State("running", "3f2a", "toy", T0, attempts=(first,)))
+    assert clock.seconds(T0 + 5) == 5
+    for at in (50, 52):
+        clock.begun(2, T0 + at)
+        assert clock.seconds(T0 + 51) == 7
+    clock.learn(State("running", "3f2a", "toy", T0, attempt=2, attempts=(
+        replace(first, ended=T0 + 20, outcome="failed"), AttemptRecord(2, T0 + 49))))
+    assert clock.seconds(T0 + 51) == 7
+    assert clock.seconds(T0 - 1) == 0
+    assert clock.moment(7) == T0 + 51
 
 
 async def test_the_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -> None:

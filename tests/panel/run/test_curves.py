@@ -51,6 +51,8 @@ def test_a_rank_that_goes_back_replaces_its_values_and_a_repeated_step_adds_to_t
     seen.begin(0)
     seen.named(recorded.LOGGED, view, schema.Metric(5, {"a": 60.0}))  # the same step anew
     assert series.at(5) == (60.0, 60.0, 60.0)
+    seen.named(recorded.EVALUATED, RankView(0, step=7), schema.Eval(0, {"a": 1.0}))
+    assert seen.values["eval:a"].ranks[0].last == 0
 
 
 told = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.5, 1.0, 2.0, 4.0, 8.0, None]),

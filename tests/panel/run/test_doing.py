@@ -51,6 +51,8 @@ def test_a_rank_that_waits_names_whom() -> None:
 
 def test_who_is_behind_is_said_in_words() -> None:
     assert words([view(0, step=80), view(1)]) == "forward · 20 behind"
+    fast = view(0, step=80, step_times=[(NOW - 1, 60), (NOW, 80)])
+    assert words([fast, view(1)]) == "forward"
     assert words([view(0), view(1, step=99)], 1) == "forward"
     assert words([view(0, samples_per_s=50.0), view(1), view(2)]) == "forward · slowest"
 

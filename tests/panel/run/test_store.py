@@ -77,6 +77,16 @@ def test_a_rank_is_called_silent_only_where_the_reader_is_not_behind() -> None:
         assert [one.rank for one in standing_still(store, T0 + 600)] == still
 
 
+def test_why_a_run_is_slow_is_looked_at_again_after_a_while() -> None:
+    store = RunStore(Run(Path("/nowhere/3f2a")))
+    assert store.verdicts(T0) == []
+    for n in range(1, 9):
+        store.fold([(0, [event_of({"t": T0 + n, "kind": "step_time", "step": 100 * n, "n": 100,
+                                   "seconds": 1.0, "data": 0.9})])])
+    assert store.verdicts(T0 + 1) == []
+    assert [one.code for one in store.verdicts(T0 + 9)] == ["input-bound"]
+
+
 @given(st.lists(events, max_size=12))
 @settings(max_examples=150, deadline=None)
 def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
