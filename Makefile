@@ -34,17 +34,14 @@ test-fast: $(READY)
 	$(VENV)/bin/python -m pytest -q -n 4 --dist loadfile $(FAST)
 
 # Collected once before, the tests are compiled; otherwise each of the six processes would compile all
-# of them. What fails beside five others is run once more, alone: if it passes then, it is printed, and
-# is no reason to stop.
+# of them.
 tested: $(READY)
 	@$(PYTEST) --collect-only -q >/dev/null || true
-	$(PYTEST) $(SIX) $(addprefix --ignore=,$(MACHINES) $(SLOW)) \
-	|| { [ $$? = 1 ] && $(PYTEST) -v --last-failed --last-failed-no-failures none; }
+	$(PYTEST) $(SIX) $(addprefix --ignore=,$(MACHINES) $(SLOW))
 
 # Needs root, openssh-server and Debian's Slurm; tests without them are skipped.
 machines: $(READY)
-	$(PYTEST) -n 4 --dist loadfile $(MACHINES) \
-	|| { [ $$? = 1 ] && $(PYTEST) -v --last-failed --last-failed-no-failures none $(MACHINES); }
+	$(PYTEST) -n 4 --dist loadfile $(MACHINES)
 
 # All there is, for a night: docs/testing.md.
 night: lint
