@@ -138,6 +138,12 @@ def test_from_the_best_or_a_step(run, tmp_path):
     assert [p.name for p in aside] == ["step-00000015", "step-00000020"]
 
 
+def test_from_an_earlier_one_the_run_may_be_shorter_than_it_was(run):
+    done = called("resume", run.id, "--from", "5", "--set", "train.steps=10")
+    assert done.returncode == 0, done.stderr
+    assert steps(run) == [5, 10]
+
+
 def test_an_own_command_has_no_checkpoints_of_ours(home):
     out = called("run", "--json", "--set", "devices.ids=cpu:0", "--", "true")
     run = json.loads(out.stdout.splitlines()[-1])["id"]

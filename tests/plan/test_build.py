@@ -213,6 +213,13 @@ def test_cpu_slots_are_pinned_gloo_ranks_that_see_no_gpu():
     assert (p.backend, p.device_type, p.unit) == ("gloo", "cpu", "slot")
 
 
+def test_several_ranks_on_gpus_get_a_thread_each_as_from_torchrun():
+    """With all cores for each, ranks take them from each other."""
+    several, alone = made(spec_of("ddp", ["0", "1"]), gpus(2)), made(spec_of(), gpus(2))
+    assert [q.env.get("OMP_NUM_THREADS") for q in several.processes] == ["1", "1"]
+    assert [q.env.get("OMP_NUM_THREADS") for q in alone.processes] == [None]
+
+
 def test_a_thread_count_that_the_person_set_stays():
     p = made(spec_of("ddp", ["0", "1"]), gpus(2), environ={"OMP_NUM_THREADS": "7"})
     assert "OMP_NUM_THREADS" not in p.processes[0].env

@@ -13,7 +13,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.queueing import QueueDialog, to_vary
+from gpu_panel.launch.queueing import QueueDialog, put, to_vary
 from gpu_panel.run.screen import RunScreen
 
 from ...conftest import gpus, slots
@@ -117,6 +117,16 @@ def test_that_devices_were_shared_once_does_not_hold_for_a_run_that_waits():
     draft.tick(["0", "3"])
     draft.share()  # by a question of Launch
     assert draft.spec_to_wait().devices.share is False
+
+
+def test_mode_and_devices_that_are_typed_there_are_those_of_the_run(home, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    spec = from_dict({"devices": {"ids": ["cpu:0"]}, "task": {"command": ["true"]}})
+    with lease.acquire(paths.leases_folder(), slots(2).devices, "3f2a"):
+        run = put(spec, None, slots(2), "--mode ddp --devices cpu:0,cpu:1").run
+        asked = run.plan().spec
+        run.stop()
+    assert (asked.parallel.mode, asked.devices.ids) == ("ddp", ["cpu:0", "cpu:1"])
 
 
 async def test_a_sweep_from_the_form_after_a_few_keys(home, monkeypatch, tmp_path):
