@@ -41,8 +41,7 @@ WRITING = {
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
-        supervisor/logs.py: open_inside in _keep, open_inside in bound, open_inside in note,
-            open_inside in punch
+        supervisor/logs.py: open_inside in _keep, open_inside in bound, open_inside in note
         training/checkpoint.py: write_inside in add_metrics
         worker/rank/memory.py: open_inside in write_snapshot
         worker/start.py: open_inside in _own_log

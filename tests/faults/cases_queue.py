@@ -42,7 +42,7 @@ def whoever_waits_is_killed(box: Box) -> None:
 
     with hold():
         first = queued("--priority", "2", "--", "sh", "-c", "echo ran")
-        second = queued("--free-for", "0.5", "--after", first.id, "--", "true")
+        second = queued("--after", first.id, "--", "true")
         wait_for(lambda: "77aa" in reason(first))
         os.kill(first.state().pid or 0, signal.SIGKILL)
         wait_for(lambda: reason(first) == NOBODY)

@@ -53,7 +53,7 @@ def test_any_gpus_once_enough_are_free_and_have_the_memory(gpus, line):
 
 def test_a_gpu_on_which_somebody_computes_is_waited_for_and_then_has_to_stay_free(gpus, line):
     gpus.set("count 3", "gpu * util 0", f"gpu 0 proc {os.getpid()} 2000000000 compute 5")
-    run = queue(*SHOW, devices={"ids": ["0"]}, when=When(free_for=1.0))
+    run = queue(*SHOW, devices={"ids": ["0"]})
     wait_for(lambda: reason(run).startswith("waits for GPU 0, which is not free: "))
     gpus.set("count 3", "gpu * util 0")
     over(run)

@@ -22,13 +22,13 @@ from gpu_engine.queue.turns import (
 from gpu_engine.runs.waiting import Entry
 
 GIB = 1 << 30
-NOW, MONO = time.mktime((2026, 11, 22, 12, 0, 0, 0, 0, -1)), 1000.0
+NOW = time.mktime((2026, 11, 22, 12, 0, 0, 0, 0, -1))
 
 
-def gpu(index, free=True, why="is held by run 77aa", since=900.0, memory=None, usable=True):
+def gpu(index, free=True, why="is held by run 77aa", memory=None, usable=True):
     return DeviceNow(str(index), f"GPU {index}", free, "" if free else why, usable,
                      memory=memory if memory is not None else (80 * GIB if free else 10 * GIB),
-                     total=80 * GIB, since=since if free else None)
+                     total=80 * GIB)
 
 
 def machine(*devices):
@@ -45,7 +45,7 @@ def first(count, ids):
 
 def answers(line, devices, choose=first):
     """What each of our runs decides for itself."""
-    out = {me.id: decide(line[:at], me, devices, monotonic=MONO, choose=choose)
+    out = {me.id: decide(line[:at], me, devices, choose=choose)
            for at, me in enumerate(line) if me.owner is None}
     return {name: d.devices if isinstance(d, Start) else d.reason for name, d in out.items()}
 
@@ -86,10 +86,10 @@ def test_with_so_much_memory():
     assert answers([ask("a", **asked)], devices) == {
         "a": "for any 1 GPU with 20.0 GiB free: none of 2 now"}
     assert answers([ask("a", share=True, **asked)], devices) == {"a": ("1",)}
-    unknown = machine(DeviceNow("0", "GPU 0", True, "", since=0.0))  # as one tells no figure
+    unknown = machine(DeviceNow("0", "GPU 0", True, ""))  # as one tells no figure
     assert answers([ask("a", **asked)], unknown) == {
         "a": "for any 1 GPU with 20.0 GiB free: none of 1 now"}
-    small = machine(DeviceNow("0", "GPU 0", True, "", memory=8 * GIB, total=8 * GIB, since=0.0))
+    small = machine(DeviceNow("0", "GPU 0", True, "", memory=8 * GIB, total=8 * GIB))
     assert answers([ask("a", **asked)], small) == {
         "a": "for any 1 GPU with 20.0 GiB free; 0 here are large enough"}
 
@@ -111,13 +111,6 @@ def test_a_time_and_another_run_first():
     (None, "does not exist")])
 def test_a_run_that_will_never_complete_is_not_waited_for(state, words):
     assert early(entry(after="x"), state, NOW) == (f"run x, which it was to follow, {words}", True)
-
-
-def test_free_for_a_while():
-    devices = machine(gpu(0, since=MONO - 20))
-    assert answers([ask("a", 0, free_for=60.0)], devices) == {
-        "a": "for GPU 0, which has been free for 20 s of the 60 s it needs"}
-    assert answers([ask("a", 0, free_for=20.0)], devices) == {"a": ("0",)}
 
 
 def test_a_device_that_is_not_there():
@@ -149,7 +142,7 @@ def test_nobody_overtakes_and_no_device_is_given_twice(line, free):
     devices = machine(*(gpu(i, free=f) for i, f in enumerate(free)))
     requests = [Request(str(n), wants, "bob" if theirs else None)
                 for n, (wants, theirs) in enumerate(line)]
-    said = {me.id: decide(requests[:at], me, devices, monotonic=MONO, choose=first)
+    said = {me.id: decide(requests[:at], me, devices, choose=first)
             for at, me in enumerate(requests)}
     given_to: dict[str, str] = {}
     waiting_for: set[str] = set()
@@ -183,7 +176,7 @@ def test_as_each_decides_for_itself_no_two_start_on_one_device(line, free):
         there, left = list(free), list(requests)
         for me in first_to_look:
             devices = machine(*(gpu(i, free=f) for i, f in enumerate(there)))
-            mine = decide(left[:left.index(me)], me, devices, monotonic=MONO, choose=first)
+            mine = decide(left[:left.index(me)], me, devices, choose=first)
             if isinstance(mine, Start):
                 assert me.wants.share or all(there[int(i)] for i in mine.devices)
                 there = [f and str(i) not in mine.devices for i, f in enumerate(there)]

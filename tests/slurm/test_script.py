@@ -177,11 +177,9 @@ def test_an_option_stays_one_line(shared, text):
     assert script.count("#SBATCH") == 8 + text.count("#SBATCH")
 
 
-@pytest.mark.parametrize(("option", "advice"), [
-    ("nodes=3", "use --nodes"), ("gpus=3", "use --gpus"), ("array=1-9", "one for each setting"),
-    ("export=NONE", "run.env"), ("wait", "with --output")])
-def test_what_can_not_be_asked_for_is_refused_with_what_would_do(cluster, option, advice):
-    with pytest.raises(UserError, match=advice):
+@pytest.mark.parametrize("option", ["nodes=3", "gpus=3", "array=1-9", "export=NONE", "wait"])
+def test_what_the_script_depends_on_is_refused(cluster, option):
+    with pytest.raises(UserError, match="depends on its own"):
         cluster.script(options=(option,))
 
 
@@ -264,4 +262,4 @@ def test_the_command_writes_it(home, tmp_path):
     assert f"GPU_PANEL_HOME={home}\n" in file.read_text()
     out = engine("slurm", "ddp", "-o", "gpus-per-node=2")
     assert (out.returncode, out.stdout) == (2, "")
-    assert "depends on its own; use --gpus" in out.stderr
+    assert "depends on its own; --nodes and --gpus" in out.stderr

@@ -80,7 +80,7 @@ def test_nothing_is_submitted_unless_every_member_can_run():
                   parallel={"mode": "ddp"})
     assert str(err.value) == (
         "batch.size = 9: a global batch must divide by 2 replicas; 8 or 10 would "
-        "(run 3 of 6, toy size=9 steps=1, and 1 more)")
+        "(run 3 of 6, toy size=9 steps=1)")
     assert all_runs() == []
 
 

@@ -52,9 +52,9 @@ def _set_up(given: str) -> None:
 
 @command.command()
 @click.argument("run", shell_complete=tab.waiting_runs)
-@click.argument("to", type=click.Choice(["first", "last", "up", "down"]))
+@click.argument("to", type=click.Choice(["first", "last"]))
 def move(run: str, to: str) -> None:
-    """Move RUN to the first or last place, or up or down by one."""
+    """Move RUN to the first or last place."""
     from gpu_engine.queue import change
     from gpu_engine.runs import folder
 

@@ -43,15 +43,13 @@ if TYPE_CHECKING:
               help="With --queue: not before TIME, as 22:00, +90m or 2026-11-23 22:00.")
 @click.option("--priority", type=int, metavar="N",
               help="With --queue: before waiting runs with a lower one (0 unless given).")
-@click.option("--free-for", type=float, metavar="SECONDS",
-              help="With --queue: only on devices that have been free for so long.")
 @grid_options
 @click.option("--no-notify", is_flag=True,
               help="Send no notifications about this run, whatever notify.toml says.")
 @spec_options
 def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
-        after: str | None, begin: str | None, priority: int | None, free_for: float | None,
-        grid: tuple[str, ...], repeat: int, no_notify: bool) -> None:
+        after: str | None, begin: str | None, priority: int | None, grid: tuple[str, ...],
+        repeat: int, no_notify: bool) -> None:
     """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
 
     The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
@@ -65,7 +63,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
         members = members_of(choice, grid, repeat)
         from gpu_engine.sweep import submit
 
-        sweep = submit.submit(members, when(after, begin, priority, free_for), choice.spec.name,
+        sweep = submit.submit(members, when(after, begin, priority), choice.spec.name,
                               choice.base)
         _warn(sweep.doubt)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
@@ -73,10 +71,9 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
                              f"gpu-engine sweep {sweep.id} compares them")
         return
     if queued:
-        _wait(choice, as_json, when(after, begin, priority, free_for))
+        _wait(choice, as_json, when(after, begin, priority))
         return
-    for option, value in (("--after", after), ("--begin", begin), ("--priority", priority),
-                          ("--free-for", free_for)):
+    for option, value in (("--after", after), ("--begin", begin), ("--priority", priority)):
         if value is not None:
             raise click.UsageError(f"{option} goes with --queue, as the run starts at once without")
     from gpu_engine.cli import watch
@@ -95,15 +92,13 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
     _started(started, as_json)
 
 
-def when(after: str | None, begin: str | None, priority: int | None, free_for: float | None
-          ) -> When:
+def when(after: str | None, begin: str | None, priority: int | None) -> When:
     """When a run that waits may start. Raises UserError."""
     from gpu_engine.queue.submit import When, moment
     from gpu_engine.runs import folder
 
     first = folder.find(after).id if after is not None else None
-    return When(first, None if begin is None else moment(begin, time.time()), priority or 0,
-                free_for or 0.0)
+    return When(first, None if begin is None else moment(begin, time.time()), priority or 0)
 
 
 def _wait(choice: SpecChoice, as_json: bool, when: When) -> None:

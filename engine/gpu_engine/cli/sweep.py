@@ -103,15 +103,12 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
 
 @command.command()
 @click.argument("sweep", shell_complete=tab.sweeps)
-@click.option("--priority", type=int, default=0, metavar="N",
-              help="Before waiting runs with a lower one.")
-def retry(sweep: str, priority: int) -> None:
+def retry(sweep: str) -> None:
     """Try the members of SWEEP again that have failed or are lost: they wait for another attempt,
     which goes on from their last checkpoint."""
-    from gpu_engine.queue.submit import When
     from gpu_engine.sweep import again, group
 
-    _print(again.retry(group.find(sweep), When(priority=priority)), "will be tried again")
+    _print(again.retry(group.find(sweep)), "will be tried again")
 
 
 def _print(done: Done, what: str) -> None:

@@ -35,27 +35,15 @@ def prioritise(run: Run, priority: int) -> None:
 
 
 def move(run: Run, to: str) -> None:
-    """Move a waiting run: "first", "last", "up", "down". It gets the priority of its new place.
-    Raises UserError if it does not wait."""
-    entry, rest = _entry(run), line()
-    at = next((n for n, w in enumerate(rest) if w.run.id == run.id), 0)
-    rest = [w for w in rest if w.run.id != run.id]
-    if to in ("up", "down"):  # it changes places with its neighbour
-        beside = at - 1 if to == "up" else at
-        if 0 <= beside < len(rest):
-            other = rest[beside]
-            _write(run, _at_place_of(entry, other.entry))
-            _write(other.run, _at_place_of(other.entry, entry))
-    elif rest:
+    """Move a waiting run: "first", "last". It gets the priority of its new place. Raises UserError
+    if it does not wait."""
+    entry, rest = _entry(run), [w for w in line() if w.run.id != run.id]
+    if rest:
         edge = rest[0 if to == "first" else -1].entry
         with telling(f"run {run.id} can't be moved"):
             number = edge.number - 1 if to == "first" else \
                 waiting.next_number(paths.queue_folder())
         _write(run, replace(entry, priority=edge.priority, number=number))
-
-
-def _at_place_of(entry: Entry, other: Entry) -> Entry:
-    return replace(entry, priority=other.priority, number=other.number)
 
 
 def _entry(run: Run) -> Entry:

@@ -39,8 +39,6 @@ class Devices:
         self._searched = -math.inf
         self._readings: Iterator[tuple[Sample, ...]] | None = None
         self._recent: tuple[Snapshot, ...] = ()
-        self._since: dict[str, float] = {}
-        """Device → since when it has been free, monotonic seconds."""
 
     @property
     def reading(self) -> bool:
@@ -89,7 +87,7 @@ class Devices:
         is all: on a busy machine a run would wait for ever."""
         assert self.inventory is not None
         states = availability.judge_all(self._recent, holders) if read and self._recent else {}
-        now, found = time.monotonic(), {}
+        found = {}
         for device in self.inventory.devices:
             sample = self._recent[-1].of(device.id) if read and self._recent else None
             holder, judged = holders.get(leases.key(device)), states.get(device.id)
@@ -99,18 +97,12 @@ class Devices:
                 why = ""
             else:
                 why = f"is not free: {judged.reason}" if judged is not None else "is being read"
-            known = read or device.is_cpu
-            if why:
-                self._since.pop(device.id, None)
-            elif known:
-                self._since.setdefault(device.id, now)
             found[device.id] = DeviceNow(
                 device.id, device.label, not why, why,
                 usable=device.is_cpu or not read or (sample is not None and sample.problem is None),
                 memory=device.memory_total if not read else
                 None if sample is None else availability.free_memory(sample),
-                total=device.memory_total, cpu=device.is_cpu,
-                since=self._since.get(device.id) if known else -math.inf)
+                total=device.memory_total, cpu=device.is_cpu)
         return found
 
     def choose(self, count: int, ids: Sequence[str]) -> Sequence[str] | None:

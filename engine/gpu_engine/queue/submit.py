@@ -37,8 +37,6 @@ _SPAN = re.compile(r"\+(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 _LONGEST = 366 * 86400.0
-_LONGEST_WAIT = 3600.0
-"""Seconds that `free_for` may be at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,6 @@ class When:
     begin: float | None = None
     """Unix seconds."""
     priority: int = 0
-    free_for: float = 0.0
-    """Seconds for which its devices must have been free."""
 
 
 def moment(text: str, now: float) -> float:
@@ -223,8 +219,6 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
 
 def _check(when: When) -> None:
     """Raises UserError if it could never start."""
-    if not 0 <= when.free_for <= _LONGEST_WAIT:
-        raise UserError(f"--free-for {when.free_for:g}: give 0 to {_LONGEST_WAIT:.0f} seconds")
     if when.after is not None:
         first = Run(paths.runs_folder() / when.after)
         state = first.state().state if first.path.is_dir() else None
@@ -248,5 +242,5 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: 
         within=tuple(d.uuid or d.id for d in inventory.devices) if some else (),
         free=None if devices.free_gib is None else int(devices.free_gib * (1 << 30)),
         share=devices.share, cpu=any(d.is_cpu for d in inventory.devices),
-        after=when.after, begin=when.begin, free_for=when.free_for, sweep=sweep,
+        after=when.after, begin=when.begin, sweep=sweep,
         code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))

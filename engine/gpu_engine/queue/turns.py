@@ -31,8 +31,6 @@ class DeviceNow:
     """Bytes of its memory that are free; None: not known."""
     total: int | None = None
     """Bytes of its memory; None: not known."""
-    since: float | None = None
-    """Since when it has been free, monotonic seconds; None: it is not."""
     cpu: bool = False
 
 
@@ -94,15 +92,14 @@ def early(entry: Entry, first: str | None, now: float) -> tuple[str, bool] | Non
 
 
 def decide(ahead: Sequence[Request], mine: Request, devices: Mapping[str, DeviceNow], *,
-           monotonic: float, choose: Choose) -> Start | Wait:
-    """What becomes of a run, with these others ahead of it in the line. `monotonic`: the clock of
-    `DeviceNow.since`."""
+           choose: Choose) -> Start | Wait:
+    """What becomes of a run, with these others ahead of it in the line."""
     kept: dict[str, Request] = {}
     """Device → the run before that could use it, or starts on it."""
     for request in (*ahead, mine):
         wants = request.wants
         able = [devices[i] for i in _candidates(wants, devices)]
-        ready = [d for d in able if d.id not in kept and _ready(d, wants, monotonic)]
+        ready = [d for d in able if d.id not in kept and _ready(d, wants)]
         taken: Sequence[str] | None = None
         if wants.ids:
             taken = wants.ids if len(ready) == len(set(wants.ids)) else None
@@ -110,7 +107,7 @@ def decide(ahead: Sequence[Request], mine: Request, devices: Mapping[str, Device
             taken = choose(wants.count, [d.id for d in ready])
         if request is mine:
             return Start(tuple(taken)) if taken is not None else \
-                Wait(_why(wants, able, ready, kept, devices, monotonic))
+                Wait(_why(wants, able, ready, kept, devices))
         if len(able) < wants.count or not (wants.ids or wants.count):
             continue  # this machine will not have so many
         for device in able:
@@ -128,24 +125,21 @@ def _candidates(wants: Wants, devices: Mapping[str, DeviceNow]) -> list[str]:
             and (wants.free is None or d.total is None or d.total >= wants.free)]
 
 
-def _ready(device: DeviceNow, wants: Wants, monotonic: float) -> bool:
+def _ready(device: DeviceNow, wants: Wants) -> bool:
     if wants.free is not None and (device.memory is None or device.memory < wants.free):
         return False
-    if wants.share:
-        return device.usable
-    return device.free and (not wants.free_for or (
-        device.since is not None and monotonic - device.since >= wants.free_for))
+    return device.usable if wants.share else device.free
 
 
 def _why(wants: Wants, able: Sequence[DeviceNow], ready: Sequence[DeviceNow],
-         kept: Mapping[str, Request], devices: Mapping[str, DeviceNow], monotonic: float) -> str:
+         kept: Mapping[str, Request], devices: Mapping[str, DeviceNow]) -> str:
     if missing := [i for i in wants.ids if i not in devices]:
         return f"for {missing[0]}, which this machine does not have now"
     if wants.ids:
         parts = []
         for device in (d for d in able if d not in ready):
             before = kept.get(device.id)
-            lacks = _lacks(device, wants, monotonic) if before is None else "for which a run of " \
+            lacks = _lacks(device, wants) if before is None else "for which a run of " \
                 f"{before.owner} comes first" if before.owner else \
                 f"for which run {before.id} comes first"
             parts.append(f"{device.label}, {lacks}")
@@ -161,13 +155,10 @@ def _why(wants: Wants, able: Sequence[DeviceNow], ready: Sequence[DeviceNow],
     return f"for {wants.text}: {len(ready) or 'none'} of {len(able)} now"
 
 
-def _lacks(device: DeviceNow, wants: Wants, monotonic: float) -> str:
+def _lacks(device: DeviceNow, wants: Wants) -> str:
     if device.why and not (wants.share and device.usable):
         return f"which {device.why}"
     if wants.free is not None and (device.memory is None or device.memory < wants.free):
         return f"which has {units.size(device.memory)} free of the {units.size(wants.free)} it " \
             "needs"
-    if device.since is not None:
-        return (f"which has been free for {monotonic - device.since:.0f} s of the "
-                f"{wants.free_for:.0f} s it needs")
     return "which is not free"

@@ -218,7 +218,7 @@ class Waiter:
 
     def _decide(self, line: Sequence[Request], mine: Request, devices: Mapping[str, DeviceNow]
                 ) -> Start | Wait:
-        return turns.decide(line[:line.index(mine)], mine, devices, monotonic=time.monotonic(),
+        return turns.decide(line[:line.index(mine)], mine, devices,
                             choose=self.devices.choose)
 
     def _pass_over(self, ahead: Sequence[Request], devices: Mapping[str, DeviceNow]) -> None:

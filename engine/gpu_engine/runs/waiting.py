@@ -50,8 +50,6 @@ class Wants:
     """Devices that others use will do."""
     cpu: bool = False
     """CPU slots, not GPUs."""
-    free_for: float = 0.0
-    """Seconds for which they must have been free."""
 
     @property
     def text(self) -> str:

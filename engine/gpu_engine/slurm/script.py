@@ -24,22 +24,11 @@ from gpu_engine.spec.schema import RunSpec
 
 WARNING = 120
 """Seconds before the time limit at which Slurm warns the ranks, so that they save."""
-_DEPENDS = "the script depends on its own"
-_OURS = {
-    "nodes": f"{_DEPENDS}; use --nodes",
-    **dict.fromkeys(("gpus", "gpus-per-node", "ntasks", "ntasks-per-node", "gpus-per-task",
-                     "ntasks-per-gpu"), f"{_DEPENDS}; use --gpus"),
-    **dict.fromkeys(("requeue", "no-requeue", "open-mode", "signal"), _DEPENDS),
-    "clusters": "a run is known by its job's number, which holds in one cluster",
-    "array": "a job is one run here; submit one for each setting, as with --set train.lr=…",
-    "wrap": "the job runs the script; for a command of your own, give srun the line that "
-            "gpu-engine plan prints",
-    "export": "the ranks need the environment that the script makes; add to it with --set "
-              "run.env.NAME=…",
-    **dict.fromkeys(("parsable", "wait", "test-only"), "it would change what sbatch answers; "
-                    "write the script with --output and give sbatch that option yourself"),
-}
-"""Options of sbatch that `-o` can't give, with the reason and what would do."""
+_OURS = frozenset((
+    "nodes", "gpus", "gpus-per-node", "ntasks", "ntasks-per-node", "gpus-per-task",
+    "ntasks-per-gpu", "requeue", "no-requeue", "open-mode", "signal", "clusters", "array", "wrap",
+    "export", "parsable", "wait", "test-only"))
+"""Options of sbatch that `-o` can't give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +69,8 @@ def _option(text: str) -> tuple[str, str | None]:
         raise UserError(f"-o {text!r}: expected an option of sbatch by its long name, without --, "
                         "such as account=vision or exclusive")
     if key in _OURS:
-        raise UserError(f"-o {text!r}: {_OURS[key]}")
+        raise UserError(f"-o {text!r}: the script depends on its own; --nodes and --gpus say how "
+                        "many, --set run.env.NAME=… adds to the environment")
     if equals and (not value or not value.isprintable() or set(value) & set("'\"\\")):
         raise UserError(f"-o {text!r}: expected a value without quotes, backslashes and control "
                         "characters")

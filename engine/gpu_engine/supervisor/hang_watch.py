@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +29,6 @@ _IDLE = 0.001
 """The share of the time that an idle process may use: helper threads look at a clock."""
 _HZ = os.sysconf("SC_CLK_TCK")
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(slots=True)
 class _Silence:
@@ -42,8 +39,6 @@ class _Silence:
     """When watching it began, monotonic seconds."""
     ticks: int | None
     """The processor time that it had used by then; None: it can't be seen from here."""
-    told: bool = False
-    """Whether its activity was logged."""
 
     def idle(self, now: float) -> bool:
         """Whether the process has been idle since then."""
@@ -108,12 +103,8 @@ class Watch:
             return False
         if seen.idle(now):
             return True
-        if not seen.told:
-            log.warning("rank %d has written nothing for %.0f s, but its process is working, so it "
-                        "does not hang (is the disk of the run folder slow or full?)",
-                        sign.rank, sign.silent)
         # Begin again: what it did a while ago says nothing about now.
-        self._silent[sign.rank] = _Silence(seen.pid, now, procs.cpu_ticks(seen.pid), told=True)
+        self._silent[sign.rank] = _Silence(seen.pid, now, procs.cpu_ticks(seen.pid))
         return False
 
     @staticmethod

@@ -9,16 +9,12 @@ log that grows by megabytes per second.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 from pathlib import Path
 
 from gpu_engine.common.files import file_inside, open_inside
 from gpu_engine.events.paths import inside
-
-_FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
-_libc = ctypes.CDLL(None, use_errno=True)
 
 log = logging.getLogger(__name__)
 
@@ -28,28 +24,7 @@ def bound_all(run: Path, limit: int) -> bool:
     likely to follow soon."""
     cut = [path for path in (*run.glob("node*.log"), *run.glob("ranks/*.log"))
            if bound(path, limit)]
-    cut += [path for path in (run / "torchrun").rglob("*.log")
-            if punch(run, path.relative_to(run).as_posix(), limit)]
     return bool(cut)
-
-
-def punch(run: Path, name: str, limit: int) -> bool:
-    """Free the disk space of a log's older part without moving its end. For torchrun's logs: they
-    are not open for appending, so their writer would not notice a cut. Returns whether anything
-    was freed."""
-    try:
-        fd = open_inside(run, name, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        stat = os.fstat(fd)
-        if stat.st_blocks * 512 <= 2 * limit:
-            return False
-        old_part = (stat.st_size - limit) // 4096 * 4096
-        mode = _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE
-        return _libc.fallocate(fd, mode, ctypes.c_int64(0), ctypes.c_int64(old_part)) == 0
-    finally:
-        os.close(fd)
 
 
 def bound(path: Path, limit: int) -> bool:

@@ -44,7 +44,7 @@ def stop(found: Group, *, now: bool = False) -> Done:
     return Done(tuple(done), tuple(trouble))
 
 
-def retry(found: Group, when: When) -> Done:
+def retry(found: Group) -> Done:
     """Put the members that have failed or are lost into the line for another attempt, which goes on
     from their last checkpoint if they have one. Raises UserError if none has failed."""
     failed = [(run, m) for run, m in found.members if run.state().state in ("failed", "lost")]
@@ -56,7 +56,7 @@ def retry(found: Group, when: When) -> Done:
         try:
             spec = _as_submitted(from_dict(attempts.read_spec(run)), member)
             inventory = inventory or discover_for(spec)
-            submit.submit_again(run, spec, when, inventory, found.id)
+            submit.submit_again(run, spec, When(), inventory, found.id)
             done.append(run)
         except (UserError, OSError) as err:
             trouble.append(f"run {run.id} is not tried again: {err}")

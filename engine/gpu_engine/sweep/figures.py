@@ -31,8 +31,6 @@ class Figures:
     """Examples a second of all ranks."""
     exact: bool = True
     """False: only parts of the first rank's events were read, as there are so many."""
-    left_out: int = 0
-    """How many names of values were left out, as there are so many."""
 
 
 def of(run: Path) -> Figures:
@@ -43,8 +41,7 @@ def of(run: Path) -> Figures:
     for rank in ranks if exact else ranks[:1]:
         for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
             track.fold(rank, event)
-    return Figures(track.steps, track.extents(), track.samples_per_s if exact else None, exact,
-                   track.left_out)
+    return Figures(track.steps, track.extents(), track.samples_per_s if exact else None, exact)
 
 
 class FiguresOf:

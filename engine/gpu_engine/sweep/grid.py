@@ -15,9 +15,9 @@ from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys
-from gpu_engine.spec.write import flat, to_dict
+from gpu_engine.spec.write import to_dict
 from gpu_engine.sweep import table
-from gpu_engine.sweep.values import MOST, NUMBER, Axis
+from gpu_engine.sweep.values import MOST, Axis
 
 _SEED = "train.seed"
 _WORD = re.compile(r"[A-Za-z_][\w.-]*")
@@ -55,13 +55,10 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member
             one = point
             if repeat > 1:
                 one = replace(one, train=replace(one.train, seed=one.train.seed + number))
-            index = len(found) + 1
-            name = _name(spec.name, {short[k]: v for k, v in values.items()},
-                         number + 1 if repeat > 1 else None, index)
-            found.append(Member(index, values, number + 1 if repeat > 1 else None,
-                                replace(one, name=name)))
-    problems = [*_alike(found, axes), *_unheard(found, axes, repeat)]
-    if problems:
+            again = number + 1 if repeat > 1 else None
+            name = _name(spec.name, {short[k]: v for k, v in values.items()}, again)
+            found.append(Member(len(found) + 1, values, again, replace(one, name=name)))
+    if problems := _unheard(found, axes, repeat):
         raise SpecError(problems)
     return found
 
@@ -80,15 +77,6 @@ def options(command: Sequence[str]) -> dict[str, tuple[int, str]]:
         elif option != name and at + 1 < len(command):
             found[name] = at + 1, ""
     return found
-
-
-def varied(command: Sequence[str]) -> str | None:
-    """The option of a command that is mostly varied: its learning rate, or else the last one with a
-    number; None if it has none."""
-    found = [name for name, (at, before) in options(command).items()
-             if re.fullmatch(NUMBER, command[at].removeprefix(before))]
-    rates = [name for name in found if name.replace("-", "_") in ("lr", "learning_rate")]
-    return next(reversed([*found, *rates]), None)
 
 
 def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]:
@@ -117,11 +105,8 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]
 
 
 def _unknown(key: str, spec: RunSpec) -> Problem:
-    if "." not in key and spec.task.command and _WORD.fullmatch(key):
-        told = [k for k, words in own_command.TOLD_BY.items() if key in words]
-        if key in own_command.PLACEHOLDERS:
-            which = f": vary {told[0]}" if told else ", and can't vary"
-            return Problem(key, None, f"{{{key}}} is gpu-panel's own placeholder{which}")
+    if "." not in key and spec.task.command and _WORD.fullmatch(key) \
+            and key not in own_command.PLACEHOLDERS:
         return Problem(key, None, "there is no such key; to vary an argument of the command, "
                                   f"have it say --{key} VALUE")
     try:
@@ -167,23 +152,6 @@ def _option(spec: RunSpec, key: str) -> tuple[int, str] | None:
     return place
 
 
-def _alike(found: Sequence[Member], axes: Sequence[Axis]) -> list[Problem]:
-    """Values that are given twice, perhaps written in two ways."""
-    out = []
-    for axis in axes:
-        seen: dict[str | None, str] = {}
-        for value in axis.values:
-            member = next(m for m in found if m.values[axis.key] == value)
-            means = flat(member.spec).get(axis.key, value)
-            if means in seen or list(axis.values).count(value) > 1:
-                same = seen.get(means, value)
-                out.append(Problem(axis.key, None, f"{value} is given twice" if same == value
-                                   else f"{same} and {value} are the same value"))
-                break
-            seen[means] = value
-    return out
-
-
 def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list[Problem]:
     """Keys that do not reach the command that a member runs: all of them would train alike."""
     varied = [(axis.key, axis.key) for axis in axes]
@@ -204,13 +172,9 @@ def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list
     return list(out.values())
 
 
-def _name(base: str, values: dict[str, str], repeat: int | None, index: int) -> str:
+def _name(base: str, values: dict[str, str], repeat: int | None) -> str:
     """"vgg lr=3e-4 size=128 #2", at most as long as a name may be."""
     words = [f"{key}={clean(value, _LONGEST_VALUE)}" for key, value in values.items()]
     words += [f"#{repeat}"] if repeat is not None else []
-    text = " ".join(words)
-    room = LONGEST_NAME - len(text) - 1
-    if room < min(len(base), 12):  # the values alone are nearly too long
-        end = f" ({index})"
-        return clean(f"{base[:12]} {text}", LONGEST_NAME - len(end)) + end
-    return f"{base[:room]} {text}" if text else base
+    text = "".join(f" {word}" for word in words)
+    return clean(base[:max(12, LONGEST_NAME - len(text))] + text, LONGEST_NAME)

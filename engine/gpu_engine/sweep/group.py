@@ -99,7 +99,7 @@ def _one(run: Run, member: Member, state: State, figures: Figures) -> One:
         why = state.cause.line if state.cause is not None else state.reason
     return One(run.id, member.index, member.values, member.repeat, clean(state.name), state.state,
                None if why is None else clean(why), state.took(time.time()), figures.steps,
-               figures.values, figures.samples_per_s, figures.exact, figures.left_out)
+               figures.values, figures.samples_per_s, figures.exact)
 
 
 def default_by(found: Group, members: Iterable[One]) -> By:

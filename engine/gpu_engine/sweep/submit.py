@@ -6,9 +6,9 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching.launcher import discover_for
 from gpu_engine.plan.check import counted
@@ -21,9 +21,6 @@ from gpu_engine.runs.create import discard
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep.grid import Member
-
-_MOST_TOLD = 8
-"""Problems that are told one by one."""
 
 Base = tuple[str, RunSpec] | None
 """(name, spec) of the preset that the spec is based on."""
@@ -42,17 +39,16 @@ class Sweep:
 def plans(members: Sequence[Member], inventory: Inventory | None = None, base: Base = None
           ) -> list[LaunchPlan]:
     """The plan of each member, made without side effects. Raises SpecError with what is wrong with
-    any of them, each problem once, with the members that have it."""
+    the first of them that could not run."""
     inventory = inventory or discover_for(members[0].spec)
-    found, problems = list[LaunchPlan](), dict[str, tuple[Problem, list[Member]]]()
+    found = list[LaunchPlan]()
     for member in members:
         try:
             found.append(queue.plan(member.spec, inventory, base))
         except SpecError as err:
-            for problem in err.problems:
-                problems.setdefault(str(problem), (problem, []))[1].append(member)
-    if problems:
-        raise SpecError(_grouped(list(problems.values()), len(members)))
+            where = f"(run {member.index} of {len(members)}, {member.spec.name})"
+            raise SpecError([replace(p, message=f"{p.message} {where}") for p in err.problems]
+                            ) from None
     return found
 
 
@@ -91,21 +87,6 @@ def _undo(runs: Sequence[Run]) -> None:
             run.stop()
         if run.state().state == "stopped":
             discard(run)
-
-
-def _grouped(problems: Sequence[tuple[Problem, list[Member]]], of: int) -> list[Problem]:
-    out = []
-    for problem, whose in problems[:_MOST_TOLD]:
-        if len(whose) == of:
-            out.append(problem)
-            continue
-        others = f", and {len(whose) - 1} more" if len(whose) > 1 else ""
-        first = f"run {whose[0].index} of {of}, {whose[0].spec.name}"
-        out.append(Problem(problem.key, problem.value, f"{problem.message} ({first}{others})"))
-    if len(problems) > _MOST_TOLD:
-        out.append(Problem("", None, f"and {len(problems) - _MOST_TOLD} more problems of this "
-                                     "kind; nothing was submitted"))
-    return out
 
 
 def _new_id() -> str:

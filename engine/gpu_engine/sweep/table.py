@@ -57,8 +57,6 @@ class One:
     """Examples a second of all its ranks."""
     exact: bool = True
     """False: so much is recorded that only parts were read."""
-    left_out: int = 0
-    """How many names of values were left out, as there are so many."""
 
     @property
     def kind(self) -> str:
@@ -157,13 +155,8 @@ def names(members: Iterable[One]) -> list[str]:
 def named(members: Sequence[One]) -> str:
     """The first of these names for people, and how many more there are."""
     there, most = names(members), 30
-    more = max(len(there) - most, 0) + left_out(members)
-    return ", ".join(there[:most]) + (f" and {more:,} more" if more else "")
-
-
-def left_out(members: Iterable[One]) -> int:
-    """How many names of values were left out of a member that has recorded too many."""
-    return max((one.left_out for one in members), default=0)
+    more = len(there) - most
+    return ", ".join(there[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def parse_by(text: str, members: Sequence[One]) -> By:
@@ -172,11 +165,10 @@ def parse_by(text: str, members: Sequence[One]) -> By:
     how, colon, rest = text.partition(":")
     largest = colon == ":" and how == "max"
     name = rest if colon and how in ("max", "min") else text
-    there, more = names(members), left_out(members)
+    there = names(members)
     if name not in there and there:
-        unseen = f" among the {len(there):,} values that are looked at" if more else ""
-        raise UserError(f"--by {text}: no run of the sweep has recorded {name!r}{unseen}; there "
-                        f"are {named(members)}")
+        raise UserError(f"--by {text}: no run of the sweep has recorded {name!r}; there are "
+                        f"{named(members)}")
     return By(name, largest)
 
 
@@ -210,8 +202,8 @@ def cells(point: Point) -> list[str]:
     """A line of the table."""
     return [*(clean(v, LONGEST) for v in point.values.values()), _counted(point),
             ("~" if point.partial and point.best.mean is not None else "") + _figure(point.best),
-            _figure(point.last), _steps(point), units.clock(point.seconds),
-            rate(point.samples_per_s)]
+            _figure(point.last), units.count(point.steps[1] if point.steps else None),
+            units.clock(point.seconds), rate(point.samples_per_s)]
 
 
 def rate(samples_per_s: float | None) -> str:
@@ -242,14 +234,6 @@ def _figure(stat: Stat) -> str:
     return text if stat.spread is None else f"{text} ± {units.loss(stat.spread)} ({stat.n})"
 
 
-def _steps(point: Point) -> str:
-    """"500", or "420–500" where its runs differ."""
-    if point.steps is None:
-        return units.UNKNOWN
-    least, most = point.steps
-    return units.count(most) if least == most else f"{least:,}–{most:,}"
-
-
 def notes(points: Sequence[Point], by: By) -> list[str]:
     """What the figures are, in sentences."""
     out = []
@@ -261,8 +245,6 @@ def notes(points: Sequence[Point], by: By) -> list[str]:
     if odd:
         out.append(f"{odd} run{'s' * (odd > 1)} ended with a {by.name} that is not finite; "
                    "means leave it out")
-    if more := left_out(one for p in points for one in p.members):
-        out.append(f"a run has recorded so many values that {more:,} of them are not looked at")
     if not all(one.exact for p in points for one in p.members):
         out.append("of the largest runs only parts of the events were read: their best may be "
                    "slightly off")

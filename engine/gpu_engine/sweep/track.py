@@ -15,7 +15,6 @@ EVAL = "eval:"
 """Before the name of an evaluation's value."""
 KINDS: tuple[type[Event], ...] = (Start, Step, Eval, Metric)
 """The events that are looked at."""
-_MOST_NAMES = 200
 _LOGGED_LOSS = "\0loss"
 """A value that the script logged as "loss": it counts where the steps' own losses are not known."""
 
@@ -81,11 +80,6 @@ class Track:
         return min(last, default=None)
 
     @property
-    def left_out(self) -> int:
-        """How many names of values `extents` leaves out, as there are so many."""
-        return max(len(self._names()) - _MOST_NAMES, 0)
-
-    @property
     def samples_per_s(self) -> float | None:
         """Examples a second of all ranks together, by the median of each, which a slow first step
         does not move. None unless all tell theirs, as the ranks of a script do not."""
@@ -96,32 +90,23 @@ class Track:
         """Every value's extent by its name: "loss", the mean of the ranks' losses at each step;
         "eval:accuracy", of an evaluation; other names as they were logged, of the first rank that
         has them."""
-        found = {name: _extent(self._values(name)) for name in self._names()[:_MOST_NAMES]}
+        found = {name: _extent(self._values(name)) for name in dict.fromkeys(
+            name for at in self._present for name, values in at.values.items() if values)}
         logged = found.pop(_LOGGED_LOSS, None)
         return found if logged is None else {LOSS: logged} | found
-
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys(name for at in self._present
-                                  for name, values in at.values.items() if values))
 
     def _values(self, name: str) -> Mapping[int, float]:
         found = [at.values[name] for at in self._present if at.values.get(name)]
         if name != LOSS or len(found) == 1:
             return found[0]
-        # Of the last steps some ranks may not have told theirs yet.
-        common = set(found[0]).intersection(*found[1:])
-        if not common:
-            return found[0]
-        alone: dict[int, float] = {}
-        if any(len(one) != len(common) for one in found):
-            # An attempt before may have had fewer ranks: what those have done counts.
-            last = min(map(max, found))
-            alone = {s: v for s, v in found[0].items() if s not in common and s <= last}
-            found = [{step: one[step] for step in one if step in common} for one in found]
-        if any(list(one) != list(found[0]) for one in found[1:]):  # made again in another order
-            found = [dict(sorted(one.items())) for one in found]
-        means = [sum(each) / len(found) for each in zip(*(f.values() for f in found), strict=True)]
-        return alone | dict(zip(found[0], means, strict=True))
+        # Of the last steps some ranks may not have told theirs yet; an attempt before may have had
+        # fewer ranks.
+        last, each = min(map(max, found)), dict[int, list[float]]()
+        for values in found:
+            for step, value in values.items():
+                if step <= last:
+                    each.setdefault(step, []).append(value)
+        return {step: sum(values) / len(values) for step, values in each.items()}
 
     @staticmethod
     def _step(at: _Rank, event: Step) -> None:

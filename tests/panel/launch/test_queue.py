@@ -135,7 +135,7 @@ async def test_a_sweep_from_the_form_after_a_few_keys(home, monkeypatch, tmp_pat
         async with panel(slots(1), command=("true", "--lr", "0.1", "--n", "7"), size=(80, 24),
                          sets=("devices.ids=cpu:0",), notifications=True) as (pilot, screen):
             line = await dialog(pilot, "V")
-            assert line.value == "--grid lr="
+            assert line.value == "--grid "
             for vary, said in (("train.lrr=1,2", "did you mean train.lr?"),
                                ("batch.size=2,4", "is never told it")):
                 line.value = f"--grid {vary}"
@@ -157,7 +157,6 @@ async def test_a_sweep_from_the_form_after_a_few_keys(home, monkeypatch, tmp_pat
 @pytest.mark.parametrize(("spec", "said"), [
     ({"task": {"use": "a:B"}}, "--grid train.lr="),
     ({"task": {"command": ["x", "{lr}", "--n", "1"]}}, "--grid train.lr="),
-    ({"task": {"command": ["x", "--learning-rate=1e-3", "--n", "1"]}}, "--grid learning-rate="),
     ({"task": {"command": ["x", "y"]}}, "--grid "),
 ])
 def test_what_is_proposed_to_vary(spec, said):

@@ -23,7 +23,7 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 from gpu_engine.sweep import submit as sweep
 from gpu_engine.sweep import values
-from gpu_engine.sweep.grid import members, varied
+from gpu_engine.sweep.grid import members
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, harmless
@@ -37,11 +37,9 @@ HINT = "enter is enough; or --after RUN --begin 22:00 --priority 1"
 
 
 def to_vary(spec: RunSpec) -> str:
-    """What is mostly varied, to type values behind it: "--grid train.lr=", or "--grid lr=" for an
-    option of a command."""
+    """What is mostly varied, to type values behind it."""
     words = spec.task.command
-    name = "train.lr" if words is None or "{lr}" in words else varied(words)
-    return f"--grid {name}=" if name else "--grid "
+    return "--grid train.lr=" if words is None or "{lr}" in words else "--grid "
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def put(spec: RunSpec, base: tuple[str, RunSpec] | None, inventory: Inventory, t
                           ("parallel.mode", "mode"), ("devices.ids", "devices"),
                           ("devices.pick", "count")) if given[name])])
     asked = from_dict(data)
-    when = command.when(given["after"], given["begin"], given["priority"], given["free_for"])
+    when = command.when(given["after"], given["begin"], given["priority"])
     line = ["run", "--queue", *words, *arguments(spec, base)]
     if given["grid"] or given["repeat"] > 1:
         every = members(asked, [values.parse(text) for text in given["grid"]], given["repeat"])
@@ -110,7 +108,7 @@ class QueueDialog(SubmitDialog):
             yield Static(harmless(
                 f"It waits for {named}, and starts by itself, also when the panel is closed. "
                 "Options as of gpu-engine run: -n 2 waits for any two devices, --set "
-                "devices.free_gib=20 for so much memory on each; --free-for SECONDS; --grid "
+                "devices.free_gib=20 for so much memory on each; --grid "
                 "train.lr=1e-3,3e-4 and --repeat N make a sweep."), classes="dialog-note")
             yield Input(self._typed, compact=True, id="queue-options", placeholder=HINT,
                         select_on_focus=False)

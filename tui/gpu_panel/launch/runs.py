@@ -600,7 +600,7 @@ compares them. Esc clears the marks, then the filter."""
 
     @guarded("move")
     async def action_move(self, to: str) -> None:
-        """Move the run under the cursor in the queue: "up" or "down"."""
+        """Move the run under the cursor in the queue: "first" or "last"."""
         if (line := self.line_at_cursor) is None:
             return
         if not line.waits:

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.group import Group
-from gpu_engine.sweep.table import FAILED, By, One, Point, left_out, names, points, summary
+from gpu_engine.sweep.table import FAILED, By, One, Point, names, points, summary
 from gpu_panel import keys
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
@@ -189,8 +189,7 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
 
     def action_value(self) -> None:
         members = self.members or []
-        more = f" ({out:,} more are left out)" if (out := left_out(members)) else ""
-        pick(self.app, f"The value that decides{more}",
+        pick(self.app, "The value that decides",
              [(name, "", partial(self._decide, By(name))) for name in names(members)])
 
     def _decide(self, by: By) -> None:
@@ -226,10 +225,9 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
                     f"Try {many} failed run{'s' * (many > 1)} again", "Each waits in the queue for "
                     "another attempt, which goes on from its last checkpoint.", yes="Try again")):
                 return
-            from gpu_engine.queue.submit import When
             from gpu_engine.sweep import again
 
-            done = await in_thread(lambda: again.retry(group, When()))
+            done = await in_thread(lambda: again.retry(group))
             self.poll_now()
             same.done(self.app, f"{len(done.runs)} runs wait for another attempt",
                       [["sweep", "retry", group.id]], trouble=done.trouble)
