@@ -38,7 +38,8 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
     TensorBoard or for Weights & Biases; the last two need their own library."""
-    wrong = {"--out": out} if to is None else {"--from": which, "--python": python}
+    wrong: dict[str, object] = {"--out": out} if to is None \
+        else {"--from": which, "--python": python}
     if to != "wandb":
         wrong["--project"] = project
     for option in (name for name, value in wrong.items() if value):
