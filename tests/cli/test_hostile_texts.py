@@ -159,12 +159,12 @@ def test_run_folders(three, words):
 def test_files_that_are_made_of_them(three, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one, two = three["failed"].id, three["completed"].id
-    for words in (["report", one, "-o", "r.html"], ["report", one, two, "-o", "r.md"],
+    for words in (["report", one, "-o", "r.html"], ["report", one, two, "-o", "two.html"],
                   ["export", one, "--to", "csv", "-o", "r.csv"]):
         done = called(*words)
         harmless(done)
         assert done.returncode == 0, done.stderr
-    for name in ("r.html", "r.md", "r.csv"):
+    for name in ("r.html", "two.html", "r.csv"):
         text = (tmp_path / name).read_text()
         assert "MARK" in text
         assert not {c for c in text if not c.isprintable() and c not in "\n\t"}, name

@@ -18,14 +18,12 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture
 def made(home: Path) -> Path:
-    """Three runs, the oldest first: 0ab1 trains and is of sweep s12, 77aa and 77bb have ended."""
+    """Three runs, the oldest first: 0ab1 trains, 77aa and 77bb have ended."""
     for age, (name, state) in enumerate((("0ab1", "running"), ("77aa", "failed"),
                                          ("77bb", "completed"))):
         folder = home / "runs" / name
         folder.mkdir(parents=True)
         (folder / "state.json").write_text(json.dumps({"name": "ddp", "state": state}))
-        if name == "0ab1":
-            (folder / "sweep.json").write_text(json.dumps({"sweep": "s12", "name": "g", "of": 6}))
         os.utime(folder, (age + 1, age + 1))
     (home / "hosts.toml").write_text('[hosts.gpu1]\nlabel = "below the window"\n')
     (home / "presets").mkdir()
@@ -51,7 +49,7 @@ def answers(line: str, monkeypatch: pytest.MonkeyPatch, shell: str = "zsh") -> l
     ("export 77aa x", "file x"),
     ("run --after 0", "0ab1"), ("resume 77aa --set parallel.ba",
                                 "parallel.backend= parallel.backend=..."),
-    ("sweep s", "stop s12"), ("sweep stop ", "s12 last"), ("sweep s12 --js", "--json"),
+    ("sweep s12 --js", "--json"),
     ("hosts check ", "gpu1"), ("hosts add ", ""),
     ("run --set no.key", ""), ("run --set train.lr=", ""),
     ("run --grid train.lr_", "train.lr_scale= train.lr_reference_batch="),
@@ -72,7 +70,7 @@ def test_no_error_is_shown_while_somebody_types(home: Path, monkeypatch: pytest.
     home.mkdir()
     (home / "hosts.toml").write_text("[")
     before = sorted(home.rglob("*"))
-    for line in "show ", "sweep ", "hosts check ":
+    for line in "show ", "hosts check ":
         answers(f"gpu-engine {line}", monkeypatch)
     assert sorted(home.rglob("*")) == before
 

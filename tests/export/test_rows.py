@@ -22,9 +22,8 @@ from .kit import T0, Written, told
 LOSS = "train/loss"
 
 
-def rows(run: Path, rank: int | None = None) -> list[Row]:
-    source = Source(run, rank)
-    return [*source.rows()]
+def rows(run: Path) -> list[Row]:
+    return [*Source(run).rows()]
 
 
 def losses(found: list[Row]) -> dict[int, float]:
@@ -72,10 +71,6 @@ def test_a_row_has_the_mean_of_the_ranks_and_what_belongs_to_its_step(home):
     assert (fourth.step, fourth.values["device/0/utilization"]) == (4, 1.0)
     assert (fourth.values["train/lr"], fourth.values["memory/host"]) == (0.025, 8 << 20), \
         "what was read after the last step is its own, and no second row of it"
-    alone = rows(it.path, rank=1)
-    assert losses(alone) == {1: 5.0, 2: 4.0, 3: 3.0, 4: 2.0}
-    assert "train/loss_min" not in alone[0].values
-    assert [r.values["log/depth"] for r in alone if "log/depth" in r.values] == [10.0]
 
 
 def segments(total: int, cuts: list[int]) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_apprise_gets_the_text_as_it_is_and_not_in_its_words(examples, tmp_path,
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     [others] = [to for to in examples if to.name == "others"]
     text = r"""--body "x" $(id) `id` %s \n 'y' ü"""
-    message = messages.own(text, "gpu1", 1.8e9)
+    message = replace(messages.test("gpu1", 1.8e9), text=text)
     assert send.deliver(others, message) == "its command ended with status 1"
     words, body = json.loads(got.read_text())
     assert body == text

@@ -76,8 +76,8 @@ def test_the_first_step_without_a_finite_loss_is_named_and_the_run_completes(hom
     assert told["message"] in CliRunner().invoke(cli, ["runs"]).output
     listed = json.loads(CliRunner().invoke(cli, ["runs", "--json"]).output)
     assert listed[0]["warnings"] == [told]
-    page = tmp_path / "page.md"
-    CliRunner().invoke(cli, ["report", seen.run.id, "--markdown", "-o", str(page)])
+    page = tmp_path / "page.html"
+    CliRunner().invoke(cli, ["report", seen.run.id, "-o", str(page)])
     assert told["message"] in page.read_text()
 
 

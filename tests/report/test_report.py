@@ -84,21 +84,6 @@ def test_a_page_says_what_happened_and_holds_nothing_but_itself(home, tmp_path):
     assert text.count("<svg") == 5  # loss, evaluation, host memory, speed, learning rate
 
 
-def test_markdown_has_its_charts_beside_it(home, tmp_path):
-    run = trained("a|b", 0.25, [4.0, 2.0, 1.0])
-    notes.change(run.path, lambda old: notes.Notes("a|b", (), "*not* [bold](x) <b>"))
-    done = called("report", run.id, "--markdown", "-o", str(tmp_path / "r.md"))
-    assert done.stdout == f"{tmp_path / 'r.md'}, and 5 charts beside it\n"
-    text = (tmp_path / "r.md").read_text()
-    assert r"\*not\* \[bold\](x) \<b\>" in text
-    assert text.startswith(f"# a\\|b {run.id}\n")
-    charts = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert charts == [f"r-{i}.svg" for i in range(1, 6)]
-    for name in charts:
-        ElementTree.parse(tmp_path / name)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*charts, "home", "r.md"])
-
-
 def test_several_runs_are_compared_with_the_mean_of_each(home, tmp_path):
     one, two = trained("toy", 0.25, [4.0, 2.0, 1.0]), trained("toy", 0.5, [4.0, 3.0, 2.0])
     out = tmp_path / "c.html"
@@ -116,7 +101,7 @@ def test_a_chart_is_in_proportion_to_its_axes():
     series = Series(512)
     for step, value in enumerate([8.0, 4.0, 2.0, 1.0], 1):
         series.add(step, value)
-    root = ElementTree.fromstring(draw(Chart("loss", [Line("x", series)]), alone=True))
+    root = ElementTree.fromstring(draw(Chart("loss", [Line("x", series)])))
     svg = "{http://www.w3.org/2000/svg}"
     labels = [(float(e.get("x")), float(e.get("y")), e.text) for e in root.iter(f"{svg}text")]
     values = [(float(t), y) for x, y, t in labels if re.fullmatch(r"[\d.]+", t) and x < 76]

@@ -41,10 +41,9 @@ def look(watch: Watch, path: Path, case: str, *, few: bool = False, every: int =
              ("logs", "--rank", "0", "--", run), ("logs", "--supervisor", "--", run),
              ("compare", "--", run, good), ("compare", "--markdown", "--", good, run),
              ("report", "-o", str(out / "r.html"), "--", run),
-             ("report", "--markdown", "-o", str(out / "r.md"), "--", run, good),
+             ("report", "-o", str(out / "two.html"), "--", run, good),
              ("page", "-o", str(out / "p.html")),
              ("export", "--to", "csv", "-o", str(out / "r.csv"), "--", run),
-             ("export", "--to", "csv", "--rank", "0", "-o", str(out / "r0.csv"), "--", run),
              ("note", "--", run), ("queue",), ("sweep",), ("sweep", "show", "last"),
              ("sweep", "show", "s1", "--by", "eval:loss"),
              ("runs", "prune", "--keep", "0")]

@@ -40,7 +40,7 @@ def test_nothing_of_the_tests_own_is_wrong(world: World, watch: Begin):
     watching = watch()
     look(watching, path, "", every=1)
     assert "77aa" in watching.call("runs")
-    for name in ("r.html", "r.md", "r.csv", "r0.csv"):
+    for name in ("r.html", "two.html", "r.csv"):
         assert (world.root / "out" / name).stat().st_size > 100
     act(watching, path, "", every=1)
     assert not watching.problems, "\n".join(watching.problems)

@@ -209,7 +209,7 @@ def test_the_time_that_much_of_the_same_takes(world: World, name: str, piece: by
     good_lines = b"".join(events_of(0)) if name.endswith(".jsonl") else b""
     prepared(name, path).write_bytes(good_lines + before + piece * (_MUCH // len(piece)) + b"\n")
     for words in (("runs",), ("show", "77aa"), ("logs", "-n", "9999", "77aa"),
-                  ("report", "--markdown", "77aa"),
+                  ("report", "77aa"),
                   ("export", "--to", "csv", "-o", "r.csv", "77aa")):
         with limits():
             assert "Traceback (most" not in called(*words).stderr

@@ -28,19 +28,17 @@ if TYPE_CHECKING:
 @click.option("-o", "--out", type=click.Path(path_type=Path),
               help="csv: the file, or a folder for several runs (RUN.csv). tensorboard: the logdir "
                    "(tensorboard). wandb: the folder in which wandb/ is (the present one).")
-@click.option("--rank", type=click.IntRange(0),
-              help="The figures of this rank alone, not the mean of all.")
 @click.option("--project", metavar="NAME", help="wandb: its project. [default: gpu-panel]")
 @click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
                                                "writes them. [default: that of a run here]")
 @for_scripts
 def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
-            rank: int | None, project: str | None, python: str | None, as_json: bool) -> None:
+            project: str | None, python: str | None, as_json: bool) -> None:
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
     TensorBoard or for Weights & Biases; the last two need their own library."""
-    wrong = {"--out": out, "--rank": rank is not None} if to is None \
+    wrong: dict[str, object] = {"--out": out} if to is None \
         else {"--from": which, "--python": python}
     if to != "wandb":
         wrong["--project"] = project
@@ -48,7 +46,7 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         raise click.UsageError(f"{option} does not go with "
                                + (f"--to {to}" if to else "weights: --to exports figures"))
     if to is not None:
-        _figures(words, to, out, rank, project, as_json)
+        _figures(words, to, out, project, as_json)
     elif len(words) == 2:
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
     else:
@@ -87,19 +85,16 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
          f"{units.size(told['bytes'])}")
 
 
-def _figures(words: tuple[str, ...], to: str, out: Path | None, rank: int | None,
-             project: str | None, as_json: bool) -> None:
+def _figures(words: tuple[str, ...], to: str, out: Path | None, project: str | None,
+             as_json: bool) -> None:
     from gpu_engine.export import exporter
     from gpu_engine.launching.lookup import find_each
 
     runs = find_each(words)
     exported: list[Exported] = []
     for run in runs:
-        if rank is not None and rank not in run.ranks():
-            there = ", ".join(map(str, run.ranks())) or "none"
-            raise UserError(f"run {run.id} has no rank {rank}; it has {there}")
         try:
-            done = exporter.export(run, to, out, several=len(runs) > 1, rank=rank, project=project)
+            done = exporter.export(run, to, out, several=len(runs) > 1, project=project)
         except exporter.Failed as err:
             echo(f"{err.title}:\n  {err}", err=True)
             sys.exit(1)

@@ -8,7 +8,6 @@ import time
 
 import click
 
-from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
@@ -23,31 +22,25 @@ _ALL = "\0all"
 
 @click.command()
 @click.option("--test", "tested", metavar="[NAME]", is_flag=False, flag_value=_ALL,
-              shell_complete=tab.offered(lambda _: [(to.name, to.kind) for to in config.read()]),
               help="Send a message to all entries, or to NAME, and say how that went.")
-@click.option("--say", metavar="TEXT", help="Send TEXT of your own to all entries.")
 @click.option("--init", "init", is_flag=True,
               help="Write a notify.toml to start from, closed to others.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def command(tested: str | None, say: str | None, init: bool, as_json: bool) -> None:
+def command(tested: str | None, init: bool, as_json: bool) -> None:
     """List who is told what becomes of runs: the entries of notify.toml, without their secrets.
 
     Exit code 1 if a message could not be delivered.
     """
     from gpu_engine.notify import messages
 
-    if sum((tested is not None, say is not None, init)) > 1:
-        raise click.UsageError("--test, --say and --init can't be used together")
+    if tested is not None and init:
+        raise click.UsageError("--test and --init can't be used together")
     if init:
         echo(str(config.begin()))
         echo("Take the # away from an entry in it, then: gpu-engine notify --test", err=True)
         return
     entries = config.read()
-    if say is not None and not say.strip():
-        raise click.UsageError("--say needs a text")
-    if say is not None:
-        _send(entries, messages.own(say.strip(), socket.gethostname(), time.time()), as_json)
-    elif tested is not None:
+    if tested is not None:
         _send(_chosen(entries, tested), messages.test(socket.gethostname(), time.time()), as_json)
     else:
         _list(entries, as_json)

@@ -18,13 +18,11 @@ _MOST = 16
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, shell_complete=tab.runs, metavar="RUN…")
-@click.option("--html", "how", flag_value="html", help="One HTML file.  [default]")
-@click.option("--markdown", "how", flag_value="md", help="Markdown, with SVG files beside it.")
 @click.option("-o", "--out", type=click.Path(path_type=Path),
-              help="The file; report-RUN.html or .md, if it is left out.")
-def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
-    """Write what is known of RUN as a page: how it ended, evaluations, curves, what was asked and
-    where, its attempts. Several RUNs are compared."""
+              help="The file, or its folder. [default: report-RUN.html]")
+def command(runs: tuple[str, ...], out: Path | None) -> None:
+    """Write what is known of RUN as one HTML file: how it ended, evaluations, curves, what was
+    asked and where, its attempts. Several RUNs are compared."""
     from gpu_engine.launching.lookup import find_each
     from gpu_engine.report import content, formats
 
@@ -32,25 +30,16 @@ def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
     ids = [run.id for run in found]
     if len(ids) > _MOST:
         raise UserError(f"{len(ids)} runs: at most {_MOST} fit into one report")
-    if how is None:
-        how = "md" if out is not None and out.suffix in (".md", ".markdown") else "html"
-    path = out or Path(f"report-{'-'.join(ids[:4])}.{how}")
+    name = f"report-{'-'.join(ids[:4])}.html"
+    path = out or Path(name)
     if path.is_dir():
-        path = path / f"report-{'-'.join(ids[:4])}.{how}"
+        path = path / name
     told = [content.read(run) for run in found]
     title = told[0].title if len(told) == 1 else "Runs " + ", ".join(ids)
     sections = content.of_run(told[0]) if len(told) == 1 else content.of_several(told)
     when = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(told[0].at))
     made = f"Made on {when} by gpu-panel {version()}"
-    files: dict[str, str] = {}
-    if how == "html":
-        text = formats.html(title, sections, made)
-    else:
-        text, files = formats.markdown(title, sections, made, path.stem.replace(" ", "-"))
     with telling(f"{path}: can't be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        for name, svg in files.items():  # before the page that shows them
-            write_atomic(path.parent / name, svg, mode=0o666)
-        write_atomic(path, text, mode=0o666)
-    beside = f", and {len(files)} charts beside it" if files else ""
-    echo(f"{path}{beside}")
+        write_atomic(path, formats.html(title, sections, made), mode=0o666)
+    echo(str(path))

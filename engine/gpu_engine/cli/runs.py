@@ -23,36 +23,8 @@ if TYPE_CHECKING:
     from gpu_engine.runs.summary import Digest
     from gpu_engine.sweep.figures import Figures
 
+ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
 _YES = "Remove without asking. Scripts need it."
-
-
-def _columns(_: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """Columns by their names."""
-    from gpu_engine.report import columns, listing
-    from gpu_engine.spec import read, schema
-
-    names = tuple(filter(None, (one.strip() for one in value.split(","))))
-    for one in names:
-        if one in listing.NAMES or columns.known(one):
-            continue
-        if "." in one:
-            why = f"{one}: {read.unknown_key(one, schema.known_keys()).message}"
-        else:
-            why = (f"{one!r} is no column; there are {', '.join(listing.NAMES)}, keys of the spec "
-                   "such as train.lr, and last:, min: or max: before the name of a value that runs "
-                   "record, as in max:eval:accuracy")
-        raise click.BadParameter(why)
-    return names
-
-
-def _order(_: click.Context, param: click.Parameter, value: str) -> str:
-    """A column to sort by."""
-    from gpu_engine.report import columns, listing
-
-    if value not in listing.ORDERS and not columns.known(value):
-        raise click.BadParameter(f"{value!r} is none of {', '.join(listing.ORDERS)}, and no column "
-                                 "that --columns takes")
-    return value
 
 
 @click.group(invoke_without_command=True)
@@ -63,18 +35,13 @@ def _order(_: click.Context, param: click.Parameter, value: str) -> str:
               help="Only runs that match all words: text, or FIELD:TEXT with one of id, name, "
                    "preset, task, mode, tag, state and note, or KEY=VALUE of the spec; -WORD "
                    "leaves runs out.")
-@click.option("--columns", "names", callback=_columns, metavar="NAMES", default="",
-              help="Only these columns, in this order, separated by commas: those of the list, "
-                   "keys of the spec (train.lr), values that runs recorded (max:eval:accuracy; "
-                   "min:, last:).")
-@click.option("--sort", "order", callback=_order, default="created", metavar="COLUMN",
-              help="By which column: created (the newest first), loss (the least), best (the best "
-                   "evaluation), steps (the most), took (the longest), name, state, or a key or "
-                   "value that --columns takes.")
+@click.option("--sort", "order", type=click.Choice(ORDERS), default="created",
+              help="By the newest, the least loss, the best evaluation, the most steps, the "
+                   "longest time, the name or the state.  [default: created]")
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            names: tuple[str, ...], order: str, reverse: bool) -> None:
+            order: str, reverse: bool) -> None:
     """List the runs, newest first."""
     from gpu_engine.report import listing
 
@@ -95,9 +62,9 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
     rows, more = listing.found_runs(asked, count, listing.Order(order, reverse, now))
     if as_json:
-        echo(in_json([_to_dict(one, figures, now, names) for one, figures in rows]))
+        echo(in_json([_to_dict(one, figures, now) for one, figures in rows]))
         return
-    heads, lines = listing.cells(rows, now, names)
+    heads, lines = listing.cells(rows, now)
     for line in table([heads, *lines] if lines else []):
         echo(line)
     if not rows and asked:
@@ -119,9 +86,8 @@ def _go_on_with_the_queue() -> None:
             serve.ensure()
 
 
-def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]
-             ) -> dict[str, object]:
-    from gpu_engine.report import columns, listing
+def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
+    from gpu_engine.report import listing
     from gpu_engine.runs import job
 
     best = listing.best_evaluation(one, figures)
@@ -130,9 +96,7 @@ def _to_dict(one: Digest, figures: Figures, now: float, names: tuple[str, ...]
         "seconds": one.state.took(now), "steps": figures.steps,
         "loss": listing.last_loss(figures),
         "best": None if best is None else {"name": best[0], "value": best[1]},
-        } | job.to_dict(one.run.path) | (
-            {"columns": {name: columns.value(name, one.settings, figures.values)
-                         for name in names if columns.known(name)}} if names else {})
+        } | job.to_dict(one.run.path)
 
 
 def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bool = False

@@ -9,9 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
-from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 
@@ -28,10 +26,6 @@ class _Sweep(click.Group):
         if args[0] not in self.commands:
             args = ["show", *args]
         return super().resolve_command(ctx, args)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Its commands and options, and the sweeps."""
-        return [*super().shell_complete(ctx, incomplete), *tab.sweeps(ctx, None, incomplete)]
 
 
 @click.group(cls=_Sweep, invoke_without_command=True, subcommand_metavar="[ID | COMMAND] …")
@@ -63,7 +57,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 @command.command(hidden=True)
-@click.argument("sweep", shell_complete=tab.sweeps)
+@click.argument("sweep")
 @click.option("--by", metavar="VALUE",
               help="What decides which is best: loss (the default, or what train.best says), "
                    "eval:NAME, or the name of a value that was logged; max:NAME for the greatest.")
@@ -84,7 +78,7 @@ def show(sweep: str, by: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("sweep", shell_complete=tab.sweeps)
+@click.argument("sweep")
 @click.option("--now", is_flag=True, help="Kill the ranks of running members at once.")
 @click.option("--wait/--no-wait", default=True, help="Wait until all have ended (the default).")
 def stop(sweep: str, now: bool, wait: bool) -> None:
@@ -102,7 +96,7 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
 
 
 @command.command()
-@click.argument("sweep", shell_complete=tab.sweeps)
+@click.argument("sweep")
 def retry(sweep: str) -> None:
     """Try the members of SWEEP again that have failed or are lost: they wait for another attempt,
     which goes on from their last checkpoint."""

@@ -52,17 +52,11 @@ def _runs(typed: str, *states: str) -> Iterable[tuple[str, str]]:
         yield "last", "the newest run"
 
 
-def _newest(typed: str = "") -> list[str]:
+def _newest(typed: str) -> list[str]:
     with os.scandir(paths.runs_folder()) as entries:
         times = [(entry.stat(follow_symlinks=False).st_mtime, entry.name) for entry in entries
                  if entry.name.startswith(typed) and entry.is_dir(follow_symlinks=False)]
     return [name for _, name in sorted(times, reverse=True)[:_NEWEST]]
-
-
-def _sweeps(_: str) -> Iterable[tuple[str, str]]:
-    members = [json_inside(paths.runs_folder() / run, "sweep.json") for run in _newest()]
-    ids = {str(m.get("sweep")): str(m.get("name")) for m in members if isinstance(m, dict)}
-    return [*ids.items(), ("last", "the newest sweep")]
 
 
 def _presets(_: str) -> Iterable[tuple[str, str]]:
@@ -89,5 +83,5 @@ def _sets(typed: str) -> Iterable[tuple[str, str]]:
 runs, runs_or_files = offered(_runs), offered(_runs, files=True)
 live_runs = offered(lambda typed: _runs(typed, "queued", "starting", "running", "stopping"))
 waiting_runs = offered(lambda typed: _runs(typed, "queued"))
-sweeps, hosts, sets = offered(_sweeps), offered(_hosts), offered(_sets)
+hosts, sets = offered(_hosts), offered(_sets)
 presets = offered(_presets, files=True)

@@ -38,7 +38,7 @@ class Exported:
     """Lines of events files that can't be read."""
 
 
-def export(run: Run, to: str, out: Path | None, *, several: bool = False, rank: int | None = None,
+def export(run: Run, to: str, out: Path | None, *, several: bool = False,
            project: str | None = None) -> Exported:
     """Write what the run has recorded until now to the target `to`. `out`: the file or folder that
     was asked for; `several`: whether more runs go there, so that it is a folder. Raises UserError;
@@ -56,7 +56,7 @@ def export(run: Run, to: str, out: Path | None, *, several: bool = False, rank: 
 
     def rows() -> Iterator[Row]:
         nonlocal source, last, count
-        source, last, count = Source(run.path, rank), None, 0
+        source, last, count = Source(run.path), None, 0
         for last in source.rows():
             count += 1
             yield last

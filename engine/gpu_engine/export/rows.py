@@ -76,10 +76,10 @@ class Named(NamedTuple):
 class Source:
     """The rows of one run, from the first to the last step that is recorded now."""
 
-    def __init__(self, run: Path, rank: int | None = None) -> None:
-        """`run`: the run folder; `rank`: the only rank to read; None: all."""
-        numbers = ranks_with_files(run) if rank is None else [rank]
-        self._all = {number: RankSteps(Tail(events_path(run, number))) for number in numbers}
+    def __init__(self, run: Path) -> None:
+        """`run`: the run folder."""
+        self._all = {number: RankSteps(Tail(events_path(run, number)))
+                     for number in ranks_with_files(run)}
         self._counted = self._all
         """Those of which the mean is made."""
         self._devices = [DeviceReadings(Tail(path), host)

@@ -5,7 +5,6 @@ there before stays."""
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -157,9 +156,8 @@ def tensorboard(folder: Path, about: About, rows: Callable[[], Iterable[Row]]) -
     """Write one events file into `folder`, which is a run's folder below a logdir. Raises UserError
     if TensorBoard is not installed."""
     proto = "tensorboard.compat.proto."
-    events, summaries, tensors, types, records = load(
-        "tensorboard", f"{proto}event_pb2", f"{proto}summary_pb2", f"{proto}tensor_pb2",
-        f"{proto}types_pb2", "tensorboard.summary.writer.record_writer")
+    events, summaries, records = load("tensorboard", f"{proto}event_pb2", f"{proto}summary_pb2",
+                                      "tensorboard.summary.writer.record_writer")
     kinds = summaries.Summary
     # Characters that tags don't have, as torch's SummaryWriter replaces them too.
     names = Names(r"[^-/\w.\[\]:]")
@@ -167,36 +165,14 @@ def tensorboard(folder: Path, about: About, rows: Callable[[], Iterable[Row]]) -
     name = f"events.out.tfevents.{int(about.created)}.gpu-panel.{about.id}"
     with replacing(folder / name) as file:
         writer = records.RecordWriter(file)
-
-        def text(tag: str, content: str) -> None:
-            plugin = summaries.SummaryMetadata.PluginData(plugin_name="text")
-            value = kinds.Value(
-                tag=tag, metadata=summaries.SummaryMetadata(plugin_data=plugin),
-                tensor=tensors.TensorProto(dtype=types.DT_STRING, string_val=[content.encode()]))
-            writer.write(events.Event(wall_time=about.created, step=0,
-                                      summary=kinds(value=[value])).SerializeToString())
-
         writer.write(events.Event(wall_time=about.created,
                                   file_version="brain.Event:2").SerializeToString())
-        text("spec", _table(about.config))
-        if about.note or about.tags:
-            text("notes", "\n\n".join(filter(None, [", ".join(about.tags), about.note])))
         for row in rows():
             values = [kinds.Value(tag=tag, simple_value=value)
                       for tag, value in names.values(row).items()]
             writer.write(events.Event(wall_time=row.t, step=row.step,
                                       summary=kinds(value=values)).SerializeToString())
     return str(folder)
-
-
-def _table(config: Mapping[str, Any]) -> str:
-    """The spec as TensorBoard shows text: Markdown."""
-    lines = ["| key | value |", "|---|---|"]
-    for section, value in config.items():
-        for key, entry in (value if isinstance(value, dict) else {"": value}).items():
-            text = json.dumps(entry, ensure_ascii=False).replace("|", "\\|")
-            lines.append(f"| {section}{'.' if key else ''}{key} | {text} |")
-    return "\n".join(lines)
 
 
 def wandb(folder: Path, project: str, about: About, rows: Callable[[], Iterable[Row]]) -> str:

@@ -15,9 +15,8 @@ from gpu_engine.events.view import Progress
 from gpu_engine.runs.state import State
 
 Told = Literal["finished", "failed", "stopped", "stalled", "lost"]
-Event = Literal[Told, "test", "message"]
-"""The last two are no events of a run: a message that tries whether it arrives, and a text of the
-person's own."""
+Event = Literal[Told, "test"]
+"""The last is no event of a run: a message that tries whether it arrives."""
 
 EVENTS: tuple[Told, ...] = get_args(Told)
 """The names that `on` in notify.toml takes."""
@@ -121,9 +120,3 @@ def test(machine: str, now: float) -> Message:
     machine = clean(machine, 60)
     return Message("test", "gpu-panel can reach you",
                    f"This is a test from {machine}: you are notified of runs here.", machine, now)
-
-
-def own(text: str, machine: str, now: float) -> Message:
-    """A text of the person's own."""
-    machine = clean(machine, 60)
-    return Message("message", f"gpu-panel on {machine}", clean(text, 1000), machine, now)

@@ -1,1 +1,1 @@
-"""A run, or several beside each other, as one page: HTML or Markdown, with curves as SVG."""
+"""A run, or several beside each other, as one HTML page, with curves as SVG."""

@@ -1,6 +1,4 @@
-"""What a report contains, in the order in which it stands, for any format; and what is read of a
-run for it.
-"""
+"""What a report contains, in the order in which it stands; and what is read of a run for it."""
 
 from __future__ import annotations
 

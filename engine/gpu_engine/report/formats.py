@@ -1,11 +1,8 @@
-"""A report as one HTML file (no script, nothing from elsewhere, everything escaped), and as
-Markdown with its charts as SVG files beside it. Pure.
-"""
+"""A report as one HTML file: no script, nothing from elsewhere, everything escaped. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
@@ -84,42 +81,3 @@ def _legend(chart: Chart) -> list[str]:
 
 def _escaped(text: str) -> str:
     return escape(clean(text))
-
-
-_MEANS_SOMETHING = re.compile(r"([\\`*_{}\[\]<>#|~&!$])")
-
-
-def markdown(title: str, sections: Sequence[Section], made: str, stem: str
-         ) -> tuple[str, dict[str, str]]:
-    """The text, and the charts: name of the file beside it → SVG. `stem`: what their names begin
-    with."""
-    lines, charts = [f"# {_plain(title)}", ""], {}
-    for section in sections:
-        lines += [f"## {_plain(section.title)}", ""]
-        for part in section.parts:
-            if isinstance(part, Chart):
-                name = f"{stem}-{len(charts) + 1}.svg"
-                charts[name] = draw(part, alone=True)
-                if len(part.lines) > 1:
-                    lines += [", ".join(f"{letter(i)} {_plain(line.name)}" for i, line in
-                                        enumerate(part.lines) if line.name), ""]
-                lines += [f"![{_plain(part.title)}]({name})", ""]
-            elif isinstance(part, Table):
-                lines += [*_rows(part), ""]
-            elif part.exact:
-                lines += [*("    " + clean(line) for line in part.lines), ""]
-            else:
-                lines += [each for line in part.lines for each in (_plain(line), "")]
-    return "\n".join([*lines, _plain(made), ""]), charts
-
-
-def _rows(table: Table) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(map(_plain, cells)) + " |"
-
-    return [line(table.head), "|" + "---|" * len(table.head), *map(line, table.rows)]
-
-
-def _plain(text: str) -> str:
-    """A text that no character of makes into anything else."""
-    return _MEANS_SOMETHING.sub(r"\\\1", clean(text))

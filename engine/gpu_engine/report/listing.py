@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,7 +12,6 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import Step
-from gpu_engine.report import columns
 from gpu_engine.runs import disk_room, folder, summary
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.query import Query
@@ -23,11 +21,9 @@ from gpu_engine.sweep.figures import Figures, FiguresOf
 
 Row: TypeAlias = tuple[Digest, Figures]
 
-NAMES = ("id", "state", "name", "mode", "steps", "loss", "best", "took", "created", "reason")
 HEADS = ("id", "state", "name", "mode", "steps", "loss", "best eval", "took", "created", "")
 _MAY_LACK = ("steps", "loss", "best eval", "")
 """Columns that are left out where no run has anything in them."""
-ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +38,11 @@ class Order:
         """The rows in this order; those that lack the value last."""
         told = [(self._key(row), row) for row in rows]
         known = [(key, row) for key, row in told if key is not None]
-        known.sort(key=lambda each: each[0],
-                   reverse=self.reverse is not columns.greatest_first(self.by))
+        known.sort(key=lambda each: each[0], reverse=self.reverse)
         return [row for _, row in known] + [row for key, row in told if key is None]
 
-    def _key(self, row: Row) -> float | str | columns.Order | None:
+    def _key(self, row: Row) -> float | str | None:
         one, figures = row
-        if columns.known(self.by):
-            return columns.order(self.by, one.settings, figures.values)
         best, took = best_evaluation(one, figures), one.state.took(self.now)
         if self.by == "loss":
             loss = last_loss(figures)
@@ -140,17 +133,9 @@ def _hang(one: Digest, now: float) -> str | None:
     return (disk_room.silence(run.path) if hang.silent else None) or hang.text
 
 
-def cells(rows: list[Row], now: float, names: Sequence[str] = ()
-          ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The heads and the lines: of all columns but those in which no run has anything, or of the
-    columns `names`: those of `NAMES`, or any that `columns` knows."""
+def cells(rows: list[Row], now: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The heads and the lines, without the columns in which no run has anything."""
     lines = [_line(one, figures, now) for one, figures in rows]
-    if not names:
-        kept = [at for at, head in enumerate(HEADS) if head not in _MAY_LACK
-                or any(each[at] for each in lines)]
-        return tuple(HEADS[at] for at in kept), [tuple(each[at] for at in kept) for each in lines]
-    heads = tuple(HEADS[NAMES.index(name)] if name in NAMES else columns.head(name)
-                  for name in names)
-    return heads, [tuple(line[NAMES.index(name)] if name in NAMES
-                         else columns.text(name, one.settings, figures.values) for name in names)
-                   for line, (one, figures) in zip(lines, rows, strict=True)]
+    kept = [at for at, head in enumerate(HEADS) if head not in _MAY_LACK
+            or any(each[at] for each in lines)]
+    return tuple(HEADS[at] for at in kept), [tuple(each[at] for at in kept) for each in lines]

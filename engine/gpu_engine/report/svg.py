@@ -83,17 +83,14 @@ class Chart:
         return all(_bounds(line.series) is None for line in self.lines)
 
 
-def draw(chart: Chart, *, alone: bool = False) -> str:
-    """The chart as an `svg` element. `alone`: as a file, with its style sheet. There must be
-    something to draw."""
+def draw(chart: Chart) -> str:
+    """The chart as an `svg` element. There must be something to draw."""
     bounds = [b for b in (_bounds(line.series) for line in chart.lines) if b is not None]
     x0, x1 = min(b[0] for b in bounds), max(b[1] for b in bounds)
     axis = _Axis.of(min(b[2] for b in bounds), max(b[3] for b in bounds), chart.unit)
     across = _Across(x0, x1 if x1 > x0 else x0 + 1)
     out = ['<svg class="chart" role="img" xmlns="http://www.w3.org/2000/svg" '
            f'viewBox="0 0 {WIDTH} {HEIGHT}">', f"<title>{_text(chart.title)}</title>"]
-    if alone:
-        out.append(f"<style>{STYLE}</style>")
     out.append(f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}"/>')
     unit = " (GiB)" if chart.unit == "bytes" else ""
     scale = ", logarithmic" if axis.log else ""

@@ -28,8 +28,7 @@ class Target(NamedTuple):
 
 
 TARGETS = (
-    Target(("report", "--html"), "a report, as one HTML page", "report-RUN.html"),
-    Target(("report", "--markdown"), "a report in Markdown", "report-RUN.md"),
+    Target(("report",), "a report, as one HTML page", "report-RUN.html"),
     Target(("export", "--to", "csv"), "the figures as CSV", "RUN.csv"),
     Target(("export", "--to", "tensorboard"), "the figures for TensorBoard", "tensorboard"),
     Target(("export", "--to", "wandb"), "the figures for Weights & Biases", None),

@@ -6,6 +6,7 @@ The columns are those of `COLUMNS`, and any key of the spec.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
-from gpu_engine.report import columns as by_name
 from gpu_engine.runs.query import Asked
 from gpu_engine.spec import modes
 from gpu_panel.charts.sparkline import sparkline
@@ -117,10 +117,10 @@ _STATES: tuple[StateName, ...] = ("running", "starting", "stopping", "queued", "
 _WAITS = "…"
 """Stands for a figure that is still being read."""
 
-_HEAD = 16
-"""Cells of the head of a column that stands for a key."""
+_HEAD, _WIDEST = 16, 24
+"""Cells of the head and of a value of a column that stands for a key."""
 
-Value = float | str | by_name.Order
+Value = float | str | tuple[bool, float, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +214,26 @@ COLUMNS: dict[str, Column] = {c.name: c for c in (
 @cache
 def find(name: str) -> Column | None:
     """The column of this name; None: there can be none."""
-    if name in COLUMNS or by_name.is_recorded(name) or not by_name.known(name):
+    from gpu_engine.spec import schema  # after the panel's first frame
+
+    if name in COLUMNS or "." not in name or not schema.is_key(name):
         return COLUMNS.get(name)
-    return Column(name, lambda r, w: by_name.text(name, r.settings, {}),
-                  lambda r: by_name.order(name, r.settings, {}),
-                  fit(by_name.head(name), _HEAD).rstrip(), most=by_name.WIDEST)
+    head = clean(name.removeprefix("task.params.").removeprefix("run.env."))
+    return Column(name, lambda r, w: clean(r.settings.get(name, ""), _WIDEST),
+                  lambda r: in_a_key(r.settings.get(name)), fit(head, _HEAD).rstrip(),
+                  most=_WIDEST)
+
+
+def in_a_key(text: str | None) -> Value | None:
+    """What the column of a key is sorted by: numbers first, then texts. What is no finite number
+    has no place."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return True, 0.0, text
+    return (False, number, "") if math.isfinite(number) else None
 
 
 def these(names: Sequence[str]) -> tuple[Column, ...]:

@@ -196,6 +196,15 @@ LINE = RunLine(Run(Path("3f2a")), "bytes-gpt", "ddp", 2, "running", True, 1.0, s
                seconds_left=252.0, preset="bytes-gpt", tags=("lr",), seconds=99.0)
 
 
+def test_in_the_column_of_a_key_numbers_come_before_texts_and_no_number_last():
+    lines = [replace(LINE, name=text, settings={"train.lr": text} if text else {})
+             for text in ("", "nan", "auto", "10", "1e-3", "2.0")]
+    for turned, wanted in ((False, ["1e-3", "2.0", "10", "auto"]),
+                           (True, ["auto", "10", "2.0", "1e-3"])):
+        found = [line.name for line in in_order(lines, "train.lr", turned)]
+        assert found[:4] == wanted
+
+
 @pytest.mark.parametrize("width", [60, 72, 76, 90, 116, 156, 216])
 @pytest.mark.parametrize("chosen", [DEFAULT, tuple(COLUMNS), ("run", "note", "task"),
                                     (*DEFAULT, "train.lr", "task.command")])
