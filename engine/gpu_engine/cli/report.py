@@ -34,6 +34,8 @@ def command(runs: tuple[str, ...], out: Path | None) -> None:
     path = out or Path(name)
     if path.is_dir():
         path = path / name
+    if path.suffix in (".md", ".pdf"):
+        raise UserError(f"{path}: a report is HTML; name a file that ends with .html")
     told = [content.read(run) for run in found]
     title = told[0].title if len(told) == 1 else "Runs " + ", ".join(ids)
     sections = content.of_run(told[0]) if len(told) == 1 else content.of_several(told)
