@@ -123,7 +123,7 @@ def test_steps_that_a_later_attempt_makes_again_count_once():
     track.fold(7, start(process=2))  # another process that trains as the same rank
     track.fold(7, step(1, 0.0))
     assert track.steps == 9
-    assert track.extents() == {"loss": Extent(1.5, 4.0, 1.5), "ppl": Extent(5.0, 5.0, 5.0),
+    assert track.extents() == {"loss": Extent(1.0, 4.0, 1.0), "ppl": Extent(5.0, 5.0, 5.0),
                                "eval:accuracy": Extent(0.5, 0.5, 0.5)}
 
 

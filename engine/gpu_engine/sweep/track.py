@@ -119,8 +119,8 @@ class Track:
         losses = at.values.setdefault(LOSS, {})
         if event.losses:
             losses.update(enumerate(event.losses, event.step - len(event.losses) + 1))
-        elif event.loss is not None:  # too many steps to tell each
-            losses[event.step] = event.loss
+        elif event.loss is not None:  # too many steps to tell each: their mean, and the last
+            losses[event.step] = event.loss if event.loss_last is None else event.loss_last
 
     @staticmethod
     def _named(at: _Rank, step: int | None, values: Mapping[str, float | None], prefix: str
