@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ from hypothesis import strategies as st
 from gpu_engine.common.errors import SpecError
 from gpu_engine.interpreters import ask, candidates, choose
 from gpu_engine.interpreters.ask import Seen
+from gpu_engine.launching import launcher
 from gpu_engine.launching.launcher import prepare
+from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.write import to_toml
 
 from ..conftest import slots
 from .environments import environment, torch_in
@@ -111,6 +115,26 @@ def test_the_plan_says_which_and_why(tmp_path: Path, monkeypatch) -> None:
     (problem,) = caught.value.problems
     assert (problem.key, problem.value) == ("run.python", bare)
     assert f"it has no torch: {bare} -m pip install torch" in problem.message
+
+
+def test_a_resume_takes_the_environment_of_the_folder_that_the_run_was_submitted_in(
+        home: Path, tmp_path: Path, monkeypatch):
+    """Its code may be a copy, beside which there is none."""
+    monkeypatch.setattr(launcher, "supervise", lambda run, lock: os.close(lock))
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    project, copy = tmp_path / "project", tmp_path / "copy"
+    torch_in(environment(project / ".venv"))
+    copy.mkdir()
+    spec = from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"},
+                      "devices": {"ids": ["cpu:0"]}})
+    plan = prepare(spec, inventory=slots(1), cwd=copy, near=project).plan
+    run, lock = create_run("test", to_toml(spec), replace(plan, cwd=str(copy)))
+    run.write_state(replace(run.state(), state="stopped"))
+    os.close(lock)
+    again = launcher.resume(run).plan.interpreter
+    assert again is not None
+    assert again.path == str(project / ".venv/bin/python")
 
 
 def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path, monkeypatch):

@@ -232,7 +232,8 @@ def test_every_process_gets_the_variables_of_the_run():
                  spec_of("dp", ["0", "1"], run__env=env)):
         p = made(spec, gpus(2), environ={"PYTHONPATH": "/inherited"})
         assert all({**q.env, **env} == q.env for q in p.processes)
-    own = made(spec_of("ddp", ["0", "1"], run__env=env, task__command=["python", "t.py"]), gpus(2))
+    own = made(spec_of("ddp", ["0", "1"], run__env=env, task__command=["python", "t.py"]), gpus(2),
+               environ={"PYTHONPATH": "/inherited"})
     assert own.processes[1].env["PYTHONPATH"] == f"{HOOK}{os.pathsep}/mine"
     assert "NCCL_DEBUG=INFO OMP_NUM_THREADS=3 PYTHONPATH=/mine CUDA" in own.lines[0]
 

@@ -13,13 +13,14 @@ import pytest
 from gpu_engine.code import store
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.common.files import read_json
+from gpu_engine.common.files import read_json, take_lock
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
 from gpu_engine.queue import change, serve, submit, wait
 from gpu_engine.queue.submit import When, moment
 from gpu_engine.queue.turns import Start, decide
 from gpu_engine.runs import waiting
+from gpu_engine.runs.create import lock_of
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
@@ -211,6 +212,20 @@ def test_on_a_full_disk_it_waits_on_and_starts_when_there_is_room(here, monkeypa
     assert taken is not None
     taken.close()
     assert said == ["starts on CPU 0"] * 3
+
+
+def test_who_can_not_start_yet_lets_the_next_go_first(here):
+    first, second = queue(begin=False), queue(begin=False)
+    lock = lock_of(first.path)
+    assert take_lock(lock)  # it has a supervisor, which waits to try again
+    waiter = wait.Waiter(second)
+    assert waiter._look() is None
+    wait.Waiter(first).again("somebody else is on its device")
+    waiter = wait.Waiter(second)
+    taken = waiter._look()
+    os.close(lock)
+    assert taken is not None
+    taken[0].close()
 
 
 def test_what_waiting_would_not_cure_is_refused(line):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,16 @@ def test_a_stop_in_the_pause_is_the_end(made):
     assert (run.numbers, state.state) == ([1], "stopped")
     assert state.reason == "stopped while waiting after attempt 1 failed"
     assert state.again is None
+
+
+def test_a_process_that_ends_in_the_pause_is_no_stop(made):
+    run, before = made(restarts=1), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        signal.pthread_kill(threading.get_ident(), signal.SIGCHLD)
+        assert Supervisor._pause(run, 0.01)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert not run.stop_asked
 
 
 def test_what_fails_while_it_is_asked_to_stop_is_not_started_again(made):
