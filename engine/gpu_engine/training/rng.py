@@ -60,13 +60,17 @@ def seed_rank(seed: int, rank: int, step: int = 0) -> None:
     seed_all(mix(seed, 0x72, rank, step))
 
 
+_NUMPY = ("bit_generator", "key", "pos", "has_gauss", "gauss")
+"""The parts of numpy's state, in its order, by their names in a checkpoint."""
+
+
 def capture(devices: Sequence[torch.device] = ()) -> dict[str, Any]:
     """The state of the generators of the host and of these devices, as tensors and plain values."""
     state = {"python": random.getstate(), "torch": torch.get_rng_state(),
              "cuda": [torch.cuda.get_rng_state(d) for d in devices if d.type == "cuda"]}
     if "numpy" in sys.modules:
         kind, key, *rest = sys.modules["numpy"].random.get_state()
-        state["numpy"] = [kind, key.tolist(), *rest]
+        state["numpy"] = dict(zip(_NUMPY, (kind, key.tolist(), *rest)))
     return state
 
 
@@ -77,7 +81,7 @@ def restore(state: dict[str, Any], devices: Sequence[torch.device] = ()) -> None
     for device, gpu in zip([d for d in devices if d.type == "cuda"], state["cuda"]):
         torch.cuda.set_rng_state(gpu, device)
     if "numpy" in state and "numpy" in sys.modules:
-        sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
+        sys.modules["numpy"].random.set_state(tuple(state["numpy"][name] for name in _NUMPY))
 
 
 @contextmanager

@@ -70,12 +70,12 @@ class Schedule:
     def state_dict(self) -> dict[str, Any]:
         """The schedule's part of a checkpoint: the options at its start, and the values of the
         evaluations that it has stepped on."""
-        return {"outset": self._fresh, "values": list(self._values)}
+        return {"options": self._fresh, "values": list(self._values)}
 
     def restore(self, state: Mapping[str, Any], taken: int) -> None:
         """Bring the schedule to where it is after `taken` optimizer steps. The optimizer must be
-        loaded already. `state`: what `state_dict` returned."""
-        self._values = list(state["values"])
+        loaded already. `state`: what `state_dict` returned; older checkpoints lack some of it."""
+        self._values = list(state.get("values", ()))
         loaded = _options(self._optimizer)
         _set(self._optimizer, self._fresh)
         with warnings.catch_warnings():
@@ -87,7 +87,8 @@ class Schedule:
             else:
                 for _ in range(taken):
                     self.step()
-        new = self._steered | _differing(state["outset"], self._fresh) | _differing(
+        before = state.get("options", self._fresh)
+        new = self._steered | _differing(before, self._fresh) | _differing(
             self._fresh, _options(self._optimizer))
         # Some optimizers keep learned values among their options, as Prodigy its d: keep those.
         _set(self._optimizer, [{k: v for k, v in group.items() if k not in new}

@@ -41,6 +41,8 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             line = await dialog(pilot)
             for typed, said in (("--begin 25:99", "25:99: no time that is understood"),
                                 ("--after", "requires an argument"), ("ddp", "only options"),
+                                ("-- python b.py", "only options"), ("--detach", "in a shell"),
+                                ("--help", "No such option"),
                                 ("-n 9", "this machine has 1"), ("--grid 'x", "No closing quot")):
                 line.value = typed
                 await pilot.press("enter")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_panel.launch.draft import Draft
 
+_FOR_A_START = ("detach", "as_json", "quiet", "no_notify")
 HINT = "enter is enough; or --after RUN --begin 22:00 --priority 1"
 
 
@@ -59,13 +60,18 @@ def put(spec: RunSpec, base: tuple[str, RunSpec] | None, inventory: Inventory, t
     """Put `spec` into the queue with the options in `typed`. Blocks. Raises UserError."""
     try:
         words = shlex.split(typed)
-        given = command.run.make_context("run", words).params
+        # Without --help, which would be printed across the screen.
+        context = command.run.make_context("run", words, help_option_names=[])
     except ValueError as err:  # an open quote
         raise UserError(str(err)) from None
     except click.ClickException as err:
         raise UserError(err.format_message()) from None
-    if given["preset"] is not None:
-        raise UserError(f"{given['preset']}: only options stand here")
+    given = context.params
+    if given["preset"] is not None or "command" in context.meta:
+        raise UserError(f"{given['preset'] or '--'}: only options stand here")
+    if any(given[name] for name in _FOR_A_START):
+        raise UserError("--detach, --json, --quiet and --no-notify are for a run that is started "
+                        "in a shell")
     data = to_dict(spec, defaults=False)
     apply_sets(data, [*given["sets"],
                       *(f"{key}={given[name]}" for key, name in (

@@ -118,7 +118,8 @@ class Shell:
             if fd in ready:
                 return
             if ready:
-                poll.unregister(ready[0]) if not self._take_errors() else None
+                if not self._take_errors():
+                    poll.unregister(ready[0])
             elif now >= end:
                 raise TimeoutError
             if now - self._beat > protocol.BEAT and event == select.POLLIN:
