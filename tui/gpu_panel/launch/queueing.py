@@ -133,10 +133,10 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory, *, va
     vary. Call this from a worker. Raises SpecError."""
     spec = draft.spec_to_wait()
     picks = None if draft.ids_by_hand else draft.picks
-    typed = [f"-n {picks}"] if picks is not None else []
-    typed += [to_vary(spec)] if vary else []
+    typed = f"-n {picks} " if picks is not None else ""  # a blank, as more may be typed behind it
+    typed += to_vary(spec) if vary else ""
     queued: Queued | None = await app.push_screen_wait(
-        QueueDialog(spec, draft.base, inventory, " ".join(typed)))
+        QueueDialog(spec, draft.base, inventory, typed))
     if queued is not None:
         same.done(app, queued.said, [queued.words])
         if queued.doubt is not None:
