@@ -195,13 +195,11 @@ def test_source_and_import_know_the_same_limits():
 
 
 def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
-    from gpu_engine.launching import ask_torch
+    from gpu_engine.training import params
 
     path = tmp_path / "broken.py"
     path.write_text("import json\n\nvalue = json.loads('nothing')\n")
     with pytest.raises(UserError) as caught:
-        ask_torch.refused(f"{path}:X", [{}], python=None, folder=tmp_path)
+        params.load(f"{path}:X")
     assert f"{path}, line 3" in str(caught.value)
     assert "JSONDecodeError" in str(caught.value)
-    with pytest.raises(UserError, match="can't be started"):
-        ask_torch.refused("a:B", [{}], python="/no/such/python", folder=tmp_path)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_engine.common import paths, ports, units
+from gpu_engine.common import paths, ports
 from gpu_engine.common.errors import Problem, UserError, meant
 from gpu_engine.common.files import expanded, open_file
 from gpu_engine.common.values import amiss, convert
@@ -25,8 +25,6 @@ from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.launching import torch_build
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import port_of
-from gpu_engine.runs import waiting
-from gpu_engine.runs.folder import Run
 from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.typed_command import ASSIGNMENT
@@ -59,29 +57,8 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     if problems:
         return problems, []
     warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
-                torch_build.doubt(spec, inventory), None if holder else overtaken(spec, inventory))
+                torch_build.doubt(spec, inventory))
     return problems, [one for one in warnings if one]
-
-
-def overtaken(spec: RunSpec, inventory: Inventory) -> str | None:
-    """A sentence about the first run that waits in the queue for a device that `spec` names; None
-    if none does. The spec may be started all the same: the queue is an order among those who wait.
-    A run that waits for a time or for another run does not wait for devices yet."""
-    named = [d for i in spec.devices.ids or () if (d := inventory.find(i)) is not None]
-    taken, host, now = {i for d in named for i in (d.id, d.uuid)}, socket.gethostname(), time.time()
-    for name, entry in waiting.line(paths.queue_folder()).items() if taken else ():
-        wants = {*(entry.ids or entry.within)}
-        if entry.host != host or entry.cpu != inventory.is_cpu or entry.share \
-                or (wants and not wants & taken) or (entry.begin or 0.0) > now or (
-                    entry.after is not None and Run(paths.runs_folder() / entry.after).state().state
-                    != "completed"):
-            continue
-        what = ", ".join(d.label for d in named if {d.id, d.uuid} & wants) if entry.ids \
-            else entry.text
-        return (f"run {name} has been waiting for {what} since "
-                f"{units.time_of_day(entry.submitted, now)}: this run goes first; with gpu-engine "
-                "run --queue, or Q in the panel, it lines up behind")
-    return None
 
 
 def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,

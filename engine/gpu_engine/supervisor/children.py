@@ -21,6 +21,8 @@ from gpu_engine.common import procs
 from gpu_engine.common.files import open_inside
 from gpu_engine.events.paths import inside
 
+STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+"""What asks the supervisor to end the run."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
@@ -151,6 +153,11 @@ def wait_for_signal(numbers: Collection[int], seconds: float) -> tuple[int, int]
     within so many seconds."""
     got = signal.sigtimedwait(numbers, seconds)
     return None if got is None else (got.si_signo, got.si_pid)
+
+
+def asked_to_end() -> bool:
+    """Whether a signal to stop, which are blocked, is pending."""
+    return bool(signal.sigpending() & STOPS)
 
 
 def descendants(root: int) -> list[int]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 from gpu_engine.common.paths import leases_folder
 from gpu_engine.devices import availability, leases
 from gpu_engine.devices.leases.shared import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.supervisor.children import asked_to_end
 
 TIMEOUT = 30.0
 """Seconds that the driver has to answer: waking eight GPUs without persistence mode takes half of
@@ -47,11 +47,11 @@ def acquire(plan: LaunchPlan, run_id: str) -> leases.Leases:
     return leases.acquire(leases_folder(), devices_of(plan), run_id, share=share)
 
 
-def blocked(plan: LaunchPlan, *, again_on_them: bool,
-            asked_to_end: Callable[[], bool]) -> str | None:
-    """Why ranks can't start on the devices now; None if they can. A driver that does not answer is
-    a reason, as ranks would hang in it, where no signal reaches them. Facts that it does not tell
-    are logged. `again_on_them`: ranks of this run were on them before."""
+def blocked(plan: LaunchPlan, *, again_on_them: bool) -> str | None:
+    """Why ranks can't start on the devices now; None if they can, or if a stop is asked for. A
+    driver that does not answer is a reason, as ranks would hang in it, where no signal reaches
+    them. Facts that it does not tell are logged. `again_on_them`: ranks of this run were on them
+    before."""
     if plan.spec.devices.share or plan.device_type == "cpu":
         return None
     from gpu_engine.devices import discover  # late: on CPU slots there is nothing to ask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -16,7 +15,6 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.devices.leases import Leases
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
-from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.runs.state import Notice
 from gpu_engine.supervisor import (
@@ -30,8 +28,10 @@ from gpu_engine.supervisor import (
 )
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict, named
 from gpu_engine.supervisor.children import (
+    STOPS,
     Child,
     allow_many_files,
+    asked_to_end,
     become_subreaper,
     kill_tree,
     reap,
@@ -42,7 +42,6 @@ from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.starting import start
 from gpu_engine.supervisor.stopping import Stopping
 
-STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 _HEARD = (signal.SIGCHLD, *STOPS)
 _OWN_END = 1.0
 """Seconds that the ranks of a script get, after another has failed, to fail of themselves."""
@@ -56,10 +55,6 @@ _BUSY = 0.1
 _MOST_ATTEMPTS = 50
 
 log = logging.getLogger(__name__)
-
-
-class TakenMeanwhile(Exception):
-    """A device of a run whose turn had come is not free any more."""
 
 
 class Supervisor:
@@ -80,6 +75,8 @@ class Supervisor:
         self.stopped_by: str | None = None
         """Who sent the signal to stop, if it was not one of our programs."""
         self.busy = False
+        self.checked = False
+        """Whether it is known that nobody else is on the devices."""
         pid = os.getpid()
         self.state: State = replace(run.state(), state="starting", pid=pid,
                                     ticks=procs.start_ticks(pid), boot=procs.boot_id(),
@@ -87,8 +84,9 @@ class Supervisor:
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
-        state. `leases`: of the devices of a run that has waited for them; it raises TakenMeanwhile
-        where they are not free after all."""
+        state. `leases`: of the devices of a run that has waited for them, and has just seen that
+        nobody is on them."""
+        self.checked = leases is not None
         become_subreaper()
         allow_many_files()
         for folder in (self.run.path, self.run.path / "ranks"):
@@ -104,10 +102,7 @@ class Supervisor:
                             cause=Cause(str(err)))
             return self.state
         with leases:
-            ended = self._attempts()
-        with contextlib.suppress(OSError):
-            waiting.leave(self.run.path)  # it was stopped before its ranks started
-        return ended
+            return self._attempts()
 
     def _attempts(self) -> State:
         first = number = self.state.attempt  # above 1 for a resumed run
@@ -115,8 +110,6 @@ class Supervisor:
             self._begin(number)
             try:
                 outcome, reason, cause = self._attempt(number)
-            except TakenMeanwhile:
-                raise
             except Exception as err:
                 log.exception("attempt %d", number)
                 kill_tree(())
@@ -154,28 +147,19 @@ class Supervisor:
         last = replace(last, ended=time.time(), outcome=outcome, reason=reason)
         self.state = replace(self.state, attempts=(*before, last))
 
-    def _asked_to_end(self) -> bool:
-        """Whether a signal to stop is pending."""
-        return bool(signal.sigpending() & STOPS)
-
     # --- one attempt ---------------------------------------------------------------------------
 
     def _attempt(self, number: int) -> Verdict:
         attempt = Attempt(number)
-        blocked = claim.blocked(self.plan, again_on_them=bool(self.state.attempts[:-1]),
-                                asked_to_end=self._asked_to_end)
-        if self._asked_to_end():
+        blocked = None if self.checked else claim.blocked(
+            self.plan, again_on_them=bool(self.state.attempts[:-1]))
+        self.checked = False
+        if asked_to_end():
             self.stop_asked = True
             return "stopped", "stopped before its ranks started", None
         if blocked is not None:
-            if waiting.read(self.run.path) is not None:
-                raise TakenMeanwhile(blocked)
             log.warning("attempt %d: %s", number, blocked)
             return "failed", blocked, Cause(blocked)
-        try:
-            waiting.leave(self.run.path)  # from here on a killed run is lost, and is not begun anew
-        except OSError as err:
-            raise TakenMeanwhile(f"it can't leave the line: {err}") from None
         oom_before = oom.kills()
         failed = start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
         if failed is not None:

@@ -7,7 +7,7 @@ from textual.widgets import Input
 
 from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
-from gpu_engine.queue import change
+from gpu_engine.queue import serve
 from gpu_engine.runs import sweep, waiting
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
@@ -148,7 +148,7 @@ async def test_a_sweep_from_the_form_after_a_few_keys(home, monkeypatch, tmp_pat
             await until(pilot, lambda: screen.runs.waiting == 2)
             assert "Sweep s" in words(pilot)
             await until(pilot, lambda: screen.runs.sweep_at_cursor is not None)
-    line = change.line()
+    line = serve.line()
     assert [w.run.plan().spec.task.command for w in line] == [
         ["true", "--lr", v, "--n", "7"] for v in (".1", ".3")]
     assert [sweep.read(w.run.path).values for w in line] == [{"lr": ".1"}, {"lr": ".3"}]
