@@ -18,7 +18,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs import waiting
 from gpu_engine.runs.create import lock_of
 from gpu_engine.supervisor import __main__ as supervisor
-from gpu_engine.supervisor import claim, supervise
+from gpu_engine.supervisor import start
 
 from ..conftest import wait_for
 from ..queue.kit import hold, over, queue, reason, state
@@ -84,8 +84,8 @@ def killed_while_its_turn_comes(box: Box) -> None:
     for module, name, after, begun in (
             (wait.leases, "wait", True, False), (wait.leases, "take", True, False),
             (wait, "prepare", False, False), (wait.environment, "note", False, False),
-            (claim, "blocked", False, False), (waiting, "leave", False, False),
-            (waiting, "leave", True, True), (supervise, "start", True, True)):
+            (start, "blocked", False, False), (waiting, "leave", False, False),
+            (waiting, "leave", True, True), (start, "start", True, True)):
         Path("ran").unlink(missing_ok=True)
         run = queue("sh", "-c", "echo ran >> ran; sleep 0.3; echo ended >> ran", begin=False)
         _killed(run, module, name, after)

@@ -15,7 +15,7 @@ from gpu_engine.queue import serve, submit, wait
 from gpu_engine.queue.turns import When
 from gpu_engine.runs import attempts
 from gpu_engine.spec.read import from_dict
-from gpu_engine.supervisor import claim
+from gpu_engine.supervisor import start
 
 from ..conftest import wait_for
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
@@ -68,7 +68,7 @@ def test_who_comes_onto_a_device_after_its_turn_has_come_makes_it_wait_again(gpu
     [before] = first.state().attempts
     spec = from_dict(attempts.read_spec(first))
     submit.submit(replace(spec, run=replace(spec.run, grace=7.0)), When(), again=first, begin=False)
-    real, held = claim.blocked, []
+    real, held = start.blocked, []
 
     def comes(*given, **more):
         held.append(list(leases.holders(paths.leases_folder())))
@@ -76,8 +76,8 @@ def test_who_comes_onto_a_device_after_its_turn_has_come_makes_it_wait_again(gpu
             [f"gpu 0 proc {os.getpid()} 2000000000 compute 5"] if len(held) == 1 else []))
         return real(*given, **more)
 
-    monkeypatch.setattr(claim, "blocked", comes)
-    monkeypatch.setattr(claim, "PATIENCE_AGAIN", 0.2)
+    monkeypatch.setattr(start, "blocked", comes)
+    monkeypatch.setattr(start, "PATIENCE_AGAIN", 0.2)
     monkeypatch.setattr(wait, "PAUSES", (0.1,))
     tried = []
     monkeypatch.setattr(wait.Waiter, "_try_later", lambda self, why, do=wait.Waiter._try_later: (

@@ -45,7 +45,7 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     """All problems of a spec that only this machine can show, and what it is warned of. `free`:
     whether its devices are read, to see that they are free. `only_plan`: what passes by waiting is
     no problem but a warning. `holder`: the run itself, if it holds its devices already. The others:
-    as for `probe`."""
+    as for `lasting`."""
     problems = lasting(spec, inventory, cwd, interpreter)
     passing, doubts = _passing(spec, inventory, holder), list[str]()
     if free and not problems and not passing:
@@ -61,28 +61,27 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     return problems, [one for one in warnings if one]
 
 
-def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
-          interpreter: Chosen | None = None) -> list[Problem]:
-    """The problems of a spec that only this machine can show; `plan.check` finds the others.
+def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
+            interpreter: Chosen | None = None, *, files: bool = True) -> list[Problem]:
+    """The problems of a spec that only this machine can show, and that do not pass by waiting, as
+    where somebody else lets go of a device or a port; `plan.check` finds the others.
 
     cwd: the folder from which a task's relative path starts.
     interpreter: what a task's ranks run in; None: they don't run here, or it is a command.
+    files: whether the files that the task's parameters name must be there already.
     """
-    return [*lasting(spec, inventory, cwd, interpreter), *_passing(spec, inventory)]
-
-
-def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
-            interpreter: Chosen | None = None, *, files: bool = True) -> list[Problem]:
-    """Those of `probe` that do not pass by waiting: somebody else may let go of a device or a port.
-    `files`: whether the files that the task's parameters name must be there already."""
+    found: list[Problem | None]
     if interpreter is None:
-        found = _python(spec)
+        found = [*_python(spec)]
     elif interpreter.problem is None and interpreter.seen is not None:
         found = [torch_build.problem(spec, inventory, interpreter.seen)]
     else:
         found = [interpreter.problem]
+    if 0 < (port := _port(spec)) < 1024 and os.geteuid() != 0:
+        found.append(Problem("parallel.master_port", port,
+                             f"ports below 1024 need root; take {modes.MEETING_PORT}"))
     return [*_task(spec, cwd, interpreter, files), *_command(spec, cwd), *filter(None, found),
-            *_meeting(spec), *_reserved_port(spec)]
+            *_meeting(spec)]
 
 
 def _passing(spec: RunSpec, inventory: Inventory, holder: str | None = None) -> list[Problem]:
@@ -258,14 +257,6 @@ def _port(spec: RunSpec) -> int:
     mode = modes.get(spec.parallel.mode)
     ours = mode.process_a_device and mode.node_rank(spec.parallel.node_rank) == 0
     return port_of(spec) if ours else 0
-
-
-def _reserved_port(spec: RunSpec) -> list[Problem]:
-    port = _port(spec)
-    if not 0 < port < 1024 or os.geteuid() == 0:
-        return []
-    return [Problem("parallel.master_port", port,
-                    f"ports below 1024 need root; take {modes.MEETING_PORT}")]
 
 
 def _meeting(spec: RunSpec) -> list[Problem]:

@@ -45,7 +45,7 @@ from gpu_engine.runs.folder import EXIT_CODES, Cause, Run, State, StateName
 from gpu_engine.runs.waiting import Entry, Wants
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
-from gpu_engine.supervisor import claim
+from gpu_engine.supervisor import start
 from gpu_engine.supervisor.children import STOPS, asked_to_end, reap
 
 INTERVAL = 0.5
@@ -296,7 +296,7 @@ class Waiter:
         write_inside(run.path, "spec.toml", to_toml(ready.spec))
         write_json_inside(run.path, "plan.json", plan.to_dict())
         environment.note(run, plan, ready.inventory)
-        if why := claim.blocked(plan, again_on_them=bool(self.state.attempts)):
+        if why := start.blocked(plan, again_on_them=bool(self.state.attempts)):
             log.info("%s", why)
             raise _NotYet("for devices that others took meanwhile")
         waiting.leave(run.path)
@@ -368,7 +368,7 @@ class Devices:
         """Wait for the driver's next reading. Raises NoAnswer."""
         assert self.inventory is not None
         if self._readings is None:
-            self._readings = readings(self.inventory.source, self.inventory.devices, claim.TIMEOUT,
+            self._readings = readings(self.inventory.source, self.inventory.devices, start.TIMEOUT,
                                       asked_to_end, INTERVAL)
         if (samples := next(self._readings, None)) is None:
             self._readings = None
