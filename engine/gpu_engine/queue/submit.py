@@ -17,7 +17,7 @@ from gpu_engine.common.errors import Problem, SpecError, UserError, telling
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
-from gpu_engine.launching.launcher import discover_for, planned, supervise
+from gpu_engine.launching.launcher import discover_for, make_way, planned, supervise
 from gpu_engine.launching.preflight import lasting
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
@@ -106,8 +106,8 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     if when.after is not None and (
             never := serve.early(when, paths.runs_folder())) is not None and never[1]:
         raise UserError(f"--after {when.after}: {never[0]}")
-    if again is not None and (state := again.state()).live:
-        raise UserError(f"run {again.id} is {state.state}; stop it first")
+    if again is not None:
+        make_way(again)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after)
     disk_room.require(paths.runs_folder())
@@ -119,7 +119,6 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
         run, lock = create_run(spec.name, to_toml(spec), made)
     else:
         run, before = again, again.plan()
-        run.end_leftovers()  # what a killed supervisor left would write where the next one writes
         lock = reopen_run(run, to_toml(spec),
                           replace(made, origin=before.origin if before is not None else None))
     try:

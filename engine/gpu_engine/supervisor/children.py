@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -60,20 +59,6 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def allow_many_files() -> None:
-    """Raise this process's limit of open files to the maximum. Children get the old limit."""
-    global _files
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        _files = (soft, hard)
-    except (OSError, ValueError):
-        pass
-
-
-_files: tuple[int, int] | None = None
-
-
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
     """Start a process in a process group of its own, as a shell starts a job, with its output in
@@ -90,8 +75,6 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # we block some for sigtimedwait
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where a shell started us with `&`
-        if _files is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, _files)
         if cores:
             try:
                 os.sched_setaffinity(0, cores)

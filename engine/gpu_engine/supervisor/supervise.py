@@ -22,7 +22,6 @@ from gpu_engine.supervisor.cause import oom_kills
 from gpu_engine.supervisor.children import (
     STOPS,
     Child,
-    allow_many_files,
     asked_to_end,
     become_subreaper,
     kill_tree,
@@ -78,7 +77,6 @@ class Supervisor:
         nobody is on them."""
         self.checked = leases is not None
         become_subreaper()
-        allow_many_files()
         for folder in (self.run.path, self.run.path / "ranks"):
             if not folder.is_symlink():
                 files.remove_temporary(folder)
