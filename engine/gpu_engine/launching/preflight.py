@@ -21,7 +21,7 @@ from gpu_engine.common import paths, ports
 from gpu_engine.common.errors import Problem, UserError, meant
 from gpu_engine.common.files import expanded, open_file
 from gpu_engine.common.values import amiss, convert
-from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.launching import torch_build
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import port_of
@@ -72,7 +72,7 @@ def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
     """
     found: list[Problem | None]
     if interpreter is None:
-        found = [*_python(spec)]
+        found = [_python(spec)]
     elif interpreter.problem is None and interpreter.seen is not None:
         found = [torch_build.problem(spec, inventory, interpreter.seen)]
     else:
@@ -130,7 +130,8 @@ def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
             continue
         why = free.in_the_way(sample, now=shot.taken)
         if sample.problem:
-            problems.append(_unusable(device, sample))
+            problems.append(Problem("devices.ids", device.id,
+                                    f"{device.label} can't be used: {sample.problem}"))
         elif why:
             busy.append(Problem("devices.ids", device.id,
                                 f"{device.label} is not free: {why}; {_CURE}"))
@@ -140,12 +141,7 @@ def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
 
 def unusable(spec: RunSpec, inventory: Inventory, shot: Snapshot) -> list[Problem]:
     """The problems of the named GPUs that don't work at the moment, held by a run or not."""
-    samples = [(d, shot.of(d.id)) for d in _gpus(spec, inventory)]
-    return [_unusable(d, s) for d, s in samples if s is not None and s.problem]
-
-
-def _unusable(device: Device, sample: Sample) -> Problem:
-    return Problem("devices.ids", device.id, f"{device.label} can't be used: {sample.problem}")
+    return _judged(_gpus(spec, inventory), shot, share=False)[0]
 
 
 def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:
@@ -243,13 +239,13 @@ def _is_bare_script(path: Path) -> bool:
         return False
 
 
-def _python(spec: RunSpec) -> list[Problem]:
+def _python(spec: RunSpec) -> Problem | None:
     python = spec.run.python
     if python is None or shutil.which(python):
-        return []
+        return None
     there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
     what = "can't be executed" if there else "there is no such interpreter"
-    return [Problem("run.python", python, what)]
+    return Problem("run.python", python, what)
 
 
 def _port(spec: RunSpec) -> int:
