@@ -57,7 +57,7 @@ WRITING = {
         doctor/user_files.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
-        remote/reach/file.py: write_atomic in _write
+        remote/reach/hosts.py: write_atomic in _change
         notify/config.py: write_atomic in begin
         settings/file.py: write_atomic in begin
         spec/presets.py: write_atomic in save
@@ -75,8 +75,7 @@ WRITING = {
         cli/report.py: write_atomic in command
         cli/slurm.py: write_text in command
         training/export.py: open in export
-        remote/reach/install_there.py: copytree in main, write_text in main,
-            write_text in switch""",
+        remote/reach/install_there.py: copytree in main, write_text in main""",
     "a lock or a notice among users, whose owner and mode are looked at": """
         devices/leases/held.py: open in make, open in alone
         devices/leases/shared.py: open in _give_to_root""",

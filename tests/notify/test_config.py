@@ -47,12 +47,12 @@ def test_entries_are_read_with_what_they_leave_out(home, given):
 
 
 def test_without_gpu_panel_home_it_stands_beside_hosts_toml(monkeypatch, tmp_path):
-    from gpu_engine.remote.reach import file
+    from gpu_engine.remote.reach import hosts
 
     monkeypatch.delenv("GPU_PANEL_HOME", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert config.path() == tmp_path / "gpu-panel" / "notify.toml"
-    assert file.path().parent == config.path().parent
+    assert hosts.path().parent == config.path().parent
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o602])

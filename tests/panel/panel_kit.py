@@ -17,8 +17,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
-from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.reach.remote_devices import HostSeen
+from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_panel.app import PanelApp
 from gpu_panel.launch.screen import LaunchScreen
 

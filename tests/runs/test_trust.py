@@ -100,16 +100,6 @@ def test_a_host_is_what_hosts_toml_says_now(home):
     assert "10.0.0.8" not in (run.path / "hosts/b.json").read_text()
 
 
-def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(home, monkeypatch):
-    run = ended()
-    part = parts.Part(host="n2", node=1, ranks=(1,), spec={}, folders=(), key="k")
-    node = parts.Host("n2", via=("srun", "--jobid=7"))
-    with monkeypatch.context() as inside:
-        inside.setattr(parts.file, "hosts_of_job", lambda: {"n2": node})
-        parts.keep_nodes(run.path, [part])
-    assert parts.host_of(run.path, part) == node
-
-
 @pytest.mark.parametrize("where", ["started here", "received"])
 def test_stop_signals_no_process_that_the_kernel_does_not_give_to_the_run(home, sleeper, where):
     run = ended() if where == "started here" else received(ended())

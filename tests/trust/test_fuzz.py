@@ -233,7 +233,7 @@ _KINDS = sorted({c.__struct_config__.tag
     lambda kind, more: as_json({"kind": kind} | more).encode(),
     st.one_of(st.sampled_from(_KINDS), JSON),
     st.dictionaries(st.sampled_from([
-        "run", "spec", "key", "path", "state", "files", "name", "offset", "data", "packed",
+        "run", "spec", "key", "path", "state", "files", "name", "offset", "data",
         "snapshot", "inventory", "protocol", "message", "at", "ranks", "attempt", "freed", "bits",
         "folders", "port", "addresses", "tried"]), JSON, max_size=8))))
 def test_messages(line: bytes):
@@ -242,9 +242,6 @@ def test_messages(line: bytes):
             message = reader(line)
         except BadMessage:
             continue
-        if isinstance(message, protocol.Piece):
-            with contextlib.suppress(BadMessage):
-                message.content()
         if isinstance(message, protocol.Told):
             assert protocol.answer(protocol.pack(message)) == message
 

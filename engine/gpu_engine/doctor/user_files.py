@@ -25,7 +25,7 @@ _MOST_LOST = 20
 def files() -> list[Finding]:
     """Whether presets, hosts.toml, settings.toml and notify.toml can be read."""
     from gpu_engine.notify import config as notify
-    from gpu_engine.remote.reach import file as hosts
+    from gpu_engine.remote.reach import hosts
     from gpu_engine.settings import file as settings
     from gpu_engine.spec import presets
 

@@ -215,7 +215,7 @@ def _make_way(run: runs.Run) -> None:
 
 def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
     """`resume` for a run on hosts: each part continues where it is."""
-    from gpu_engine.remote.run.next_attempt import prepare_again
+    from gpu_engine.remote.run.prepare import prepare_again
 
     prepared = Prepared(*prepare_again(run, spec, start))
     lock = reopen_run(run, to_toml(prepared.spec), prepared.plan)
@@ -252,7 +252,6 @@ def _again(run: runs.Run, spec: RunSpec, chosen: str | None, attempt: int | None
 def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
     with telling(f"{run.path}: can't be written"):
         parts.write_instead(run.path, told)
-        parts.keep_nodes(run.path, told)
 
 
 def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_engine.remote.reach.remote_devices import HostSeen
+from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.runs.folder import Run
 from gpu_panel.launch.fields import Fieldset
 from gpu_panel.launch.host_bar import HostBar
@@ -62,7 +62,7 @@ async def test_a_shared_machine(size):
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_several_machines(size, monkeypatch):
-    ages = {"away": 75.0, "seen": 0.4, "read only": 2.0}
+    ages = {"away": 75.0, "seen": 0.4}
     monkeypatch.setattr(HostSeen, "age", lambda self, now=None: ages.get(self.state))
     async with panel(slots(2), hosts=lab(), size=size) as (pilot, screen):
         await looked(pilot, screen)
