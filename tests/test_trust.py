@@ -81,7 +81,8 @@ WRITING = {
         devices/leases/shared.py: open in _give_to_root""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
-        remote/reach/setup.py: ZipFile in script"""}
+        remote/reach/setup.py: ZipFile in script
+        remote/there/main.py: open in serve"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of
 ours."""
 

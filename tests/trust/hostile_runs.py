@@ -146,7 +146,7 @@ def plan_of(folder: Path) -> dict[str, Any]:
     processes = tuple(Process((sys.executable, "-c", "pass"), {"A": "1"}, (rank,), "rank", (0,),
                               f"ranks/{rank:05d}.log", ("B",), None) for rank in (0, 1))
     return plan(spec=spec, id="0000", cwd=str(folder), origin="key", processes=processes,
-                lines=("gpu-engine run toy",), warnings=("the last batch is dropped",),
+                lines=("gpu-engine run toy",),
                 code=Code(str(folder), 3, 4, "a1b2", (Sending("a", "/x", False, 1, 2),)),
                 interpreter=Interpreter(sys.executable, "run.python", "3.12.4", "2.13.0", "13.0",
                                         None, str(folder)),

@@ -128,9 +128,9 @@ def rm(run: tuple[str, ...], yes: bool, here: bool) -> None:
     for one in found:  # one that goes on elsewhere is live
         one.require_removable()
     _require_agreed(yes, found, ", ".join(one.id for one in found), only_here=here)
-    with Removal(only_here=here) as removal:
-        for one in found:
-            whole = _removed(one.id, removal.remove(one)) and whole
+    removal = Removal(only_here=here)
+    for one in found:
+        whole = _removed(one.id, removal.remove(one)) and whole
     if not whole:
         sys.exit(1)
 
@@ -166,11 +166,11 @@ def prune(keep: int, yes: bool) -> None:
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
     _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
-    with Removal() as removal:
-        for one in going:
-            size = one.size()
-            try:
-                total += size if _removed(one.id, removal.remove(one)) else 0
-            except (OSError, UserError) as err:
-                echo(f"{one.id}: {err}", err=True)
+    removal = Removal()
+    for one in going:
+        size = one.size()
+        try:
+            total += size if _removed(one.id, removal.remove(one)) else 0
+        except (OSError, UserError) as err:
+            echo(f"{one.id}: {err}", err=True)
     echo(f"{units.size(total)} in all", err=True)

@@ -63,7 +63,8 @@ async def test_a_shared_machine(size):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_several_machines(size, monkeypatch):
     ages = {"away": 75.0, "seen": 0.4}
-    monkeypatch.setattr(HostSeen, "age", lambda self, now=None: ages.get(self.state))
+    monkeypatch.setattr(HostSeen, "age", lambda self, now=None:
+                        ages.get(self.state) if self.heard is not None else None)
     async with panel(slots(2), hosts=lab(), size=size) as (pilot, screen):
         await looked(pilot, screen)
         screen.devices.scroll_to(y=0, animate=False)

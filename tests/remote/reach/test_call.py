@@ -150,19 +150,6 @@ def test_what_to_type_about_a_host_is_what_helps(host, said, typed):
         assert one in words
 
 
-@pytest.mark.parametrize(("said", "code", "expected"), [
-    ("mux_client_request_session: write packet: Broken pipe\r\n", 255, True),
-    ("mm_send_fd: sendmsg(2): Broken pipe\r\nmux_client_request_session: send fds failed\r\n",
-     255, True),
-    ("Welcome\r\nmux_client_request_session: read from master failed: Broken pipe\r\n"
-     "client_loop: send disconnect: Broken pipe\r\n", 255, False),  # its own has ended too
-    ("mux_client_request_session: read from master failed: Broken pipe\r\n", 0, False),
-    ("mux_client_request_session: read from master failed: Broken pipe\r\n", None, False),
-    ("", 255, False)])
-def test_ssh_gave_up_as_the_connection_that_it_shares_ended(said, code, expected):
-    assert ssh.share_ended(said, code) is expected
-
-
 @pytest.mark.parametrize("python", ["my env/bin/python", "~/v/bin/python", "a'b",
                                     "$(touch x)"])
 def test_an_interpreter_of_any_name_reaches_the_shell_to_the_letter(python, tmp_path: Path):

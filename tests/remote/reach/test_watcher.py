@@ -52,12 +52,14 @@ def test_an_agent_s_devices_come_and_come_again(watching, home):
     assert seen.age() < 60
 
 
-def test_a_way_that_breaks_is_away_with_its_reason_and_found_again(watching, home):
+def test_a_way_that_breaks_is_away_with_its_reason_and_found_again(watching, home, monkeypatch):
     watching.watch(BOX)
     wait_for(lambda: of(watching, "box").snapshot)
     heard = of(watching, "box").heard
     told: list[HostSeen] = []
-    watching._watches["box"]._on_seen = told.append
+    watch = watching._watches["box"]
+    update = watch._update
+    monkeypatch.setattr(watch, "_update", lambda **new: (update(**new), told.append(watch.seen)))
     os.kill(process(watching), signal.SIGKILL)
     wait_for(lambda: any(s.state == "seen" and s.heard > heard for s in told
                          if "away" in [t.state for t in told]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -55,12 +55,10 @@ class HostSeen:
 
 
 class Watcher:
-    """Watches hosts until it is closed. `on_seen` is called in a host's thread with what is new of
-    it."""
+    """Watches hosts until it is closed."""
 
-    def __init__(self, interval: float = 1.0, on_seen: Callable[[HostSeen], None] | None = None
-                 ) -> None:
-        self._interval, self._on_seen = interval, on_seen
+    def __init__(self, interval: float = 1.0) -> None:
+        self._interval = interval
         self._watches: dict[str, _Watch] = {}
 
     @property
@@ -72,7 +70,7 @@ class Watcher:
         """Begin to watch `host`, if that has not begun; returns at once."""
         if host.name in self._watches:
             return
-        watch = self._watches[host.name] = _Watch(host, self._interval, self._on_seen)
+        watch = self._watches[host.name] = _Watch(host, self._interval)
         threading.Thread(target=watch.run, name=f"watch {host.name}", daemon=True).start()
 
     def close(self) -> None:
@@ -86,12 +84,11 @@ class Watcher:
 
 
 class _Watch:
-    def __init__(self, host: Host, interval: float, on_seen: Callable[[HostSeen], None] | None
-                 ) -> None:
+    def __init__(self, host: Host, interval: float) -> None:
         self.seen = HostSeen(host)
         self.over = threading.Event()
         self.call: Call | None = None
-        self._interval, self._on_seen = interval, on_seen
+        self._interval = interval
 
     def run(self) -> None:
         failures = 0
@@ -128,5 +125,3 @@ class _Watch:
 
     def _update(self, **changes: Any) -> None:
         self.seen = replace(self.seen, **changes)
-        if self._on_seen is not None and not self.over.is_set():
-            self._on_seen(self.seen)

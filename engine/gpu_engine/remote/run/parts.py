@@ -66,7 +66,6 @@ class Part:
     """Why it can't be reached now; None: it can."""
     since: float | None = None
     """Since when, unix seconds."""
-    warnings: tuple[str, ...] = ()
     to_stop: bool = False
     """Whether the run here was stopped while it could not be reached: another `stop` asks it."""
 
