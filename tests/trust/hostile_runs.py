@@ -146,7 +146,7 @@ def plan_of(folder: Path) -> dict[str, Any]:
     processes = tuple(Process((sys.executable, "-c", "pass"), {"A": "1"}, (rank,), "rank", (0,),
                               f"ranks/{rank:05d}.log", ("B",), None) for rank in (0, 1))
     return plan(spec=spec, id="0000", cwd=str(folder), origin="key", processes=processes,
-                lines=("gpu-engine run toy",),
+                lines=("gpu-engine run toy",), warnings=("the last batch is dropped",),
                 code=Code(str(folder), 3, 4, "a1b2", (Sending("a", "/x", False, 1, 2),)),
                 interpreter=Interpreter(sys.executable, "run.python", "3.12.4", "2.13.0", "13.0",
                                         None, str(folder)),
@@ -226,7 +226,7 @@ def on_hosts(path: Path) -> None:
             spec={"name": "toy"}, folders=("/x",), code="a1b2", key="0" * 32,
             checkpoint="step-00000010", fresh=(0,), bases=(Base(0, 0),),
             run="ab12", path="/x/runs/ab12", skew=0.5, state="failed", heard=T0,
-            problem="no route", since=T0, warnings=("old driver",))))
+            problem="no route", since=T0)))
         (path / f"hosts/{name}.log").write_text("says the supervisor\n")
         shutil.copy(path / "devices.jsonl", path / f"hosts/{name}.devices.jsonl")
     former = read(path / "hosts/b.json")
