@@ -16,7 +16,7 @@ from textual.app import App
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.themed import ThemedApp
+from gpu_panel.theme import ThemedApp
 
 from .. import event_lines
 from ..conftest import in_vain, patience

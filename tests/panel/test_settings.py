@@ -11,7 +11,7 @@ import pytest
 
 from gpu_engine.settings.schema import PanelSettings, Settings
 from gpu_panel import __main__ as opening
-from gpu_panel import themed
+from gpu_panel import theme
 from gpu_panel.app import PanelApp
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.keys import KEYS, KeysError, remapped
@@ -36,16 +36,16 @@ def test_the_file_outranks_what_the_panel_remembers_and_that_the_terminal(
         home: Path, monkeypatch: pytest.MonkeyPatch):
     assert app().theme == "textual-dark"
     assert app(light=True).theme == "textual-light"
-    themed.write({"theme": "nord", "tell": False})
+    theme.write({"theme": "nord", "tell": False})
     assert app(light=True).theme == "nord"
     assert not app().teller.on
     assert app(tell=True).teller.on
     assert app(theme="colour-blind").theme == "colour-blind"
     assert app(theme="auto", light=True).theme == "textual-light"
     assert app(theme="no-such-theme").theme == "textual-dark"
-    assert [themed.is_chosen(own) for own in (None, "auto", "nord")] == [True, False, True]
-    themed.write({})
-    assert not themed.is_chosen(None)
+    assert [theme.is_chosen(own) for own in (None, "auto", "nord")] == [True, False, True]
+    theme.write({})
+    assert not theme.is_chosen(None)
     monkeypatch.setenv("TEXTUAL_THEME", "gruvbox")
     assert app(theme="nord").theme == PanelApp(inventory=slots(1)).theme
 

@@ -16,7 +16,7 @@ from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep.screen import SweepScreen
-from gpu_panel.themed import ThemedApp
+from gpu_panel.theme import ThemedApp
 
 from ..conftest import slots
 from ..panel.panel_kit import panel, screen_text

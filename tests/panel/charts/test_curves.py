@@ -11,7 +11,7 @@ from textual.events import MouseScrollUp
 from gpu_engine.common.series import Series
 from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView
-from gpu_panel.themed import ThemedApp
+from gpu_panel.theme import ThemedApp
 
 from .kit import series
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_panel.charts.axes import ColumnValues, gaps, merged, reduce
-from gpu_panel.charts.braille import DASHES, Canvas, band, stroke
+from gpu_panel.charts.braille import DASHES, Canvas, band, sparkline, stroke
 from gpu_panel.charts.drawing import legend
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, Mark, paint
-from gpu_panel.charts.sparkline import sparkline
 
 from .kit import series
 

@@ -15,7 +15,7 @@ from gpu_engine.settings.schema import OwnCommand, Settings
 from gpu_panel import keys, readonly
 from gpu_panel.app import PanelApp
 from gpu_panel.commands import own
-from gpu_panel.commands.output import OutputScreen
+from gpu_panel.commands.own import OutputScreen
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.common.help import HelpScreen
 

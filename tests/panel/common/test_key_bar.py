@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.themed import ThemedApp
+from gpu_panel.theme import ThemedApp
 
 from ..panel_kit import shown
 

@@ -10,7 +10,7 @@ from textual.geometry import Region
 
 from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.themed import ThemedApp
+from gpu_panel.theme import ThemedApp
 
 from ..charts.kit import series
 

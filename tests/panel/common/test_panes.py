@@ -13,8 +13,7 @@ from gpu_panel import keys
 from gpu_panel.app import PanelApp
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.painting import put
-from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.common.panes import Pane
+from gpu_panel.common.panes import Pane, PaneBar
 from gpu_panel.keys import Key
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.screen import RunScreen

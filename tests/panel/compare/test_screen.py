@@ -14,11 +14,10 @@ from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.write import to_toml
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.compare.panes import CurvesPane, DifferencesPane, FiguresPane
-from gpu_panel.compare.screen import CompareScreen
+from gpu_panel.compare.screen import CompareScreen, CurvesPane, DifferencesPane, FiguresPane
 from gpu_panel.compare.store import Compared
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.themed import ThemedApp
+from gpu_panel.theme import ThemedApp
 
 from ... import event_lines
 from ...conftest import slots

@@ -13,7 +13,7 @@ from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
 from gpu_panel.run.devices import DeviceFigures
 from gpu_panel.run.pane import Moment
 from gpu_panel.run.ranks import COLUMNS, RanksPane, layout
-from gpu_panel.themed import ThemedApp
+from gpu_panel.theme import ThemedApp
 
 from ...plans import plan
 from ..run_kit import GIB, NOW, view

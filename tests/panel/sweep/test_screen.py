@@ -11,8 +11,7 @@ from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.sweep.pane import SweepPane
-from gpu_panel.sweep.screen import SweepScreen
+from gpu_panel.sweep.screen import SweepPane, SweepScreen
 
 from ...conftest import slots
 from ...sweep.made import ended, nobody_starts, submitted
