@@ -205,22 +205,6 @@ def test_the_last_checkpoint_and_the_last_evaluations():
     assert run.evaluations[-1] == (29, {"accuracy": 29 / 30})
 
 
-def test_an_older_program_leaves_out_what_it_does_not_know(tmp_path):
-    (tmp_path / "e").write_bytes(b'{"t": 1.0, "kind": "news", "of": 2}\n'
-                                 + encode(schema.Warning("x")))
-    tail = Tail(tmp_path / "e")
-    assert [e.kind for e in tail.read()] == ["warning"]
-    assert tail.skipped == 0
-
-
-def test_an_event_stays_as_it_is():
-    from dataclasses import FrozenInstanceError
-
-    with pytest.raises(FrozenInstanceError):
-        event("step", step=1).step = 2
-    assert replace(schema.End("stopped", 1, 2.0), outcome=None).outcome is None
-
-
 def test_many_steps_at_once_are_the_same_as_one_by_one() -> None:
     """Whatever is known of them, and whichever of their losses is not finite."""
     draw = random.Random(1)

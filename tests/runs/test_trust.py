@@ -5,32 +5,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict
 
 import pytest
 
-from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.common.paths import queue_folder
-from gpu_engine.launching import ask_torch, reattach
+from gpu_engine.launching import ask_torch
 from gpu_engine.launching.launcher import launch, resume
-from gpu_engine.queue import change, serve
+from gpu_engine.queue import change
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import folder, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
-from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands, watch
 
 from ..command_line import called
 from ..conftest import wait_for
 from ..odd_runs import ended
 from ..queue import kit
-
-HOSTILE = "marker"
 
 
 def received(run: Run, name: str = "5e4d") -> Run:
@@ -39,26 +34,6 @@ def received(run: Run, name: str = "5e4d") -> Run:
     shutil.copytree(run.path, target.path)
     target.path.chmod(0o700)
     return target
-
-
-def on_hosts(run: Run, via: list[str]) -> None:
-    """Make it a run on the host "evil", live and with nobody who holds it."""
-    state = State.from_dict(json.loads((run.path / "state.json").read_text()))
-    write_json(run.path / "state.json", asdict(state) | {
-        "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id()})
-    (run.path / "hosts").mkdir()
-    for host in ("evil", {"name": "evil", "via": via}):
-        (run.path / "hosts/evil.json").write_text(json.dumps({
-            "host": host, "node": 0, "ranks": [0], "spec": {}, "folders": ["~"], "key": "k",
-            "run": "1af1", "path": "/there"}))
-
-
-@pytest.fixture
-def sleeper():
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield process
-        assert process.poll() is None, "a process that is no part of the run was signalled"
-        process.kill()
 
 
 def test_a_list_outside_of_the_folders_says_what_was_started_here(home):
@@ -73,19 +48,6 @@ def test_a_list_outside_of_the_folders_says_what_was_started_here(home):
     assert not trust.started_here(run.path)
     run.remove()
     assert not (home / "started" / run.id).exists()
-
-
-@pytest.mark.parametrize("verb", ["runs", "show", "logs", "export", "rm", "resume"])
-def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, verb):
-    marker, run = tmp_path / "marker", received(ended())
-    on_hosts(run, ["sh", "-c", f"touch {marker}"])
-    (home / "hosts.toml").write_text(
-        f'[hosts.evil]\nvia = ["sh", "-c", "touch {marker}"]\n')
-    words = {"runs": ["runs"], "rm": ["runs", "rm", "--yes", run.id],
-             "export": ["export", run.id, str(tmp_path / "w.pt")]}.get(verb, [verb, run.id])
-    called(*words)
-    assert not marker.exists()
-    assert not reattach.reattach(run)
 
 
 def test_a_host_is_what_hosts_toml_says_now(home):
@@ -108,41 +70,6 @@ def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(home, monkeypatch):
         inside.setattr(parts.file, "hosts_of_job", lambda: {"n2": node})
         parts.keep_nodes(run.path, [part])
     assert parts.host_of(run.path, part) == node
-
-
-@pytest.mark.parametrize("where", ["started here", "received"])
-def test_stop_signals_no_process_that_the_kernel_does_not_give_to_the_run(home, sleeper, where):
-    run = ended() if where == "started here" else received(ended())
-    pid = sleeper.pid
-    data = json.loads((run.path / "state.json").read_text())
-    write_json(run.path / "state.json", data | {
-        "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id(), "pid": pid,
-        "ticks": procs.start_ticks(pid),
-        "processes": [{"rank": 0, "pid": pid, "ticks": procs.start_ticks(pid)}]})
-    # Its lock is held, by somebody who is not that process.
-    with subprocess.Popen([sys.executable, "-c", "import fcntl, sys; f = open(sys.argv[1], "
-                           "'a'); fcntl.flock(f, 2); print(flush=True); sys.stdin.read()",
-                           str(run.path / "lock")],
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        assert run.state().state == "running"
-        for now in (False, True):
-            with pytest.raises(UserError, match="supervisor is gone"):
-                run.stop(now=now)
-        holder.communicate()
-
-
-def test_a_link_in_place_of_the_lock_makes_no_process_part_of_a_run(home, tmp_path):
-    theirs = tmp_path / "theirs"
-    theirs.touch()
-    run = received(ended())
-    with theirs.open("a") as file, subprocess.Popen(["sleep", "600"], stdout=file) as process:
-        for link in (os.link, os.symlink):
-            (run.path / "lock").unlink()
-            link(theirs, run.path / "lock")
-            assert not trust.belongs(process.pid, run.path)
-        process.kill()
 
 
 def test_a_run_of_ours_is_stopped_as_before(home):
@@ -174,21 +101,6 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
             run.remove()
     else:
         run.remove()
-
-
-def test_a_folder_that_says_it_waits_is_not_started(home, tmp_path):
-    marker, waits = tmp_path / "marker", kit.queue("true", begin=False)
-    run = received(waits)
-    waiting.enter(run.path)
-    data = json.loads((run.path / "plan.json").read_text())
-    data["spec"]["task"]["command"] = ["touch", str(marker)]
-    write_json(run.path / "plan.json", data)
-    (run.path / "spec.toml").write_text((run.path / "spec.toml").read_text().replace(
-        '["true"]', json.dumps(["touch", str(marker)])))
-    assert serve.ensure() == 1
-    kit.over(waits)
-    assert run.state().state == "queued"
-    assert not marker.exists()
 
 
 def test_slurm_is_neither_asked_nor_told_because_of_a_folder(home, monkeypatch):

@@ -1,8 +1,6 @@
 """Run folders as somebody might send them, or leave them where they are looked at.
 
-`python -m tests.trust.hostile_runs RUNS` makes all of them in the folder RUNS, to look at them with
-a panel or a command by hand; what they point at is made beside it. `CASES` has a function for each:
-it gets a run folder that is good, and makes it hostile.
+`CASES` has a function for each: it gets a run folder that is good, and makes it hostile.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import pickle
 import shutil
 import socket
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -401,10 +398,6 @@ if os.geteuid() == 0:
 for _name in FILES:
     for _what, _make in KINDS.items():
         CASES[f"{_name} is {_what}"] = partial(_make, _name)
-OF_FILES = tuple(CASES)
-"""Those of which one file is not what it should be."""
-
-
 def _text(file: Path, text: bytes) -> None:
     file.write_bytes(text)
 
@@ -603,9 +596,9 @@ def named_logs_with_escapes(path: Path, world: World) -> None:
 
 
 @case
-def thousands_of_ranks(path: Path, world: World) -> None:
-    """Files of 4,000 ranks."""
-    for rank in range(4_000):
+def thousand_ranks(path: Path, world: World) -> None:
+    """Files of 1,000 ranks."""
+    for rank in range(1_000):
         (path / f"ranks/{rank:05d}.jsonl").write_bytes(b"")
 
 
@@ -826,9 +819,9 @@ def checkpoints_of_hostile_names(path: Path, world: World) -> None:
 
 
 @case
-def ten_thousand_checkpoints(path: Path, world: World) -> None:
-    """There are 3,000 checkpoints."""
-    for step in range(100, 3100):
+def thousand_checkpoints(path: Path, world: World) -> None:
+    """There are 1,000 checkpoints."""
+    for step in range(100, 1100):
         (path / f"checkpoints/step-{step:08d}").mkdir()
 
 
@@ -912,6 +905,13 @@ def ranks_that_are_somebody_else(path: Path, world: World) -> None:
 
 
 @case
+def started_here_with_ranks_that_are_somebody_else(path: Path, world: World) -> None:
+    """It was started here, and its ranks are processes that have nothing to do with it."""
+    ranks_that_are_somebody_else(path, world)
+    trust.note_started(path)
+
+
+@case
 def a_supervisor_that_is_everybody(path: Path, world: World) -> None:
     """Its supervisor and ranks are numbers that mean groups, or everybody."""
     runs_now(path, world, locked=False)
@@ -939,8 +939,11 @@ if os.geteuid() == 0:
     CASES["Its ranks' files are somebody else's"] = lambda path, world: _given_away(path / "ranks")
 
 
+OTHERS = tuple(name for name in CASES if name.partition(" ")[0] in (*FILES, *FOLDERS))
+"""Those of which one file or folder is not what it should be, or holds what it should not."""
+SPECIAL = tuple(name for name in CASES if name not in OTHERS)
 HEAVY = frozenset(name for name in CASES if any(word in name for word in (
-    "4,000", "3,000", "8 MiB", "huge")))
+    "1,000", "8 MiB", "huge")))
 """What takes time by its size alone."""
 ALIKE = frozenset(f"{name} is {kind}" for name in FILES for kind in ("a socket", "closed"))
 """What is refused where a FIFO or a folder is: each way to read it once is enough."""
@@ -955,28 +958,3 @@ def make(name: str, world: World, into: str | None = None) -> Path:
         CASES[name](path, world)
     return path
 
-
-def main(folder: str) -> int:
-    """Make all of them in the runs folder `folder`."""
-    runs = Path(folder).absolute()
-    if runs.name != "runs" or runs.parent.name != "home":
-        sys.stderr.write("name a folder …/home/runs, whose home is $GPU_PANEL_HOME then\n")
-        return 2
-    world = World(runs.parents[1], (os.getpid(), procs.start_ticks(os.getpid())))
-    runs.mkdir(parents=True, exist_ok=True)
-    world.make()
-    os.environ["GPU_PANEL_HOME"] = str(runs.parent)
-    for name in (*CASES, *NAMES):
-        try:
-            sys.stdout.write(f"{make(name, world).name!r}\t{name}\n")
-        except OSError as err:
-            sys.stdout.write(f"not made\t{name}: {err}\n")
-    if world.locks:
-        sys.stdout.write("some look as if they ran, until Ctrl-C\n")
-        with contextlib.suppress(KeyboardInterrupt):
-            time.sleep(86400)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""As `test_corpus`: folders of which one file is a link, a FIFO, a device, huge, closed, …"""
+"""As `test_corpus`: folders of which one file is a link, a FIFO, huge, damaged, …"""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from .commands import act, look
-from .hostile_runs import ALIKE, HEAVY, OF_FILES, World, make
+from .hostile_runs import ALIKE, HEAVY, OTHERS, World, make
 from .watching import Watch
 
 
-@pytest.mark.parametrize("name", OF_FILES)
+@pytest.mark.parametrize("name", OTHERS)
 def test_folder(name: str, world: World, watch: Callable[[], Watch]):
     path = make(name, world)
     watching = watch()

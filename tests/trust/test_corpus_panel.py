@@ -20,7 +20,7 @@ from gpu_panel.themed import ThemedApp
 
 from ..conftest import slots
 from ..panel.panel_kit import panel, screen_text
-from .hostile_runs import CASES, GOOD, HEAVY, KINDS, NAMES, OF_FILES, World, make
+from .hostile_runs import CASES, FOLDERS, GOOD, HEAVY, KINDS, NAMES, OTHERS, SPECIAL, World, make
 from .watching import Watch, end_of_traceback, noted
 
 SHOWN = ("state.json", "plan.json", "notes.json", "spec.toml", "devices.jsonl",
@@ -30,7 +30,7 @@ OPENED = (
     *(f"{name} is {kind}" for name in SHOWN for kind in KINDS if "link" in kind or "FIFO" in kind),
     *(f"{name} has escapes in every text" for name in SHOWN if name.endswith(".json")),
     *(f"{name} has nan for every number" for name in SHOWN if name.endswith(".json")),
-    *(name for name in CASES if name not in OF_FILES and ".json " not in name),
+    *(name for name in OTHERS if name.partition(" ")[0] in FOLDERS), *SPECIAL,
     *NAMES)
 """Whose screen is opened; the others are only in the list, as what is read of them is the same."""
 _AT_ONCE = 6

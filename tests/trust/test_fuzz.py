@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import hangs
 from gpu_engine.notify import journal
-from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import BadMessage
 from gpu_engine.remote.run import parts
@@ -51,7 +50,6 @@ from .hostile_runs import (
     finished,
     good,
     places,
-    plan_of,
     prepared,
     read,
     replaced,
@@ -83,30 +81,6 @@ def like(draw: Callable[..., Any], value: Any, most: int = 3) -> Any:
 
 
 STATE = json.loads(json.dumps(state_of()))
-PLAN = json.loads(json.dumps(plan_of(Path("/x"))))
-
-
-@SOME
-@given(st.one_of(JSON, like(STATE)))
-def test_states(data: object):
-    state = State.from_dict(data)
-    if state is not None:
-        assert isinstance(state.took(time.time()), int | float | None)
-        assert state.cause is None or isinstance(state.cause.line, str)
-        told = json.loads(json.dumps(state.to_dict(), allow_nan=False))
-        assert State.from_dict(told) == state
-
-
-@SOME
-@given(st.one_of(JSON, like(PLAN)))
-def test_plans(data: object):
-    found = LaunchPlan.from_dict(data)
-    if found is not None:
-        assert all(isinstance(text, str) for text in found.sentences())
-        assert isinstance(to_toml(found.spec), str)
-        json.dumps(found.to_dict())
-
-
 @SOME
 @given(st.one_of(JSON, like({"name": "x", "train": {"steps": 1}, "batch": {"size": 2},
                              "devices": {"ids": ["0"]}, "run": {"python": "x"},
