@@ -28,11 +28,11 @@ def harmless(done: Any) -> str:
 
 
 @pytest.fixture
-def alone(home, monkeypatch):
+def alone(monkeypatch):
     monkeypatch.setattr(serve, "ensure", lambda *more: None)
 
 
-def test_a_command_in_a_plan_is_shown_whole_and_harmless(home, alone):
+def test_a_command_in_a_plan_is_shown_whole_and_harmless(alone):
     text = harmless(called("plan", "--devices", "cpu:0", "--", "python", "-c", "pass\x1b]52;c\x07"))
     assert r"$'pass\033]52;c\007'" in text
     harmless(called("plan", "--devices", "cpu:0", "--json", "--", "python", "x\x9b\u202e"))
@@ -71,7 +71,7 @@ def test_own_files(home, alone):
         (home / name).unlink()
 
 
-def test_a_task(home, alone, tmp_path, monkeypatch):
+def test_a_task(alone, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.py").write_text(
         f'from dataclasses import dataclass\n\n@dataclass\nclass T:\n    {BAD!a}\n'

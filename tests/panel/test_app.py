@@ -7,22 +7,19 @@ import threading
 import time
 from collections import Counter
 
-import pytest
 from textual import _time
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_panel.common.dialogs import Message
 
 from ..conftest import gpus, slots
-from .panel_kit import StillSampler, panel, screen_text, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from .panel_kit import StillSampler, panel, says, screen_text, until
 
 
 class Hanging(StillSampler):
     """A sampler whose driver never answers, so that even close() hangs."""
 
-    def close(self) -> None:
+    def close(self):
         threading.Event().wait()
 
 
@@ -38,12 +35,12 @@ async def test_a_driver_that_says_nothing_is_said():
     machine = gpus(1)
     sampler = StillSampler(machine, age=12.0, problem="the driver has not answered for 12 s")
     async with panel(machine, sampler=sampler) as (pilot, _):
-        await until(pilot, lambda: "12 s" in screen_text(pilot.app))
+        await says(pilot, "12 s")
 
 
 async def test_a_mistake_of_the_persons_has_no_traceback(home):
     async with panel(slots(1)) as (pilot, screen):
-        async def fail() -> None:
+        async def fail():
             raise SpecError([Problem("batch.size", 3, "[bold]no[/]\x1b]52;c;AA\x07")])
 
         screen.action_fail = fail
@@ -56,7 +53,7 @@ async def test_a_mistake_of_the_persons_has_no_traceback(home):
 
 async def test_a_fault_of_ours_goes_to_the_log(home):
     async with panel(slots(1)) as (pilot, screen):
-        def fail() -> None:
+        def fail():
             raise RuntimeError("wires crossed")
 
         screen.action_fail = fail

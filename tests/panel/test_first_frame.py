@@ -1,7 +1,5 @@
 """What the first frame does not wait for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -12,7 +10,7 @@ LATER = {"gpu_engine.launching.launcher", "gpu_engine.plan.records", "gpu_engine
 """Modules that take long to import and show nothing in the first frame."""
 
 
-def test_what_takes_long_is_imported_after_the_first_frame() -> None:
+def test_what_takes_long_is_imported_after_the_first_frame():
     asked = "import sys, gpu_panel.__main__, gpu_panel.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert not LATER & set(done.stdout.split())

@@ -1,17 +1,12 @@
 """Odd run folders in the panel: each has a line in the list, and its screen opens."""
 
-from __future__ import annotations
-
-import pytest
 
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.screen import RunScreen
 
 from .. import odd_runs, powers
 from ..conftest import slots
-from .panel_kit import panel, screen_text, shown, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from .panel_kit import on_top, panel, says, shown, until
 
 
 async def test_each_is_a_line_with_its_reason_and_can_be_opened():
@@ -38,12 +33,12 @@ async def test_each_is_a_line_with_its_reason_and_can_be_opened():
                 for what in ("it is closed", "events are a FIFO", "a log is a FIFO"):
                     table.cursor = [line.id for line in table.lines].index(made[what][0].name)
                     await pilot.press("enter")
-                    await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+                    await on_top(pilot, RunScreen)
                     run_screen = pilot.app.screen
                     await until(pilot, lambda s=run_screen: s.store.caught_up)
                     if what == "it is closed":
-                        await until(pilot, lambda: "unreadable" in screen_text(pilot.app))
+                        await says(pilot, "unreadable")
                     await pilot.press("escape")
-                    await until(pilot, lambda: pilot.app.screen is screen)
+                    await on_top(pilot, screen)
     finally:
         odd_runs.reopen(made)

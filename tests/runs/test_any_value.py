@@ -83,7 +83,7 @@ def fits(value: object, hint: Any) -> bool:
 
 @given(anything | altered(STATE))
 @example(STATE)
-def test_a_state_is_sound_or_none(data: Any) -> None:
+def test_a_state_is_sound_or_none(data):
     state = State.from_dict(data)
     if state is None:
         return
@@ -96,7 +96,7 @@ def test_a_state_is_sound_or_none(data: Any) -> None:
 
 @given(anything | altered(PLAN))
 @example(PLAN)
-def test_a_plan_is_sound_or_none(data: Any) -> None:
+def test_a_plan_is_sound_or_none(data):
     plan = LaunchPlan.from_dict(data)
     if plan is None:
         return
@@ -114,7 +114,7 @@ def test_a_plan_is_sound_or_none(data: Any) -> None:
 
 @pytest.mark.parametrize("log", ["/etc/passwd", "../../x.log", "ranks/../../x.log", "ranks/",
                                  "a/b.log", ".bashrc"])
-def test_a_plan_names_no_log_outside_of_the_run_folder(log: str) -> None:
+def test_a_plan_names_no_log_outside_of_the_run_folder(log):
     process = PLAN["processes"][0] | {"log": log}
     assert LaunchPlan.from_dict(PLAN | {"processes": [process]}) is None
 
@@ -137,7 +137,7 @@ def whole(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SMALL)
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_each_small_file_is_a_sound_record_or_none(tmp_path: Path, name: str, data) -> None:
+def test_each_small_file_is_a_sound_record_or_none(tmp_path, name, data):
     reader, cls = SMALL[name]
     (tmp_path / name).write_text(json.dumps(data.draw(anything | altered(whole(name)))))
     found = reader(tmp_path)
@@ -148,7 +148,7 @@ def test_each_small_file_is_a_sound_record_or_none(tmp_path: Path, name: str, da
         job.judge(State.from_dict(STATE), found, False)
 
 
-def test_a_damaged_state_says_so_in_its_row(home) -> None:
+def test_a_damaged_state_says_so_in_its_row():
     good = odd_runs.ended()
     path = odd_runs.ended(age=5).path
     (path / "state.json").write_text(json.dumps(STATE | {"attempts": [{"number": "x"}]}))

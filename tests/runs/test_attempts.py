@@ -20,8 +20,6 @@ from ..command_line import called as engine
 from ..conftest import slots, wait_for
 from ..plans import plan
 
-pytestmark = pytest.mark.usefixtures("home")
-
 
 def ended(run: runs.Run) -> runs.State:
     return wait_for(lambda: (s := run.state()) and not s.live and s)
@@ -52,7 +50,7 @@ def test_a_mistake_is_shown_and_taken_back():
     assert (run.path / "specs" / "00001.toml").exists()
 
 
-def trained(train: dict, done: int, each: int | None = 200) -> runs.Run:
+def trained(train: dict, done: int, each=200) -> runs.Run:
     """A stopped run whose newest checkpoint was saved after `done` steps."""
     spec = from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"}, "train": train,
                       "devices": {"ids": ["cpu:0"]}})

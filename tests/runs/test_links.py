@@ -25,7 +25,7 @@ from ..command_line import called
 
 SECRET = "the secret of somebody"
 @pytest.fixture
-def run(home: Path) -> runs.Run:
+def run():
     """A run that has ended, with a log and a checkpoint."""
     run = odd_runs.ended()
     run.log(0).write_text("said\n")
@@ -35,7 +35,7 @@ def run(home: Path) -> runs.Run:
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Path:
+def outside(tmp_path):
     """A file that is none of a run's."""
     path = tmp_path / "outside" / "bashrc"
     path.parent.mkdir()
@@ -50,7 +50,7 @@ def instead(run: runs.Run, name: str) -> Path:
     return path
 
 
-def test_nothing_is_written_in_ranks_that_is_a_link(run: runs.Run, outside: Path) -> None:
+def test_nothing_is_written_in_ranks_that_is_a_link(run, outside):
     elsewhere = outside.parent / "ranks"
     (run.path / "ranks").rename(elsewhere)
     (run.path / "ranks").symlink_to(elsewhere)
@@ -64,7 +64,7 @@ def test_nothing_is_written_in_ranks_that_is_a_link(run: runs.Run, outside: Path
     assert "said" not in called("logs", run.id).stdout
 
 
-def test_a_link_in_place_of_notes_is_no_way_out(run: runs.Run, outside: Path) -> None:
+def test_a_link_in_place_of_notes_is_no_way_out(run, outside):
     """What is written on the run is refused, and says why; its target stays."""
     instead(run, "notes.json").symlink_to(outside)
     with pytest.raises(UserError, match=r"notes\.json can't be read: it is a link"):
@@ -75,7 +75,7 @@ def test_a_link_in_place_of_notes_is_no_way_out(run: runs.Run, outside: Path) ->
     assert outside.read_text() == SECRET + "\n"
 
 
-def test_a_linked_log_is_not_printed(run: runs.Run, outside: Path) -> None:
+def test_a_linked_log_is_not_printed(run, outside):
     instead(run, "ranks/00000.log").symlink_to(outside)
     assert SECRET not in called("logs", run.id).stdout
     assert stacks.printed(run.log(0), 0) is None
@@ -90,7 +90,7 @@ def test_a_linked_log_is_not_printed(run: runs.Run, outside: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["symbolic", "hard"])
-def test_nothing_is_written_through_a_link(run, outside, how) -> None:
+def test_nothing_is_written_through_a_link(run, outside, how):
     """A file with a second name may be read: whoever made that name could read it."""
     for name in ("state.json", "notes.json", "notify.log", "ranks/00000.jsonl", "ranks/00000.log"):
         path = instead(run, name)
@@ -109,7 +109,7 @@ def test_nothing_is_written_through_a_link(run, outside, how) -> None:
     assert outside.read_text() == SECRET + "\n"
 
 
-def test_checkpoints_that_are_a_link_are_none(run: runs.Run, outside: Path) -> None:
+def test_checkpoints_that_are_a_link_are_none(run, outside):
     elsewhere = outside.parent / "checkpoints"
     run.checkpoints.rename(elsewhere)
     run.checkpoints.symlink_to(elsewhere)
@@ -123,7 +123,7 @@ def test_checkpoints_that_are_a_link_are_none(run: runs.Run, outside: Path) -> N
 HOOK = Path(sys.modules["gpu_engine"].__path__[0]) / "observe" / "hook"
 
 
-def hooked(run: runs.Run, rank: str, direct: bool) -> None:
+def hooked(run: runs.Run, rank: str, direct: bool):
     """Start a Python as a script's of this run, with the hook."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPU_PANEL")}
     env |= {"PYTHONPATH": str(HOOK), "GPU_PANEL_RUN": str(run.path), "GPU_PANEL_RANK": rank}
@@ -131,7 +131,7 @@ def hooked(run: runs.Run, rank: str, direct: bool) -> None:
     subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=60, env=env)
 
 
-def test_the_hook_of_a_script_writes_in_the_run_folder(run: runs.Run) -> None:
+def test_the_hook_of_a_script_writes_in_the_run_folder(run):
     for rank, direct in (("0", True), ("0", False), ("x", True)):  # the last fails: it is noted
         hooked(run, rank, direct)
     assert [type(e).kind for e in Tail(run.events(0)).read()] == ["start", "phase"]
@@ -142,7 +142,7 @@ def test_the_hook_of_a_script_writes_in_the_run_folder(run: runs.Run) -> None:
 @pytest.mark.parametrize("what", ["ranks/00000.jsonl", "ranks", "python-seen",
                                   "observe-errors.log"])
 @pytest.mark.parametrize("how", ["symbolic", "fifo"])
-def test_it_writes_through_no_link(run: runs.Run, outside: Path, what: str, how: str) -> None:
+def test_it_writes_through_no_link(run, outside, what, how):
     if what == "ranks":
         outside = (run.path / "ranks").rename(outside.parent / "ranks") / "00000.jsonl"
         (run.path / "ranks").symlink_to(outside.parent)

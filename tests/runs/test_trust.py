@@ -28,7 +28,7 @@ from ..odd_runs import ended
 from ..queue import kit
 
 
-def received(run: Run, name: str = "5e4d") -> Run:
+def received(run: Run, name='5e4d') -> Run:
     """`run` as somebody who unpacks it has it: the folder was copied into the runs."""
     target = Run(run.path.with_name(name))
     shutil.copytree(run.path, target.path)
@@ -62,7 +62,7 @@ def test_a_host_is_what_hosts_toml_says_now(home):
     assert "10.0.0.8" not in (run.path / "hosts/b.json").read_text()
 
 
-def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(home, monkeypatch):
+def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(monkeypatch):
     run = ended()
     part = parts.Part(host="n2", node=1, ranks=(1,), spec={}, folders=(), key="k")
     node = parts.Host("n2", via=("srun", "--jobid=7"))
@@ -72,7 +72,7 @@ def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(home, monkeypatch):
     assert parts.host_of(run.path, part) == node
 
 
-def test_a_run_of_ours_is_stopped_as_before(home):
+def test_a_run_of_ours_is_stopped_as_before():
     run = launch(kit.spec("sleep", "600"))
     state = wait_for(lambda: run.state() if run.state().processes else None)
     assert trust.belongs(state.pid, run.path)
@@ -82,7 +82,7 @@ def test_a_run_of_ours_is_stopped_as_before(home):
 
 
 @pytest.mark.parametrize("change", ["mode", "owner"])
-def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
+def test_a_folder_that_is_not_ours_alone_is_only_shown(change):
     run = ended()
     if change == "mode":
         run.path.chmod(0o777)
@@ -103,7 +103,7 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
         run.remove()
 
 
-def test_slurm_is_neither_asked_nor_told_because_of_a_folder(home, monkeypatch):
+def test_slurm_is_neither_asked_nor_told_because_of_a_folder(monkeypatch):
     asked: list[object] = []
     for name in ("jobs", "finished", "cancel", "no_requeue"):
         monkeypatch.setattr(commands, name, lambda *a, **k: asked.append(a) or {})
@@ -119,7 +119,7 @@ def test_slurm_is_neither_asked_nor_told_because_of_a_folder(home, monkeypatch):
     assert asked
 
 
-def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkeypatch):
+def test_export_starts_no_interpreter_that_a_folder_names(tmp_path, monkeypatch):
     marker, evil = tmp_path / "marker", tmp_path / "python"
     evil.write_text(f"#!/bin/sh\ntouch {marker}\n")
     evil.chmod(0o755)
@@ -139,7 +139,7 @@ def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkey
     assert marker.exists()  # the person's own choice
 
 
-def test_without_torch_here_no_checkpoint_is_brought_from_a_host(home, tmp_path, monkeypatch):
+def test_without_torch_here_no_checkpoint_is_brought_from_a_host(tmp_path, monkeypatch):
     run = ended()
     parts.write(run.path, parts.Part(host="nowhere", node=0, ranks=(0,), spec={}, folders=("~",),
                                      key="key/0", run="ab12"))
@@ -150,7 +150,7 @@ def test_without_torch_here_no_checkpoint_is_brought_from_a_host(home, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "s1/../../x", "s1\0", ".", "S1"])
-def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
+def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(name):
     run = ended()
     write_json(run.path / "sweep.json", asdict(sweep.Member(name, "n", 1, 1, 0.0)))
     assert sweep.read(run.path) is None
@@ -162,14 +162,14 @@ def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
     assert sweep.read(run.path) is not None
 
 
-def test_a_received_run_that_waits_is_moved_by_nobody(home):
+def test_a_received_run_that_waits_is_moved_by_nobody():
     run = received(kit.queue("true", begin=False))
     with pytest.raises(UserError, match="not started from here"):
         change.move(run, "first")
     assert run.id not in waiting.ids(queue_folder())
 
 
-def test_a_received_run_that_a_person_resumes_is_theirs_from_then_on(home):
+def test_a_received_run_that_a_person_resumes_is_theirs_from_then_on():
     run = received(wait_over(launch(kit.spec("true"))))
     assert not trust.started_here(run.path)
     resume(run)

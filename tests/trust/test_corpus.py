@@ -3,12 +3,9 @@ of the home, nothing is printed that a terminal obeys, and there is neither trac
 
 Of those in which one file is not what it should be these are some; `test_corpus_files` has all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
@@ -19,15 +16,13 @@ from gpu_engine.runs.folder import Run
 from ..command_line import called
 from ..conftest import wait_for
 from .commands import act, look
-from .hostile_runs import ALIKE, GOOD, HEAVY, NAMES, OTHERS, SPECIAL, World, make, runs_now
-from .watching import Watch, changed, tree
-
-Begin = Callable[[], Watch]
+from .hostile_runs import ALIKE, GOOD, HEAVY, NAMES, OTHERS, SPECIAL, make, runs_now
+from .watching import changed, tree
 
 
 @pytest.mark.parametrize("name", [
     *SPECIAL, *NAMES, *dict.fromkeys((*(n for n in OTHERS if "escapes" in n), *OTHERS[::7]))])
-def test_folder(name: str, world: World, watch: Begin):
+def test_folder(name, world, watch):
     path = make(name, world)
     watching = watch()
     look(watching, path, name, few=name in HEAVY | ALIKE)
@@ -35,7 +30,7 @@ def test_folder(name: str, world: World, watch: Begin):
     assert not watching.problems, "\n".join(dict.fromkeys(watching.problems))
 
 
-def test_nothing_of_the_tests_own_is_wrong(world: World, watch: Begin):
+def test_nothing_of_the_tests_own_is_wrong(world, watch):
     """The good run alone: every command does what it is for."""
     path = make("", world, "77aa")
     watching = watch()
@@ -50,7 +45,7 @@ def test_nothing_of_the_tests_own_is_wrong(world: World, watch: Begin):
 
 
 @pytest.mark.parametrize("linked", ["ranks", "ranks/00000.jsonl", "lock"])
-def test_a_process_of_another_run_is_not_this_ones(linked: str, world: World, watch: Begin):
+def test_a_process_of_another_run_is_not_this_ones(linked, world, watch):
     """Its files are links to those that a process of another run has open, and it names that."""
     other, path = world.runs / GOOD, make("", world, "77aa")
     with subprocess.Popen(["sleep", "1000"], stdin=(other / "ranks/00000.jsonl").open("rb"),
@@ -72,7 +67,7 @@ def test_a_process_of_another_run_is_not_this_ones(linked: str, world: World, wa
             process.kill()
 
 
-def test_the_queue_starts_only_what_was_submitted_here(world: World, monkeypatch):
+def test_the_queue_starts_only_what_was_submitted_here(world, monkeypatch):
     """A folder that says that it waits does not wait with those that do."""
     hostile = make("It waits for its turn, and executes something when that comes", world)
     before = tree(hostile)

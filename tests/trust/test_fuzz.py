@@ -44,7 +44,6 @@ from .hostile_runs import (
     JSON_FILES,
     LONE,
     STEP,
-    World,
     as_json,
     events_of,
     finished,
@@ -70,7 +69,7 @@ JSON = st.recursive(LEAVES, lambda inner: st.one_of(
 
 
 @st.composite
-def like(draw: Callable[..., Any], value: Any, most: int = 3) -> Any:
+def like(draw: Callable[..., Any], value: Any, most=3) -> Any:
     """A copy of `value` with other values at some places, or without them."""
     for _ in range(draw(st.integers(1, most))):
         found = list(places(value))
@@ -85,7 +84,7 @@ STATE = json.loads(json.dumps(state_of()))
 @given(st.one_of(JSON, like({"name": "x", "train": {"steps": 1}, "batch": {"size": 2},
                              "devices": {"ids": ["0"]}, "run": {"python": "x"},
                              "task": {"use": "a:b", "params": {"x": 1}}})))
-def test_specs(data: Any):
+def test_specs(data):
     assert from_dict_leniently(data) is not None
     if isinstance(data, dict):
         with contextlib.suppress(UserError):
@@ -98,7 +97,7 @@ def test_specs(data: Any):
         b"a = " + b"[" * 5000, b"a = " + b"9" * 5000, b"a = 1979-05-27", b"[a]\n[a]\n",
         b"[task]\nuse = 5\n", b'name = "\\u001b]52"\n', b"train.lr = inf\n", b"train.lr = nan\n",
         b"train.steps = 0x7fffffffffffffffffffffff\n", b'"\\u0000" = 1\n'])))
-def test_preset_files(tmp_path: Path, data: bytes):
+def test_preset_files(tmp_path, data):
     path = tmp_path / "x.toml"
     path.write_bytes(data)
     with contextlib.suppress(UserError):
@@ -117,7 +116,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", JSON_FILES)
 @SOME
 @given(st.data())
-def test_files_of_a_run(name: str, tmp_path: Path, data: Any):
+def test_files_of_a_run(name, tmp_path, data):
     run = tmp_path / "77aa"
     if not run.exists():
         finished(run)
@@ -140,7 +139,7 @@ EVENTS = [json.loads(line) for line in events_of(0)]
     st.binary(max_size=60), st.sampled_from(EVENTS).flatmap(like).map(
         lambda event: as_json(event).encode()), JSON.map(lambda v: as_json(v).encode())),
     max_size=12))
-def test_events(tmp_path: Path, lines: list[bytes]):
+def test_events(tmp_path, lines):
     """Followed as `show`, `logs` and the panel do."""
     path = tmp_path / "77aa"
     if not path.exists():
@@ -175,7 +174,7 @@ needs minutes."""
 @given(st.sampled_from([name for name in FILES
                         if name.endswith((".jsonl", ".log", ".toml"))]),
        st.lists(_PIECES, min_size=1, max_size=2).map(b"".join), st.sampled_from([b"", b"["]))
-def test_the_time_that_much_of_the_same_takes(world: World, name: str, piece: bytes, before: bytes):
+def test_the_time_that_much_of_the_same_takes(world, name, piece, before):
     path = world.runs / "77aa"
     shutil.rmtree(path, ignore_errors=True)
     good(path, world)
@@ -192,7 +191,7 @@ def test_the_time_that_much_of_the_same_takes(world: World, name: str, piece: by
 @SOME
 @given(st.lists(st.one_of(st.binary(max_size=80), JSON.map(lambda v: as_json(v).encode())),
                 max_size=8))
-def test_lines_of_notes(tmp_path: Path, lines: list[bytes]):
+def test_lines_of_notes(tmp_path, lines):
     (tmp_path / "notify.log").write_bytes(b"\n".join(lines))
     assert all(isinstance(text, str) for text in journal.troubles(tmp_path))
 
@@ -210,7 +209,7 @@ _KINDS = sorted({c.__struct_config__.tag
         "run", "spec", "key", "path", "state", "files", "name", "offset", "data", "packed",
         "snapshot", "inventory", "protocol", "message", "at", "ranks", "attempt", "freed", "bits",
         "folders", "port", "addresses", "tried"]), JSON, max_size=8))))
-def test_messages(line: bytes):
+def test_messages(line):
     for reader in (protocol.answer, protocol.request):
         try:
             message = reader(line)
@@ -225,7 +224,7 @@ def test_messages(line: bytes):
 
 @SOME
 @given(like(STATE))
-def test_a_state_that_a_host_tells(state: Any):
+def test_a_state_that_a_host_tells(state):
     with contextlib.suppress(BadMessage):
         message = protocol.answer(as_json({"kind": "told", "state": state}).encode())
         assert isinstance(message, protocol.Told)

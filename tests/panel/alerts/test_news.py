@@ -12,7 +12,7 @@ from ...notify.kit import Made
 
 
 @pytest.fixture
-def news(home, monkeypatch) -> RunsNews:
+def news(monkeypatch):
     monkeypatch.setattr(watch, "_FIGURES_EVERY", 0.0)
     found = RunsNews()
     assert found.poll() == []

@@ -12,9 +12,7 @@ from gpu_panel.alerts import teller
 
 from ...conftest import gpus, slots
 from ...notify.kit import Made
-from ..panel_kit import StillSampler, panel, screen_text, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..panel_kit import StillSampler, panel, says, screen_text, until
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +52,7 @@ async def test_a_run_that_ends_is_told_on_any_screen_and_its_own_shows_no_toast(
         await app.teller.poll()
         assert len(told) == 2
         assert told[1].endswith(": bad,\a")
-        await until(pilot, lambda: "toy failed" in screen_text(app))
+        await says(pilot, "toy failed")
         await app.teller.poll()
         assert len(told) == 2
 
@@ -64,7 +62,7 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
     sampler = StillSampler(machine)
     idle = sampler.latest.samples
 
-    def use(*busy: int) -> None:
+    def use(*busy: int):
         samples = tuple(replace(s, memory_used=40 << 30) if i in busy else s
                         for i, s in enumerate(idle))
         sampler.latest = replace(sampler.latest, samples=samples)
@@ -77,9 +75,9 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         told = sent(app, monkeypatch)
         await until(pilot, lambda: source.freedom and not source.freedom["0"].free)
         await pilot.press("w")
-        await until(pilot, lambda: "notifies when free" in screen_text(app))
+        await says(pilot, "notifies when free")
         await pilot.press("down", "w")  # GPU 1
-        await until(pilot, lambda: "1 is free now" in screen_text(app))
+        await says(pilot, "1 is free now")
         assert source.wanted == {"0"}
         for _ in range(5):
             await app.teller.poll()
@@ -94,7 +92,7 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         use(0, 1, 2)
         await until(pilot, lambda: source.freedom and not source.freedom["1"].free)
         await pilot.press("W")
-        await until(pilot, lambda: "notified when any device is free" in screen_text(app))
+        await says(pilot, "notified when any device is free")
         await app.teller.poll()
         use(0, 1)
         for _ in range(4):

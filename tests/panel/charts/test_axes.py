@@ -1,7 +1,5 @@
 """Axes: columns, ticks and their labels, scales."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -15,7 +13,7 @@ from .kit import series
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=600), st.integers(2, 300))
-def test_columns_keep_least_and_greatest(values: list[float], width: int) -> None:
+def test_columns_keep_least_and_greatest(values, width):
     found = axes.reduce(series(values), 0, max(len(values) - 1, 1), width)
     assert found.bounds() == (min(values), max(values))
 
@@ -31,13 +29,13 @@ def test_columns_keep_least_and_greatest(values: list[float], width: int) -> Non
     (9.1e-4, 1.3e-3, 4, ["0.0010", "0.0011", "0.0012", "0.0013"]),
     (1.2340e6, 1.2349e6, 3, ["1.2340e+06", "1.2345e+06"]),
 ])
-def test_labels_are_round(low: float, high: float, most: int, labels: list[str]) -> None:
+def test_labels_are_round(low, high, most, labels):
     assert ticks.tick_labels(ticks.ticks(low, high, most)) == labels
 
 
 @given(st.floats(-1e9, 1e9) | st.floats(-1e-3, 1e-3), st.floats(1e-9, 1e9), st.integers(1, 12),
        st.booleans())
-def test_a_label_says_its_tick(low: float, span: float, most: int, log: bool) -> None:
+def test_a_label_says_its_tick(low, span, most, log):
     columns = axes.reduce(series([low, low + span]), 0, 1, 2)
     scale = axes.scale_of([columns], 40, log=log)
     found = scale.ticks(most)
@@ -48,14 +46,14 @@ def test_a_label_says_its_tick(low: float, span: float, most: int, log: bool) ->
     assert said == pytest.approx(found, rel=1e-9, abs=1e-14)
 
 
-def test_a_flat_line_is_flat() -> None:
+def test_a_flat_line_is_flat():
     noise = axes.reduce(series([2.3026 + 1e-6 * (x % 3) for x in range(200)]), 0, 199, 100)
     scale = axes.scale_of([noise], 40)
     rows = {dot // 4 for p in scale.points(noise) for dot in p}
     assert len(rows) == 1
 
 
-def test_log_leaves_out_what_is_not_positive() -> None:
+def test_log_leaves_out_what_is_not_positive():
     columns = axes.reduce(series([0.0, 0.1, 1.0, 10.0, -3.0]), 0, 4, 5)
     scale = axes.scale_of([columns], 41, log=True)
     assert scale.log
@@ -67,9 +65,8 @@ def test_log_leaves_out_what_is_not_positive() -> None:
     assert not axes.scale_of([below], 40, log=True).log
 
 
-def test_smoothing_is_free_of_bias_and_keeps_gaps() -> None:
+def test_smoothing_is_free_of_bias_and_keeps_gaps():
     columns = axes.reduce(series([4.0, math.nan, 4.0, 4.0]), 0, 3, 4)
     assert axes.smoothed(columns, 0.9).mean == pytest.approx([4.0, None, 4.0, 4.0])
-
 
 

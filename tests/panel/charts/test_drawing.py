@@ -22,7 +22,7 @@ points = st.lists(st.none() | st.lists(st.integers(0, 39), min_size=3, max_size=
 
 
 @given(points, st.integers(0, 7))
-def test_strokes_stay_on_the_canvas(found: list[tuple[int, int, int] | None], dash: int) -> None:
+def test_strokes_stay_on_the_canvas(found, dash):
     for columns in (stroke(found, dash), band(found)):
         assert len(columns) == len(found)
         assert all(0 <= c < 1 << 40 for c in columns)
@@ -30,7 +30,7 @@ def test_strokes_stay_on_the_canvas(found: list[tuple[int, int, int] | None], da
         Canvas(len(found) // 2, 10).paint(stroke(found, dash), 1)
 
 
-def test_a_stroke_has_no_holes() -> None:
+def test_a_stroke_has_no_holes():
     columns = stroke([(0, 0, 0), (20, 20, 20), None, None, (3, 3, 3)])
     assert all(columns)
     for a, b in pairwise(columns):  # neighbours touch
@@ -38,7 +38,7 @@ def test_a_stroke_has_no_holes() -> None:
         assert low - a.bit_length() <= 1
 
 
-def test_dashes_differ_without_colour() -> None:
+def test_dashes_differ_without_colour():
     flat = [(4, 4, 4)] * 72
     assert len({tuple(map(bool, stroke(flat, dash))) for dash in range(len(DASHES))}) \
         == len(DASHES)
@@ -52,12 +52,12 @@ def row(width: int, marks: list[Mark], last: float) -> str:
     return "".join(plot.chars[2])
 
 
-def test_marks_are_at_their_place_and_those_outside_are_not_drawn() -> None:
+def test_marks_are_at_their_place_and_those_outside_are_not_drawn():
     marks = [Mark(0, BEGINS), Mark(10, EVALUATION), Mark(19, CHECKPOINT), Mark(25, CHECKPOINT)]
     assert row(20, marks, 19.0) == "┊         ◆        ▪"
 
 
-def test_a_legend_says_how_many_it_leaves_out() -> None:
+def test_a_legend_says_how_many_it_leaves_out():
     canvas = Canvas(40, 1)
     legend(canvas, 5, [("━━", f"rank {i}", i) for i in range(9)])
     assert "".join(canvas.chars[0]) == "     ━━ rank 0  ━━ rank 1  … 7 more     "
@@ -65,14 +65,14 @@ def test_a_legend_says_how_many_it_leaves_out() -> None:
     assert "".join(canvas.chars[0]) == "━━ rank 0  ━━ rank 1  … 1 more"
 
 
-def test_a_band_of_lines_has_their_extremes_and_the_mean_of_their_means() -> None:
+def test_a_band_of_lines_has_their_extremes_and_the_mean_of_their_means():
     ones = [reduce(series(values), 0, 3, 4) for values in ([1.0, 2.0, 3.0, 4.0], [3.0, 6.0])]
     both = merged(ones)
     assert (both.lo, both.hi, both.mean) == (
         [1.0, 2.0, 3.0, 4.0], [3.0, 6.0, 3.0, 4.0], [2.0, 4.0, 3.0, 4.0])
 
 
-def test_what_is_too_far_apart_is_not_joined() -> None:
+def test_what_is_too_far_apart_is_not_joined():
     columns = ColumnValues([inf] * 8, [-inf] * 8, [1.0, None, 1.0, None, None, None, 1.0, 1.0],
                            frozenset())
     assert gaps(columns, 3) == frozenset()

@@ -13,8 +13,6 @@ from gpu_panel.commands import same
 from ... import odd_runs
 from ...command_line import called
 
-pytestmark = pytest.mark.usefixtures("home")
-
 
 def read(words: list[str]) -> click.Context:
     """The command line as gpu-engine reads it; nothing is run."""
@@ -29,11 +27,11 @@ def read(words: list[str]) -> click.Context:
 class Told:
     """An app that only notes what it is to say."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.said: list[str] = []
         self.severity: object = None
 
-    def notify(self, message: str, **more: object) -> None:
+    def notify(self, message: str, **more: object):
         self.said.append(message)
         self.severity = more["severity"]
 
@@ -41,7 +39,7 @@ class Told:
 @pytest.mark.parametrize(("before", "after"), [
     (Notes(), Notes("good", ("a", "b"), "why")), (Notes("x", ("a", "b"), "y"), Notes(None, ("b",))),
     (Notes(), Notes("-x", (), "-y --tag z")), (Notes("it's"), Notes("it's", ("new",)))])
-def test_what_is_written_on_a_run(before: Notes, after: Notes):
+def test_what_is_written_on_a_run(before, after):
     run = odd_runs.ended()
     notes.change(run.path, lambda now: before)
     out = called(*same.note(run.id, before, after))
@@ -65,5 +63,5 @@ def test_at_most_three_are_shown_and_none_that_is_cut_or_would_draw():
     ["stacks", "3f2a", "--rank", "1"], ["trace", "3f2a"], ["runs", "prune", "--keep", "20"],
     ["sweep", "stop", "s1"], ["sweep", "retry", "s1"],
     ["resume", "3f2a", "--from", "best", "--set", "train.lr=1"]])
-def test_every_other_one_is_read_by_the_command_line(words: list[str]):
+def test_every_other_one_is_read_by_the_command_line(words):
     assert read(words).params

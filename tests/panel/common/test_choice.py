@@ -1,15 +1,10 @@
 """A choice between options takes as many lines as it needs."""
 
-from __future__ import annotations
-
-import pytest
 
 from gpu_panel.common.choice import Choice
 
 from ..machines import shared_machine
-from ..panel_kit import panel, screen_text, settled, shown, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..panel_kit import on_top, panel, says, screen_text, settled, shown, until
 
 
 async def test_a_choice_that_takes_two_lines_is_clicked_where_it_stands():
@@ -38,14 +33,14 @@ async def test_enter_lists_all_and_down_goes_to_the_next_field():
         await settled(pilot, screen)
         assert screen.focused is not task
         await pilot.press("up", "enter")
-        await until(pilot, lambda: "own task class …" in screen_text(pilot.app))
+        await says(pilot, "own task class …")
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
         assert screen.query_one("#f-task-use").display is False
         mode = screen.query_one("#f-parallel-mode", Choice)
         mode.focus()
         await pilot.press("enter")
-        await until(pilot, lambda: "one process, all ticked devices" in screen_text(pilot.app))
+        await says(pilot, "one process, all ticked devices")
         await pilot.press(*"one process, all")
         await until(pilot, lambda: "multi" not in screen_text(pilot.app))
         await pilot.press("enter")

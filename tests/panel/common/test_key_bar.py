@@ -26,7 +26,7 @@ class App(ThemedApp):
         Binding("f5", "hidden", "hidden", show=False),
         Binding("ctrl+q", "quit", "quit", show=False)]
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.bar = KeyBar()
         self.done: list[str] = []
@@ -39,10 +39,10 @@ class App(ThemedApp):
         yield Static(id="drawn")
         yield self.bar
 
-    def action_first(self) -> None:
+    def action_first(self):
         self.done.append("first")
 
-    def action_second(self) -> None:
+    def action_second(self):
         self.done.append("second")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

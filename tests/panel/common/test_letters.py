@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gpu_engine.common import paths
@@ -14,7 +12,7 @@ from ..panel_kit import panel, screen_text, until
 from ..run_kit import T0, Written, trained
 
 
-def ended(state: str = "failed") -> Written:
+def ended(state='failed') -> Written:
     paths.runs_folder().mkdir(parents=True)
     run = trained(paths.runs_folder())
     run.state(state, ended=T0 + 60)
@@ -22,7 +20,7 @@ def ended(state: str = "failed") -> Written:
     return run
 
 
-async def test_letters_move_in_lists_and_sheets(home: Path):
+async def test_letters_move_in_lists_and_sheets():
     async with panel(slots(3)) as (pilot, screen):
         screen.devices.focus()
         await pilot.press("j", "j", "k")
@@ -36,7 +34,7 @@ async def test_letters_move_in_lists_and_sheets(home: Path):
 
 @pytest.mark.parametrize(("key", "said"), [
     ("s", "Run 3f2a can't be stopped: it is failed")])
-async def test_a_key_of_the_list_that_is_off_says_why(home: Path, key: str, said: str):
+async def test_a_key_of_the_list_that_is_off_says_why(key, said):
     ended()
     async with panel(slots(1), notifications=True) as (pilot, screen):
         await until(pilot, lambda: screen.runs.line_at_cursor)
@@ -45,7 +43,7 @@ async def test_a_key_of_the_list_that_is_off_says_why(home: Path, key: str, said
         await until(pilot, lambda: said in " ".join(screen_text(pilot.app).split()))
 
 
-async def test_a_key_of_the_run_screen_that_is_off_says_why(home: Path):
+async def test_a_key_of_the_run_screen_that_is_off_says_why():
     run = ended("completed")
     async with panel(slots(1), notifications=True) as (pilot, screen):
         screen.runs.open(run.run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from textual.app import ComposeResult
 from textual.geometry import Region
 
@@ -13,8 +12,6 @@ from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.themed import ThemedApp
 
 from ..charts.kit import series
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 class Table(Rows):

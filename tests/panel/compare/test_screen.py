@@ -22,14 +22,12 @@ from gpu_panel.themed import ThemedApp
 
 from ... import event_lines
 from ...conftest import slots
-from ..panel_kit import GOLDENS, compare, picture, screen_text, until
+from ..panel_kit import GOLDENS, compare, on_top, picture, says, screen_text, until
 
-pytestmark = pytest.mark.usefixtures("home")
 T0 = 1_790_000_000.0
 
 
-def _written(name: str, *, lr: float = 0.01, ranks: int = 2, steps: int = 100, decay: float = 30.0,
-            live: bool = False) -> tuple[Run, int]:
+def _written(name: str, *, lr=0.01, ranks=2, steps=100, decay=30.0, live=False) -> tuple[Run, int]:
     """A run whose loss falls from 4 to 1, and the descriptor of its lock."""
     made = prepare(from_dict({
         "name": name, "task": {"use": "gpu_engine.tasks.digits:Digits"},
@@ -66,7 +64,7 @@ def written_live(name: str, **more) -> tuple[Run, int]:
     return _written(name, live=True, **more)
 
 
-def train(run: Run, ranks: int, first: int, last: int, decay: float) -> None:
+def train(run: Run, ranks: int, first: int, last: int, decay: float):
     for rank in range(ranks):
         event_lines.append(run.events(rank), *(event_lines.line("step", {
             "step": s, "n": 1, "epoch": 0, "losses": [1 + 3 * 2 ** (-s / decay)],
@@ -77,12 +75,12 @@ def train(run: Run, ranks: int, first: int, last: int, decay: float) -> None:
 class Mini(ThemedApp):
     """An app with only the compare screen."""
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: list[Run]):
         super().__init__()
         self.animation_level = "none"
         self.compared = CompareScreen(runs)
 
-    def on_mount(self) -> None:
+    def on_mount(self):
         self.push_screen(self.compared)
 
 
@@ -94,7 +92,7 @@ async def read(pilot) -> CompareScreen:
     return screen
 
 
-async def painted(pilot, screen: CompareScreen) -> None:
+async def painted(pilot, screen: CompareScreen):
     await until(pilot, lambda: screen._painted == (screen.store.version, screen._chosen))
 
 
@@ -146,7 +144,7 @@ async def test_over_steps_and_time_and_another_value():
         assert pane.border_subtitle == "log · smooth 0.6"
         assert f"{wide.id} digits-a" in screen_text(pilot.app)  # at the reading line
         await pilot.press("c")
-        await until(pilot, lambda: "learning rate" in screen_text(pilot.app))
+        await says(pilot, "learning rate")
         await pilot.press(*"accu")
         await until(pilot, lambda: "learning rate" not in screen_text(pilot.app))
         await pilot.press("enter")
@@ -156,10 +154,10 @@ async def test_over_steps_and_time_and_another_value():
         assert not pane.log_scale
         assert "eval accuracy over steps" in str(pane.border_title)
         await pilot.press("2", "down", "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        await on_top(pilot, RunScreen)
         assert pilot.app.screen.run_folder == narrow
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
 
 
 def test_what_a_resume_has_changed_is_read_again():

@@ -14,9 +14,7 @@ from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices import DevicesPane
 
 from ...conftest import gpus
-from ..panel_kit import StillSampler, panel, screen_text, settled, shown, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..panel_kit import StillSampler, on_top, panel, screen_text, settled, shown, until
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def started(monkeypatch, tmp_path):
     return plans
 
 
-async def asked(pilot, *said: str) -> None:
+async def asked(pilot, *said: str):
     await until(pilot, lambda: isinstance(pilot.app.screen, Confirm)
                 and all(text in screen_text(pilot.app) for text in said))
 
@@ -51,7 +49,7 @@ async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(
             await pilot.press("ctrl+l")
             await asked(pilot, "GPU 1: held by run 3f2a", "Share and launch")
             await pilot.press("n")
-            await until(pilot, lambda: pilot.app.screen is screen)
+            await on_top(pilot, screen)
             assert started == []
             await pilot.press("ctrl+l")
             await asked(pilot, "Share and launch")

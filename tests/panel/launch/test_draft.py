@@ -1,7 +1,5 @@
 """The draft: a preset's dict that is edited in the form."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpu_engine.common.errors import SpecError
@@ -18,7 +16,7 @@ from ...conftest import gpus
 
 
 @pytest.fixture
-def draft(home):
+def draft():
     return Draft(None, presets.load("default"))
 
 
@@ -109,7 +107,7 @@ def test_leased_cards_are_not_the_freest():
         == ["1"]
 
 
-def test_cards_are_found_by_uuid_and_absent_ones_named(home):
+def test_cards_are_found_by_uuid_and_absent_ones_named():
     machine = gpus(2)
     draft, _ = first_draft("default", [f"devices.ids={machine.devices[1].uuid},GPU-gone"], None)
     draft.resolve(machine, (), {})
@@ -119,7 +117,7 @@ def test_cards_are_found_by_uuid_and_absent_ones_named(home):
     assert draft.absent == ()
 
 
-def test_the_mode_follows_the_ticks_there_and_back_until_it_is_chosen(home):
+def test_the_mode_follows_the_ticks_there_and_back_until_it_is_chosen():
     draft, modes = Draft(None, presets.load("single")), []
     for ids in (["0", "1"], ["0"], ["0", "1", "2"]):
         draft.tick(ids)
@@ -159,7 +157,7 @@ def test_a_preset_keeps_cards_by_uuid_and_untouched_wishes_as_they_were(draft):
     assert draft.to_save(machine).devices.ids == [machine.devices[2].uuid, machine.devices[0].uuid]
 
 
-def test_that_a_preset_shares_outlives_ticks(home):
+def test_that_a_preset_shares_outlives_ticks():
     draft, _ = first_draft("default", ["devices.ids=0", "devices.share=true"], None)
     machine = gpus(2)
     draft.resolve(machine, (), {})
@@ -175,7 +173,7 @@ def test_what_a_preset_shares_is_shared_by_a_run_that_waits():
     assert draft.spec_to_wait().devices.share is True
 
 
-def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine(home):
+def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine():
     draft, said = first_draft("default", ("devices.hosts=gpu1:0", "devices.pick=2"), None)
     assert "give this or devices.hosts, not both" in str(said)
     assert draft.spec() == presets.load("default").spec

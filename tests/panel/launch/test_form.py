@@ -1,15 +1,10 @@
 """The form takes the place of the runs and gives it back; what its keys and a tick do."""
 
-from __future__ import annotations
-
-import pytest
 
 from gpu_panel.common.choice import Choice
 
 from ...conftest import gpus, slots
-from ..panel_kit import panel, screen_text, settled, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..panel_kit import panel, says, screen_text, settled, until
 
 
 async def test_it_comes_with_a_key_or_a_click_and_goes_with_escape_or_a_launch():
@@ -37,9 +32,9 @@ async def test_it_comes_with_a_key_or_a_click_and_goes_with_escape_or_a_launch()
 async def test_a_field_is_found_by_a_part_of_its_name():
     async with panel(gpus(2), size=(80, 24)) as (pilot, screen):
         await pilot.press("g")
-        await until(pilot, lambda: "parallel.mode" in screen_text(pilot.app))
+        await says(pilot, "parallel.mode")
         await pilot.press("l", "r")
-        await until(pilot, lambda: "train.lr_scale" in screen_text(pilot.app))
+        await says(pilot, "train.lr_scale")
         await pilot.press("enter")
         await until(pilot, lambda: screen.focused is screen.query_one("#f-train-lr"))
         await pilot.press("0", ".", "5")
@@ -56,7 +51,7 @@ async def test_a_second_tick_turns_single_into_ddp_and_back_and_says_so():
         await settled(pilot, screen)
         assert (screen.draft.ids, screen.draft.mode) == (["0", "1"], "ddp")
         assert screen.query_one("#f-parallel-mode", Choice).value == "ddp"
-        await until(pilot, lambda: "2 devices: DDP" in screen_text(pilot.app))
+        await says(pilot, "2 devices: DDP")
         await pilot.press("space")
         await settled(pilot, screen)
         assert (screen.draft.ids, screen.draft.mode) == (["0"], "single")

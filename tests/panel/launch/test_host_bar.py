@@ -1,7 +1,5 @@
 """The line about the machine: disk, memory and network."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,21 +10,19 @@ from gpu_panel.launch.host_bar import HostBar
 
 from ...conftest import gpus, slots
 from ..colours import painted
-from ..panel_kit import StillSampler, panel, screen_text, shown, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..panel_kit import StillSampler, panel, says, shown, until
 
 
 @pytest.mark.parametrize(("free", "said", "colour"), [
     (1 << 30, "disk 1.0G free", "text-warning"), (0, "disk 0M free", "text-error"),
 ])
-async def test_a_disk_that_fills_up_stands_out(free: int, said: str, colour: str):
+async def test_a_disk_that_fills_up_stands_out(free, said, colour):
     machine = slots(1)
     sampler = StillSampler(machine)
     host = HostSample(0.12, 61 << 30, 251 << 30, free, 1e6, 1e6)
     sampler.latest = replace(sampler.latest, host=host)
     async with panel(machine, sampler=sampler, size=(80, 24)) as (pilot, _):
-        await until(pilot, lambda: said in screen_text(pilot.app))
+        await says(pilot, said)
         ink = next(ink for text, ink, _ in painted(pilot.app) if said in text)
         assert ink.hex == Color.parse(pilot.app.theme_variables[colour]).hex
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -13,7 +12,6 @@ from ...conftest import gpus
 from ..machines import shared_machine
 from ..panel_kit import StillSampler, looked, panel, screen_text, settled, until
 
-pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (110, 30), (129, 40), (230, 60)]
 
 

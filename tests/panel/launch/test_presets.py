@@ -1,8 +1,6 @@
 """Presets are chosen by a part of their name and saved under one; what is unsaved is asked about
 once."""
 
-from __future__ import annotations
-
 from textual.command import CommandPalette
 from textual.events import Key
 from textual.widgets import Input, OptionList
@@ -11,13 +9,12 @@ from gpu_engine.spec import presets
 from gpu_panel.common.dialogs import AskLine, Confirm, Message
 
 from ...conftest import gpus
-from ..panel_kit import _met, panel, screen_text, settled, type_into, until
+from ..panel_kit import _met, on_top, panel, says, screen_text, settled, type_into, until
 
 
 async def load(pilot, name):
     await pilot.press("ctrl+o")
-    await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette)
-                and "default" in screen_text(pilot.app))
+    await on_top(pilot, CommandPalette, "default")
     await pilot.press(*name)
     found = pilot.app.screen.query_one(OptionList)
     await until(pilot, lambda: found.option_count
@@ -25,13 +22,12 @@ async def load(pilot, name):
     await pilot.press("enter")
 
 
-async def test_another_is_loaded_and_what_is_unsaved_is_asked_about_once(home):
+async def test_another_is_loaded_and_what_is_unsaved_is_asked_about_once():
     presets.own_folder().mkdir(parents=True)
     (presets.own_folder() / "bad.toml").write_text("[bold]\nx = 1\n")
     async with panel(gpus(3)) as (pilot, screen):
         await load(pilot, "bad")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Message)
-                    and "there is no such key" in screen_text(pilot.app))
+        await on_top(pilot, Message, "there is no such key")
         await pilot.press("escape")
         await load(pilot, "ddp")  # nothing has changed, nothing is asked
         await until(pilot, lambda: screen.form.border_title == "Launch ─ preset ddp")
@@ -39,34 +35,32 @@ async def test_another_is_loaded_and_what_is_unsaved_is_asked_about_once(home):
         await type_into(pilot, screen, "f-train-lr", "0.005")
         for answer, mine in (("n", "0.005"), ("y", "0.001")):
             await load(pilot, "dp")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            await on_top(pilot, Confirm)
             await pilot.press(answer)
-            await until(pilot, lambda: pilot.app.screen is screen)
+            await on_top(pilot, screen)
             await settled(pilot, screen)
             assert screen.query_one("#f-train-lr", Input).value == mine
         assert screen.query_one("#f-parallel-mode").value == "dp"
         await type_into(pilot, screen, "f-train-lr", "0.5")
         await pilot.press("ctrl+q")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm)
-                    and "are lost: n" in screen_text(pilot.app))
+        await on_top(pilot, Confirm, "are lost: n")
         await pilot.press("n")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
         pilot.app.post_message(Key("ctrl+q", None))  # is not asked again
         await _met(pilot, lambda: pilot.app._exit)
 
 
-async def test_saving_keeps_comments_names_cards_by_uuid_and_says_what_it_replaces(home):
+async def test_saving_keeps_comments_names_cards_by_uuid_and_says_what_it_replaces():
     machine = gpus(3)
     async with panel(machine, "single") as (pilot, screen):
         await pilot.press("down", "space")
         await type_into(pilot, screen, "f-train-lr", "5e-3")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine)
-                    and "single ships with gpu-panel. Yours" in screen_text(pilot.app))
+        await on_top(pilot, AskLine, "single ships with gpu-panel. Yours")
         box = pilot.app.screen.query_one(Input)
         for wrong in ("../evil", "my preset"):
             box.value = wrong
-            await until(pilot, lambda: "can't be a preset's name" in screen_text(pilot.app))
+            await says(pilot, "can't be a preset's name")
             await pilot.press("enter")
             assert isinstance(pilot.app.screen, AskLine)
         box.value = "mine"
@@ -88,8 +82,7 @@ async def test_saving_keeps_comments_names_cards_by_uuid_and_says_what_it_replac
         await settled(pilot, screen)
         await type_into(pilot, screen, "f-batch-size", "many")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Message)
-                    and "batch.size" in screen_text(pilot.app))
+        await on_top(pilot, Message, "batch.size")
     async with panel(machine, "mine") as (_, screen):
         assert screen.draft.ids == ["0", "1"]
         assert not screen.draft.changed

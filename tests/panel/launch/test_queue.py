@@ -17,7 +17,7 @@ from gpu_panel.launch.queueing import QueueDialog, put, to_vary
 from gpu_panel.run.screen import RunScreen
 
 from ...conftest import gpus, slots
-from ..panel_kit import panel, screen_text, settled, until
+from ..panel_kit import on_top, panel, screen_text, settled, until
 
 
 def words(pilot) -> str:
@@ -27,12 +27,11 @@ def words(pilot) -> str:
 
 async def dialog(pilot, key="Q") -> Input:
     await pilot.press(key)
-    await until(pilot, lambda: isinstance(pilot.app.screen, QueueDialog))
+    await on_top(pilot, QueueDialog)
     return pilot.app.screen.query_one(Input)
 
 
-async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home, monkeypatch,
-                                                                           tmp_path):
+async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # in no repository: its code is not kept, which is said
     held = lease.acquire(paths.leases_folder(), slots(1).devices, "3f2a")
     with held:
@@ -74,7 +73,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             await pilot.press("right_square_bracket")
             await until(pilot, lambda: screen.runs.keys == [first, second])
             await pilot.press("s")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            await on_top(pilot, Confirm)
             assert f"Remove run {second} from the queue" in words(pilot)
             await pilot.press("y")
             await until(pilot, lambda: screen.runs.waiting == 1)
@@ -93,7 +92,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             assert run.store.turn is None
 
 
-async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is_said(home):
+async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is_said():
     machine = gpus(2)
     with lease.acquire(paths.leases_folder(), machine.devices[1:], "3f2a"):
         async with panel(machine, "single", size=(80, 24), notifications=True) as (pilot, screen):
@@ -102,12 +101,12 @@ async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is
             screen.devices.tick(["1"])
             await settled(pilot, screen)
             await pilot.press("ctrl+l")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            await on_top(pilot, Confirm)
             assert "Q puts the run into the queue" in words(pilot)
             await dialog(pilot)
             assert "It waits for 1" in words(pilot)
             await pilot.press("escape")
-            await until(pilot, lambda: pilot.app.screen is screen)
+            await on_top(pilot, screen)
             screen.draft.put("batch.size", "x")
             await pilot.press("Q")
             await until(pilot, lambda: isinstance(pilot.app.screen, Message)
@@ -121,7 +120,7 @@ def test_that_devices_were_shared_once_does_not_hold_for_a_run_that_waits():
     assert draft.spec_to_wait().devices.share is False
 
 
-def test_mode_and_devices_that_are_typed_there_are_those_of_the_run(home, monkeypatch, tmp_path):
+def test_mode_and_devices_that_are_typed_there_are_those_of_the_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     spec = from_dict({"devices": {"ids": ["cpu:0"]}, "task": {"command": ["true"]}})
     with lease.acquire(paths.leases_folder(), slots(2).devices, "3f2a"):
@@ -131,7 +130,7 @@ def test_mode_and_devices_that_are_typed_there_are_those_of_the_run(home, monkey
     assert (asked.parallel.mode, asked.devices.ids) == ("ddp", ["cpu:0", "cpu:1"])
 
 
-async def test_a_sweep_from_the_form_after_a_few_keys(home, monkeypatch, tmp_path):
+async def test_a_sweep_from_the_form_after_a_few_keys(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with lease.acquire(paths.leases_folder(), slots(1).devices, "3f2a"):
         async with panel(slots(1), command=("true", "--lr", "0.1", "--n", "7"), size=(80, 24),

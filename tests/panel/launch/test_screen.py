@@ -19,6 +19,7 @@ from gpu_panel.launch.form import FormPane
 from ...conftest import gpus, slots
 from ..panel_kit import (
     StillSampler,
+    on_top,
     panel,
     problems_below,
     settled,
@@ -26,8 +27,6 @@ from ..panel_kit import (
     type_into,
     until,
 )
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 def plan_text(screen) -> str:
@@ -193,7 +192,7 @@ async def test_the_default_takes_the_one_device_there_is_and_an_own_command_too(
         assert "there is no such placeholder" in problems_below(screen)[0]
 
 
-async def test_a_preset_with_markup_in_its_words(home):
+async def test_a_preset_with_markup_in_its_words():
     presets.own_folder().mkdir(parents=True)
     (presets.own_folder() / "odd.toml").write_text(
         'name = "[bold]x[/nope]"\n[task]\nuse = "[red]a:B"\n'
@@ -211,7 +210,7 @@ async def test_a_preset_with_markup_in_its_words(home):
 ])
 async def test_what_can_not_be_read_is_said_and_the_panel_opens(preset, sets, said):
     async with panel(slots(1), preset, sets=sets, ready=False) as (pilot, screen):
-        await until(pilot, lambda: isinstance(pilot.app.screen, Message))
+        await on_top(pilot, Message)
         assert said in str(pilot.app.screen.query_one(".dialog-text > Static").content)
         await pilot.press("escape")
         await until(pilot, lambda: screen.review is not None)
@@ -241,7 +240,7 @@ async def test_help_has_every_key_and_the_footer_at_most_eight():
         assert all(k.tooltip in said for part in screen.key_sections() for k in part.keys)
         assert "Tick the devices that the run may use" in said
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
         for pane in ("1", "2", "3", "4"):
             await pilot.press("escape", pane)
             await pilot.pause()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from gpu_panel.run.log import LogView
 from gpu_panel.run.screen import RunScreen
 
-from ..run_kit import SMALL, Mini, Written, reached, settled, shown, terminal, trained, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..run_kit import (
+    SMALL,
+    Mini,
+    Written,
+    reached,
+    says,
+    screen_text,
+    shown,
+    trained,
+    watched,
+)
 
 
 def on_screen(app: Mini) -> set[str]:
@@ -21,19 +25,17 @@ def on_screen(app: Mini) -> set[str]:
 ALL = {pane.NAME for pane in RunScreen.PANES}
 
 
-async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path: Path) -> None:
+async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path):
     run = trained(tmp_path, ranks=8)
     for rank in range(2, 8):
         run.start(rank)
         run.steps(rank, 0, 99)
-    app = Mini(run.run, at=50.5)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settled(pilot, reached(7, 99))
+    async with watched(run, reached(7, 99), at=50.5, size=(100, 30)) as (pilot, app):
         screen = app.run_screen
         assert on_screen(app) == ALL
         assert screen.pane("loss").size.height >= 5
         assert screen.query_one(LogView).size.height >= 5
-        assert "rank 0 says 49" in terminal(app)
+        assert "rank 0 says 49" in screen_text(app)
         for key, name in (("4", "log"), ("3", "ranks"), ("1", "loss"), ("2", "memory")):
             await pilot.press(key, "z")
             await shown(pilot)
@@ -54,24 +56,19 @@ async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path: Path)
         await pilot.press("escape")
         await pilot.pause()
         assert not isinstance(app.screen, RunScreen)
-    app = Mini(run.run, at=50.5)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot, reached(7, 99))
+    async with watched(run, reached(7, 99), at=50.5, size=SMALL) as (pilot, app):
         high = app.run_screen.pane("loss").outer_size.height
         await pilot.press("z")
         await shown(pilot)
         assert app.run_screen.pane("loss").outer_size.height == high + 2
 
 
-
-async def test_a_command_without_figures_shows_its_log_first(tmp_path: Path) -> None:
+async def test_a_command_without_figures_shows_its_log_first(tmp_path):
     run = Written(tmp_path, ranks=1, mode="single",
                   plan={"spec": {"task": {"command": ["python", "x.py"]}}})
     run.log(0, b"the script speaks\n")
-    app = Mini(run.run, at=5)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        await until(pilot, lambda: "the script speaks" in terminal(app))
+    async with watched(run, at=5, size=SMALL) as (pilot, app):
+        await says(pilot, "the script speaks")
         await pilot.press("1")
         await shown(pilot)
-        assert "no step yet" in terminal(app)
+        assert "no step yet" in screen_text(app)

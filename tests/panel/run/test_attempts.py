@@ -16,16 +16,16 @@ from ..run_kit import (
     SMALL,
     T0,
     WIDE,
-    Mini,
     Written,
     flat,
+    on_top,
     reached,
-    screen_is,
+    says,
+    screen_text,
     settled,
     shown,
-    terminal,
     trained,
-    until,
+    watched,
 )
 
 FIRST = AttemptRecord(1, T0, T0 + 50, "failed", "rank 1: boom [x")
@@ -38,29 +38,25 @@ def failed_once(folder: Path, **more) -> Written:
     return run
 
 
-async def test_waiting_for_the_next_attempt_says_why_and_how_long(tmp_path: Path) -> None:
+async def test_waiting_for_the_next_attempt_says_why_and_how_long(tmp_path):
     run = failed_once(tmp_path)
     run.state("starting", attempts=(FIRST,), again=T0 + 54,
               reason="attempt 1 failed: rank 1: boom [x; again in 4 s")
-    app = Mini(run.run, at=51)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        text = flat(terminal(app))
+    async with watched(run, at=51, size=SMALL) as (pilot, app):
+        text = flat(screen_text(app))
         assert "✗ attempt 1 failed: rank 1: boom [x" in text
         assert "restarts in 3 s from the last checkpoint" in text
         app.at = 53
         await shown(pilot)
-        assert "restarts in 1 s" in terminal(app)
+        assert "restarts in 1 s" in screen_text(app)
 
 
-async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> None:
+async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path):
     run = failed_once(tmp_path)
     second = AttemptRecord(2, T0 + 54)
     run.state("starting", attempt=2, attempts=(FIRST, second))
-    app = Mini(run.run, at=58)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        text = flat(terminal(app))
+    async with watched(run, at=58) as (pilot, app):
+        text = flat(screen_text(app))
         assert "waiting for ranks 0, 1 · 00:04 since it started" in text
         assert "↻ attempt 2; attempt 1 failed: rank 1: boom [x" in text
         assert "failed first" not in text
@@ -71,28 +67,26 @@ async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> No
             run.steps(rank, 80, 99, at=61)
         run.state("running", attempt=2, attempts=(FIRST, second))
         await settled(pilot, lambda s: s.view.begins and reached(1, 99)(s))
-        text = terminal(app)
+        text = screen_text(app)
         assert "↻ attempt 2; attempt 1 failed" in text
         assert app.run_screen.store.view.begins == {2: 80}
         assert text.count("┊") > 5  # a mark in the loss chart where it began
 
 
-async def test_an_attempt_on_fewer_ranks_waits_for_none_that_it_does_not_have(tmp_path: Path):
+async def test_an_attempt_on_fewer_ranks_waits_for_none_that_it_does_not_have(tmp_path):
     run = trained(tmp_path, ranks=1)  # the plan of the last attempt
     run.start(0, at=60, attempt=2)
     run.steps(0, 80, 149, at=61)
     run.state("running", attempt=2, attempts=(
         replace(FIRST, outcome="stopped"), AttemptRecord(2, T0 + 54)))
-    app = Mini(run.run, at=62)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, reached(0, 149))
-        text = flat(terminal(app))
+    async with watched(run, reached(0, 149), at=62) as (_pilot, app):
+        text = flat(screen_text(app))
         assert "waiting for rank" not in text
         assert "of 2 started" not in text
         assert "step 149 of 400" in text
 
 
-async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
+async def test_i_lists_attempts_warnings_and_where(tmp_path):
     run = failed_once(tmp_path, plan={"warnings": ["this run would end at logout"],
                                       "lines": ["gpu-engine run ddp"], "cwd": "/somewhere"})
     run.start(0, at=60, attempt=2)
@@ -101,41 +95,37 @@ async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
     run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
     notes.change(run.run.path, lambda now: Notes("the good one", ("lr",)))
     for size in (SMALL, WIDE):
-        app = Mini(run.run, at=70)
-        async with app.run_test(size=size) as pilot:
-            await settled(pilot, lambda s: bool(s.view.begins))
+        async with watched(run, lambda s: bool(s.view.begins), at=70, size=size) as (pilot, app):
             await pilot.press("i")
-            await screen_is(pilot, AboutRun)
-            text = flat(terminal(app))
+            await on_top(pilot, AboutRun)
+            text = flat(screen_text(app))
             for part in ("00:50 failed rank 1: boom [x", "00:16 from step 80 running",
                          "! this run would end at logout", "! the loader is slow",
                          "gpu-engine run ddp", "runs in /somewhere"):
                 assert part in text, part
             if size == WIDE:
                 assert "run 3f2a the good one · DDP×2" in text
-                await until(pilot, lambda: "name: the good one" in terminal(pilot.app))
-                assert "tags: lr" in terminal(app)
+                await says(pilot, "name: the good one")
+                assert "tags: lr" in screen_text(app)
             run.state("failed", attempt=2, ended=T0 + 65, reason="rank 0: worse", attempts=(
                 FIRST, AttemptRecord(2, T0 + 54, T0 + 65, "failed", "rank 0: worse")))
             await app.run_screen.store.wait_for(lambda s: not s.state.live)
             app.screen._paint()
             await pilot.pause()
-            assert "failed rank 0: worse" in flat(terminal(app))  # it is updated with the run
+            assert "failed rank 0: worse" in flat(screen_text(app))  # it is updated with the run
             await pilot.press("escape")
             await pilot.pause()
             assert app.screen is app.run_screen
             run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
 
 
-async def test_the_launchs_warnings_stand_until_they_can_be_read(tmp_path: Path) -> None:
+async def test_the_launchs_warnings_stand_until_they_can_be_read(tmp_path):
     run = trained(tmp_path, plan={"warnings": ["ends at logout: loginctl enable-linger"]})
-    app = Mini(run.run, at=51)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        assert "! ends at logout: loginctl enable-linger" in terminal(app)
+    async with watched(run, at=51, size=SMALL) as (pilot, app):
+        assert "! ends at logout: loginctl enable-linger" in screen_text(app)
         app.at = 130
         await shown(pilot)
-        text = flat(terminal(app))
+        text = flat(screen_text(app))
         assert "ends at logout" not in text
         assert "! 1 warning (i)" in text
 
@@ -155,7 +145,7 @@ def resumed(folder: Path) -> Written:
     return run
 
 
-def test_what_was_once_said_of_an_attempts_time_stays() -> None:
+def test_what_was_once_said_of_an_attempts_time_stays():
     """Each rank tells that it has begun, and the state some time later."""
     clock, first = RunClock(), AttemptRecord(1, T0)
     clock.learn(State("running", "3f2a", "toy", T0, attempts=(first,)))
@@ -170,12 +160,10 @@ def test_what_was_once_said_of_an_attempts_time_stays() -> None:
     assert clock.moment(7) == T0 + 51
 
 
-async def test_the_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -> None:
+async def test_the_pause_before_a_resume_is_no_time_of_the_run(tmp_path):
     run = resumed(tmp_path)
-    app = Mini(run.run, at=2 * DAY)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        assert "■ stopped 01:00" in flat(terminal(app))  # as in the list
+    async with watched(run, at=2 * DAY) as (_pilot, app):
+        assert "■ stopped 01:00" in flat(screen_text(app))  # as in the list
         chart = app.run_screen.query_one("#memory", CurveView)
         one = chart.lines[-1].series
         assert (one.start, one.last) == (2, 60)  # both attempts, one after the other

@@ -1,7 +1,5 @@
 """A run on other machines, on this one's screen."""
 
-from __future__ import annotations
-
 import os
 import signal
 

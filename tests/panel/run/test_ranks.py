@@ -20,7 +20,7 @@ from ..run_kit import GIB, NOW, view
 
 # --- columns -----------------------------------------------------------------------------------
 
-def test_what_matters_most_stays() -> None:
+def test_what_matters_most_stays():
     row = [("0", ""), ("GPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
            ("3 %", ""), ("dffbbbbwoo", ""), ("97 %", ""), ("301 W", ""), ("61 °C", ""),
            ("28.1", ""), ("33.9", ""), ("34.1", ""), ("2.1", ""), ("0.3 s", "")]
@@ -42,8 +42,9 @@ class Table(ThemedApp):
         yield RanksPane()
 
 
-def show(table: RanksPane, ranks: dict[int, RankView], planned: LaunchPlan | None = None, *,
-         now: float = NOW, figures: DeviceFigures | None = None) -> None:
+def show(
+        table: RanksPane, ranks: dict[int, RankView], planned: LaunchPlan | None=None, *,
+        now: float = NOW, figures: DeviceFigures | None = None):
     store: Any = SimpleNamespace(ranks=ranks, plan=planned, state=None, behind=False,
                                  devices=figures or DeviceFigures())
     table.paint(store, Moment(now, True, None))
@@ -53,7 +54,7 @@ def lines(table: RanksPane) -> list[str]:
     return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
 
 
-async def test_data_parallel_has_a_line_a_device() -> None:
+async def test_data_parallel_has_a_line_a_device():
     async with Table().run_test(size=(130, 8)) as pilot:
         table = pilot.app.query_one(RanksPane)
         rank = view(0, gpu_allocated=[28 * GIB, 29 * GIB], gpu_reserved=[33 * GIB, 33 * GIB],
@@ -68,7 +69,7 @@ async def test_data_parallel_has_a_line_a_device() -> None:
             "GPU 3 29.0 33.0 35.0"]
 
 
-async def test_sixty_four_ranks_scroll() -> None:
+async def test_sixty_four_ranks_scroll():
     async with Table().run_test(size=(100, 20)) as pilot:
         table = pilot.app.query_one(RanksPane)
         ranks = {r: view(r) for r in range(64)}
@@ -80,11 +81,11 @@ async def test_sixty_four_ranks_scroll() -> None:
         assert "63" in lines(table)[-1]
 
 
-async def test_enter_picks_the_rank_under_the_cursor() -> None:
+async def test_enter_picks_the_rank_under_the_cursor():
     picked: list[int] = []
 
     class Asking(Table):
-        def on_run_pane_rank_chosen(self, message: RanksPane.RankChosen) -> None:
+        def on_run_pane_rank_chosen(self, message: RanksPane.RankChosen):
             picked.append(message.rank)
 
     async with Asking().run_test(size=(100, 20)) as pilot:
@@ -100,7 +101,7 @@ async def test_enter_picks_the_rank_under_the_cursor() -> None:
 # --- figures of devices, and the order ----------------------------------------------------------
 
 
-async def test_the_devices_figures_stand_beside_their_ranks_while_they_are_fresh() -> None:
+async def test_the_devices_figures_stand_beside_their_ranks_while_they_are_fresh():
     async with Table().run_test(size=(150, 8)) as pilot:
         table = pilot.app.query_one(RanksPane)
         figures = DeviceFigures()
@@ -123,7 +124,7 @@ def ranks_in(table: RanksPane) -> list[int]:
     return [int(key) for key in table.keys]
 
 
-async def test_ranks_are_sorted_and_those_that_fail_come_first() -> None:
+async def test_ranks_are_sorted_and_those_that_fail_come_first():
     async with Table().run_test(size=(130, 12)) as pilot:
         table = pilot.app.query_one(RanksPane)
         seen = {0: view(0, loss=1.0, gpu_peak=[3]), 1: view(1, loss=3.0, gpu_peak=[1]),

@@ -1,26 +1,23 @@
 """The store: bounded batches, whatever the files hold; and the texts made from it."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.events.reader import BadEvent
-from gpu_engine.events.schema import Event
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.run.banner import banner
 from gpu_panel.run.doing import standing_still
 from gpu_panel.run.store import RunStore
 
 from ... import event_lines
+from ...events import kinds
 from ..run_kit import T0, Written, trained
 
 
-async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
+async def test_a_long_run_is_read_in_pieces(tmp_path):
     run = Written(tmp_path)
     line = event_lines.line("step", {"step": 1, "n": 1, "epoch": 0, "loss": 2.0,
                                      "losses": [2.0]}, t=T0)
@@ -45,51 +42,28 @@ async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
     assert sum(store.loss.ranks[0].count) == 40_000
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-10**20, 10**20) | st.floats() | st.text(max_size=5)
-    | st.sampled_from(["NaN", "Infinity", "-Infinity", 3, 10**400]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.text(max_size=3), inner, max_size=2), max_leaves=5)
-fields = st.dictionaries(st.sampled_from(
-    ["step", "n", "epoch", "loss", "losses", "loss_min", "loss_max", "lr", "samples_per_s",
-     "data_wait", "skipped", "gpu_allocated", "gpu_reserved", "gpu_peak", "rss", "message", "type",
-     "traceback", "phase", "since", "outcome", "path", "device", "attempt", "total_steps",
-     "epochs", "bytes", "accuracy"]), values, max_size=8)
-events = st.builds(lambda kind, more: {"t": T0, "kind": kind} | more, st.sampled_from(
-    ["start", "schedule", "step", "memory", "metric", "eval", "checkpoint", "phase", "warning",
-     "error", "end", "_init__", "fold"]), fields)
-
-
-def event_of(line: dict[str, object]) -> Event | None:
-    try:
-        return event_lines.from_dict(line)
-    except BadEvent:
-        return None
-
-
-def test_a_rank_is_called_silent_only_where_the_reader_is_not_behind() -> None:
+def test_a_rank_is_called_silent_only_where_the_reader_is_not_behind():
     store = RunStore(Run(Path("/nowhere/3f2a")))
     store.state = State("running", "3f2a", "toy", T0)
-    store.fold([(0, [e for n in range(1, 9) if (e := event_of({
-        "t": T0 + n, "kind": "step", "step": n, "n": 1, "loss": 1.0}))])])
+    store.fold([(0, [event_lines.from_dict({
+        "t": T0 + n, "kind": "step", "step": n, "n": 1, "loss": 1.0}) for n in range(1, 9)])])
     for behind, still in ((True, []), (False, [0])):
         store.behind = behind
         assert [one.rank for one in standing_still(store, T0 + 600)] == still
 
 
-def test_why_a_run_is_slow_is_looked_at_again_after_a_while() -> None:
+def test_why_a_run_is_slow_is_looked_at_again_after_a_while():
     store = RunStore(Run(Path("/nowhere/3f2a")))
     assert store.verdicts(T0) == []
     for n in range(1, 9):
-        store.fold([(0, [event_of({"t": T0 + n, "kind": "step_time", "step": 100 * n, "n": 100,
+        store.fold([(0, [event_lines.from_dict({"t": T0 + n, "kind": "step_time", "step": 100 * n, "n": 100,
                                    "seconds": 1.0, "data": 0.9})])])
     assert store.verdicts(T0 + 1) == []
     assert [one.code for one in store.verdicts(T0 + 9)] == ["input-bound"]
 
 
-@given(st.lists(events, max_size=12))
-@settings(max_examples=150, deadline=None)
-def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
+@given(st.lists(kinds.any_event, max_size=12))
+def test_no_event_breaks_the_screen(told):
     from gpu_panel.run import subjects
     from gpu_panel.run.doing import Peers, doing
     from gpu_panel.run.headline import figures, headline
@@ -99,7 +73,6 @@ def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
     store = RunStore(Run(Path("/nowhere/3f2a")))
     store.state = Run(Path("/nowhere/3f2a")).state()
     store.caught_up = True
-    told = [e for e in map(event_of, lines) if e is not None]
     store.fold([(0, told), (1, told)])
     headline(store, T0 + 5, 80)
     figures(store, T0 + 5)

@@ -14,7 +14,6 @@ from gpu_engine.events import schema
 from gpu_engine.events.reader import decoded
 from gpu_engine.events.writer import encode
 from gpu_engine.runs.folder import Run, State
-from gpu_panel.charts.series import RankSeries
 from gpu_panel.compare.curve import LOSS, RunCurve
 from gpu_panel.run.store import RunStore
 
@@ -57,13 +56,13 @@ def near(a: float, b: float) -> bool:
         a, b, rel_tol=1e-9, abs_tol=1e-6) or not (math.isfinite(a) or math.isfinite(b))
 
 
-def same(a: Series, b: Series) -> None:
+def same(a: Series, b: Series):
     assert (a.stride, a.first, a.last, a.bad_at) == (b.stride, b.first, b.last, b.bad_at)
     assert (a.lo, a.hi, a.count, a.bad) == (b.lo, b.hi, b.count, b.bad)
     assert all(map(near, a.total, b.total)), (a.total, b.total)
 
 
-def all_same(a: dict[Any, Series], b: dict[Any, Series]) -> None:
+def all_same(a: dict[Any, Series], b: dict[Any, Series]):
     assert set(a) == set(b)  # screens sort them
     for key, series in a.items():
         same(series, b[key])
@@ -85,30 +84,13 @@ def test_many_values_make_the_series_of_one_after_the_other(before, told, capaci
         same(one, many)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), small, st.lists(
-    value, min_size=1, max_size=50), st.integers(1, 9)), max_size=12))
-def test_many_losses_make_the_curves_of_one_after_the_other(told):
-    """Also of ranks that begin again, in whatever order their files are read."""
-    one, many = RankSeries(), RankSeries()
-    for rank, attempt, first, values, apart in told:
-        if attempt:
-            one.begin(rank, attempt)
-            many.begin(rank, attempt)
-        xs = range(first, first + apart * len(values), apart)
-        for x, v in zip(xs, values, strict=True):
-            one.put(rank, x, v, v, v)
-        many.extend(rank, xs, values, values, values)
-        same(one.all, many.all)
-        all_same(one.ranks, many.ranks)
-
-
 def store() -> RunStore:
     made = RunStore(Run(Path("/nowhere/3f2a")))
     made.clock.learn(State("running", "3f2a", "toy", T0, T0))
     return made
 
 
-def compare(one: RunStore, many: RunStore) -> None:
+def compare(one: RunStore, many: RunStore):
     assert repr(one.view) == repr(many.view)
     same(one.loss.all, many.loss.all)
     all_same(one.loss.ranks, many.loss.ranks)

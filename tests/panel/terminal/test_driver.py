@@ -1,7 +1,5 @@
 """Characters for terminals that have only ASCII."""
 
-from __future__ import annotations
-
 import ast
 import unicodedata
 from pathlib import Path

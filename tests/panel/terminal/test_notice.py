@@ -1,7 +1,5 @@
 """Which sequence a terminal is sent for a notification, and that nothing in it is obeyed."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -17,7 +17,7 @@ from ...machines import BUSY, GPU
 from ...panel_kit import NOW
 
 
-def text(details: DeviceDetails, width: int = 156) -> str:
+def text(details: DeviceDetails, width=156) -> str:
     return "\n".join("".join(part for part, _ in line).rstrip()
                      for row in build(details, width) for line in row.lines)
 

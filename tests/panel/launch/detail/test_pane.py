@@ -1,7 +1,5 @@
 """The detail pane: it follows the cursor, fits any screen, and measures only what it shows."""
 
-from __future__ import annotations
-
 import pytest
 from textual.screen import Screen
 
@@ -9,9 +7,9 @@ from gpu_panel.launch.detail import DetailPane
 from gpu_panel.launch.devices import DevicesPane
 
 from ...machines import busy_machine
-from ...panel_kit import NOW, compare, panel, screen_text, settled, shown, until
+from ...panel_kit import NOW, compare, on_top, panel, says, screen_text, settled, shown, until
 
-pytestmark = pytest.mark.usefixtures("home")
+
 @pytest.fixture
 def steady(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
@@ -41,9 +39,9 @@ async def test_the_bus_is_measured_for_what_is_looked_at_alone():
         watch, watched = sampler.watch_bus, []
         sampler.watch_bus = lambda *ids: watched.append(ids) or watch(*ids)
         await pilot.press("question_mark")  # beside it they are still seen
-        await until(pilot, lambda: "Tick the devices" in screen_text(pilot.app))
+        await says(pilot, "Tick the devices")
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
         assert set(watched) <= {("2",)}
         pilot.app.push_screen(Screen())
         await until(pilot, lambda: sampler.bus == ())

@@ -21,7 +21,7 @@ def shot(at: float, share: float | None) -> Snapshot:
     return Snapshot(at, (Sample(GPU, share, used),))
 
 
-def filled(values, first: int = 1000) -> History:
+def filled(values, first=1000) -> History:
     history = History()
     history.learn([shot(first + i, v) for i, v in enumerate(values)])
     return history
@@ -71,7 +71,7 @@ def test_of_two_readings_within_a_second_the_last_one_counts():
 
 
 @pytest.fixture
-def source(home, monkeypatch):
+def source(monkeypatch):
     """That of a machine with two GPUs."""
     async def sample(self, inventory):
         pass

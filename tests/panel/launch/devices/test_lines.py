@@ -24,7 +24,7 @@ from gpu_panel.launch.run_line import RunLine
 from ....conftest import gpus
 
 
-def text(look: DeviceTable, width: int = 80) -> str:
+def text(look: DeviceTable, width=80) -> str:
     found = build(look, width)
     lines = [found.header] if found.header else []
     lines += [line for row in found.rows for line in row.lines]
@@ -91,7 +91,7 @@ def test_what_others_call_their_processes_is_harmless():
     assert "52;c" not in said
 
 
-def lab(count: int, seconds: int = 300) -> DeviceTable:
+def lab(count: int, seconds=300) -> DeviceTable:
     """So many devices after five minutes, the first of which a run of ours has kept busy."""
     machine, history = gpus(count), History()
     samples = [Sample(d, 0.0 if i else 0.9, 0 if i else 72 << 30, 80 << 30, 60.0, 300.0, 400.0,
@@ -138,7 +138,7 @@ def test_an_inherited_allocation_is_shown_with_its_numbers():
     assert '"3,1"' in said
 
 
-def styles(look: DeviceTable, width: int = 110) -> dict[str, str]:
+def styles(look: DeviceTable, width=110) -> dict[str, str]:
     """Text of each part → its style."""
     return {part.strip(): style for row in build(look, width).rows for line in row.lines
             for part, style in line if part.strip("░ ")}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import pytest
-
 from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import Device
@@ -14,9 +12,7 @@ from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices import MOST_WAITS, DevicesPane
 
 from ....conftest import gpus
-from ...panel_kit import StillSampler, panel, screen_text, settled, shown, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ...panel_kit import StillSampler, on_top, panel, says, screen_text, settled, shown, until
 
 
 def roles(table: DevicesPane) -> dict[str, str]:
@@ -102,12 +98,12 @@ async def test_the_devices_behind_a_dialog_go_on():
     sampler = StillSampler(machine)
     async with panel(machine, sampler=sampler) as (pilot, screen):
         pilot.app.push_screen(Confirm("Close the panel", "?", yes="Close it"))
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        await on_top(pilot, Confirm)
         busy = tuple(replace(s, utilization=0.87) for s in sampler.latest.samples)
         sampler.latest = replace(sampler.latest, samples=busy)
         sampler.recent = (*sampler.recent, sampler.latest)
         await until(pilot, lambda: "87 %" in shown(screen.devices))
-        await until(pilot, lambda: "87 %" in screen_text(pilot.app))
+        await says(pilot, "87 %")
 
 
 # --- what a preset asks for, where the driver is slow -------------------------------------------
@@ -132,7 +128,7 @@ async def test_why_fewer_than_the_preset_asks_for_are_ticked():
     part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:0", 1, "MIG-a", 10 << 30)
     machine = replace(gpus(1), devices=(card, part))
     async with panel(machine, "ddp", sets=("devices.pick=2",)) as (pilot, screen):
-        await until(pilot, lambda: "2 free" in screen_text(pilot.app))
+        await says(pilot, "2 free")
         assert screen.draft.ids == ["0"]
         said = " ".join(shown(screen.devices).replace("│", " ").split())
         assert "asks for the 2 freest devices, and 1 can be taken" in said

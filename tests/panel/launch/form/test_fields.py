@@ -1,7 +1,5 @@
 """The fields that the schema makes."""
 
-from __future__ import annotations
-
 import pytest
 from textual.widgets import Input
 
@@ -12,7 +10,6 @@ from gpu_panel.launch.fields import FIELDS, NO_FIELD
 from ....conftest import gpus
 from ...panel_kit import panel, problems_below, settled, shown, type_into, until
 
-pytestmark = pytest.mark.usefixtures("home")
 
 def test_every_key_has_a_field_or_is_known_to_have_none():
     assert set(keys()) - set(FIELDS) == NO_FIELD

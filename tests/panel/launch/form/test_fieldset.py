@@ -17,8 +17,6 @@ from gpu_panel.run.headline import what_is_trained
 from ....conftest import gpus
 from ...panel_kit import panel, screen_text, settled, type_into
 
-pytestmark = pytest.mark.usefixtures("home")
-
 
 def plan(*command, devices=3, **sections):
     data = {"task": {"command": list(command)}, "parallel": {"mode": "ddp"},

@@ -1,7 +1,5 @@
 """A task's parameters of any type in the form: choices, lists and tables, and their problems."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpu_panel.common.choice import Choice
@@ -9,9 +7,7 @@ from gpu_panel.launch.fields import PARAMS, Fieldset
 
 from ....common.test_values import OTHER, SOURCE
 from ....conftest import slots
-from ...panel_kit import panel, problems_below, screen_text, settled, type_into, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ...panel_kit import panel, problems_below, says, screen_text, settled, type_into, until
 
 
 @pytest.fixture
@@ -83,7 +79,7 @@ async def test_what_is_too_wide_to_stand_side_by_side_is_chosen_from_a_menu(tmp_
         assert "one of model_number_0, model_number_1" in told
         field.focus()
         await pilot.press("enter")
-        await until(pilot, lambda: "model_number_8" in screen_text(pilot.app))
+        await says(pilot, "model_number_8")
         await pilot.press("8")
         await until(pilot, lambda: "model_number_1" not in screen_text(pilot.app).split("🔎")[1])
         await pilot.press("enter")

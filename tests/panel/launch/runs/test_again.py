@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import pytest
 from textual.widgets import Input
 
 from gpu_engine.launching.launcher import prepare
@@ -16,10 +15,9 @@ from gpu_panel.common.dialogs import Confirm
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
-from ...panel_kit import panel, screen_text, settled, until
+from ...panel_kit import on_top, panel, screen_text, settled, until
 from .test_pane import at_the_runs
 
-pytestmark = pytest.mark.usefixtures("home")
 DIGITS = {"name": "seven", "task": {"use": "gpu_engine.tasks.digits:Digits"},
           "devices": {"ids": ["cpu:1"]}, "parallel": {"mode": "single"},
           "batch": {"size": 48}, "train": {"steps": 9, "lr": 0.01}}
@@ -66,7 +64,7 @@ async def test_from_the_runs_own_screen_and_what_is_unsaved_is_asked_about():
         await pilot.press("Y")
         assert pilot.app.clipboard == "\n".join(run.require_plan().lines)
         await pilot.press("e")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        await on_top(pilot, Confirm)
         assert screen.draft.value("batch.size") == 6
         await pilot.press("y")
         await until(pilot, lambda: screen.draft.run is not None)

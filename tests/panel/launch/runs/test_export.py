@@ -1,21 +1,16 @@
 """Exporting from the list and from a run's screen, by the real command line."""
 
-from __future__ import annotations
-
 import csv
 import json
 
-import pytest
 from textual.widgets import Input
 
 from gpu_panel.common.dialogs import AskLine, Message
 
 from ....conftest import slots
-from ...panel_kit import panel, screen_text, until
+from ...panel_kit import on_top, panel, says, screen_text, until
 from .test_again import ended
 from .test_pane import at_the_runs
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypatch):
@@ -28,23 +23,23 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
     async with panel(slots(2), size=(80, 24)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
         await pilot.press("E")
-        await until(pilot, lambda: "TensorBoard" in screen_text(pilot.app))
+        await says(pilot, "TensorBoard")
         await pilot.press(*"as csv")
         await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
+        await on_top(pilot, AskLine)
         field = pilot.app.screen.query_one(Input)
         assert field.value == f"{run.id}.csv"
         field.value = "/proc/none/figures.csv"
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Message))
+        await on_top(pilot, Message)
         assert "/proc/none" in screen_text(pilot.app)
         await pilot.press("escape", "E")
-        await until(pilot, lambda: "TensorBoard" in screen_text(pilot.app))
+        await says(pilot, "TensorBoard")
         await pilot.press(*"as csv")
         await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
+        await on_top(pilot, AskLine)
         await pilot.press("enter")
         written = tmp_path / f"{run.id}.csv"
         await until(pilot, written.exists)
