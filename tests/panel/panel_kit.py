@@ -148,6 +148,12 @@ async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
     await pilot.pause()
 
 
+async def press(pilot: Pilot[None], screen: LaunchScreen, *keys: str) -> None:
+    """Press keys, and wait for what the engine says of it."""
+    await pilot.press(*keys)
+    await settled(pilot, screen)
+
+
 async def quiet(pilot: Pilot[None]) -> None:
     """Wait until every message has been delivered, also those that others have led to.
 

@@ -133,6 +133,11 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
+def said(app: Any) -> str:
+    """The text of the screen with single blanks."""
+    return flat(screen_text(app))
+
+
 @asynccontextmanager
 async def watched(run: Written, so: Any = lambda store: store.caught_up, *, at: float = 200.0,
                   size: tuple[int, int] = WIDE, screen: type[RunScreen] = RunScreen,
@@ -170,6 +175,12 @@ async def shown(pilot: Any) -> None:
         screen.paint()
         await worked(pilot, "log")  # the store's reader never ends
         await pilot.pause()
+
+
+async def press(pilot: Any, *keys: str) -> None:
+    """Press keys, and wait until the screen shows what follows."""
+    await pilot.press(*keys)
+    await shown(pilot)
 
 
 async def worked(pilot: Any, group: str) -> None:

@@ -17,7 +17,7 @@ from gpu_panel.common.dialogs import Confirm
 from .colours import contrast, painted, too_faint
 from .machines import shared_machine
 from .panel_kit import looked, panel, quiet, screen_text, until
-from .run_kit import T0, Mini, says, shown, trained, worked
+from .run_kit import T0, Mini, press, says, trained, worked
 from .run_kit import settled as run_settled
 
 THEMES = ["textual-light", "ansi-light", "textual-dark", "catppuccin-mocha"]
@@ -93,8 +93,7 @@ async def test_a_runs_screen_can_be_read(tmp_path):
     app = Mini(run.run, at=50.5)
     async with app.run_test(size=(160, 48)) as pilot:
         await run_settled(pilot, lambda s: s.caught_up and s.view.warnings())
-        await pilot.press("m", "left", "slash", *"says", "enter")
-        await shown(pilot)
+        await press(pilot, "m", "left", "slash", *"says", "enter")
         await read(pilot, "a run that trains, and what was found")
         trace = "Traceback (most recent call last):\nValueError: no\n"
         run.state("failed", ended=T0 + 101, reason="rank 1: no",

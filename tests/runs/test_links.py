@@ -139,9 +139,9 @@ def test_the_hook_of_a_script_writes_in_the_run_folder(run):
     assert "ValueError" in (run.path / "observe-errors.log").read_text()
 
 
-@pytest.mark.parametrize("what", ["ranks/00000.jsonl", "ranks", "python-seen",
-                                  "observe-errors.log"])
-@pytest.mark.parametrize("how", ["symbolic", "fifo"])
+@pytest.mark.parametrize(("what", "how"), [
+    ("ranks/00000.jsonl", "symbolic"), ("ranks", "symbolic"), ("python-seen", "symbolic"),
+    ("observe-errors.log", "symbolic"), ("ranks/00000.jsonl", "fifo")])
 def test_it_writes_through_no_link(run, outside, what, how):
     if what == "ranks":
         outside = (run.path / "ranks").rename(outside.parent / "ranks") / "00000.jsonl"

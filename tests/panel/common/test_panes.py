@@ -20,7 +20,7 @@ from gpu_panel.run.screen import RunScreen
 from gpu_panel.run.store import RunStore
 
 from ...conftest import slots
-from ..run_kit import SMALL, T0, WIDE, reached, screen_text, settled, shown, trained, watched
+from ..run_kit import SMALL, T0, WIDE, press, reached, screen_text, settled, trained, watched
 
 
 class SkippedPane(Static, RunPane):
@@ -66,8 +66,7 @@ async def test_a_pane_that_is_added_is_painted_and_has_its_style(tmp_path):
                                    "skipped": 3}))
         await settled(pilot, lambda store: store.ranks[1].skipped == 3)
         assert "skipped {0: 0, 1: 3}" in screen_text(app)
-        await pilot.press("r")  # a rank that is chosen in another pane
-        await shown(pilot)
+        await press(pilot, "r")  # a rank that is chosen in another pane
         assert "rank 1 is chosen" in screen_text(app)
         pane = app.run_screen.pane("skipped")
         assert pane.size.height == 3  # five lines, two of them the frame
@@ -79,8 +78,7 @@ async def test_it_has_a_tab_a_number_key_keys_and_help(tmp_path):
             pilot, app):
         assert f"{NUMBER} skipped" in screen_text(app)
         assert "is chosen" not in screen_text(app)
-        await pilot.press(NUMBER)
-        await shown(pilot)
+        await press(pilot, NUMBER)
         assert "rank 0 is chosen" in screen_text(app)
         assert app.run_screen.query_one(PaneBar).active == "skipped"
         assert app.focused is (pane := app.run_screen.pane("skipped"))
@@ -94,8 +92,7 @@ async def test_it_has_a_tab_a_number_key_keys_and_help(tmp_path):
         everywhere = told[told.index("Everywhere on this screen"):]
         assert any("Count every step twice" in line for line in everywhere)
         assert any("Go to skipped" in line for line in everywhere)
-        await pilot.press("escape", "1", "t")
-        await shown(pilot)
+        await press(pilot, "escape", "1", "t")
         assert "is chosen" not in screen_text(app)
         assert pane.factor == 2  # everywhere
         await pilot.press("h")

@@ -15,7 +15,7 @@ from gpu_panel.launch.run_feed import RunLine, RunsFeed
 from ...conftest import slots
 from ..colours import as_painted
 from ..machines import lab, shared_machine
-from ..panel_kit import compare, looked, panel, picture, settled, type_into
+from ..panel_kit import compare, looked, panel, picture, press, settled, type_into
 from ..run_kit import T0, trained
 
 SIZES = [(80, 24), (160, 48)]
@@ -94,8 +94,7 @@ async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
     monkeypatch.setattr(RunsFeed, "refresh", lambda self: (lines, 11))
     async with panel(slots(2), size=size) as (pilot, screen):
         await looked(pilot, screen)
-        await pilot.press("4")
-        await settled(pilot, screen)
+        await press(pilot, screen, "4")
         await golden(f"runs-{size[0]}", pilot, screen)
     written.release()
 

@@ -12,7 +12,7 @@ from gpu_engine.runs.folder import Cause
 
 from ... import event_lines
 from ..panel_kit import compare, picture
-from ..run_kit import GIB, T0, Mini, Written, settled, shown, watched
+from ..run_kit import GIB, T0, Mini, Written, press, settled, watched
 
 SIZES = [(80, 24), (160, 48)]
 
@@ -57,8 +57,7 @@ async def test_its_ranks_behind_their_tab(tmp_path):
     app = Mini(running(tmp_path).run, at=100.5)
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
-        await pilot.press("3")
-        await shown(pilot)
+        await press(pilot, "3")
         await compare("run-ranks-80", app)
 
 
@@ -68,8 +67,7 @@ async def test_a_run_that_failed(tmp_path, size):
     async with app.run_test(size=size) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         if size == SIZES[0]:
-            await pilot.press("4")
-        await shown(pilot)
+            await press(pilot, "4")
         await compare(f"run-failed-{size[0]}", app)
 
 
@@ -88,6 +86,5 @@ async def test_four_ranks_with_everything_on_the_smallest_screen_for_all_panes(t
                     "power": [301, 298, 140, 305], "temperature": [61, 60, 48, 62]}, t=T0 + 99))
     async with watched(run, lambda s: s.caught_up and s.devices.version, at=100.5,
                        size=(100, 30)) as (pilot, app):
-        await pilot.press("3", "o")
-        await shown(pilot)
+        await press(pilot, "3", "o")
         await compare("run-100", app)

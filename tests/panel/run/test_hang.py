@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 
 from gpu_engine.common import procs
-from gpu_engine.runs import disk_room
+from gpu_engine.common.errors import UserError
+from gpu_engine.events.schema import Trace
+from gpu_engine.launching.launcher import launch
+from gpu_engine.runs import disk_room, leftovers
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import RankProcess
+from gpu_engine.spec.read import from_dict
+from gpu_panel.launch import row_keys
+from gpu_panel.launch.run_feed import RunsFeed
+from gpu_panel.run.resume import ResumeOptions
+from gpu_panel.run.snapshot import look
 
+from ...conftest import wait_for
+from ...remote.run.kit import ENDLESS, ended, make_hosts, there
 from ..run_kit import (
     SMALL,
     T0,
     flat,
+    press,
     screen_text,
     settled,
     shown,
@@ -137,3 +149,68 @@ async def test_who_waits_for_whom_is_in_the_banner(tmp_path):
         await settled(pilot, lambda s: s.ranks[1].beat == T0 + 77)
         assert "! rank 0 waits for rank 1" in flat(screen_text(app))
         assert "rank 1 stands still at t.py:9 in evaluate" in flat(screen_text(app))
+
+
+# --- T traces the next steps of a live run, and says where the traces are ---
+
+
+async def pressed(pilot):
+    await pilot.press("T")
+    await worked(pilot, "trace")
+    await shown(pilot)
+
+
+async def test_a_sheet_says_where_the_traces_are(tmp_path, monkeypatch):
+    run = trained(tmp_path)
+    monkeypatch.setattr("gpu_engine.diagnose.traces.trace", lambda run: {
+        0: Trace(5, 1, "[red]t.json.gz"), 1: Trace(5, 1, problem="no room"), 2: None})
+    async with watched(run, at=52) as (pilot, app):
+        await pressed(pilot)
+        text = flat(screen_text(app))
+        assert "Traces of run 3f2a" in text
+        assert "[red]t.json.gz" in text
+        assert "no trace: no room" in text
+        assert "it made no step in that time" in text
+        await press(pilot, "escape")
+        assert "Traces of run" not in screen_text(app)
+
+
+async def test_why_there_is_none_is_told(tmp_path, monkeypatch):
+    def refused(run):
+        raise UserError("the ranks are on other machines")
+
+    monkeypatch.setattr("gpu_engine.diagnose.traces.trace", refused)
+    async with watched(trained(tmp_path), at=52) as (pilot, app):
+        await pressed(pilot)
+        assert "the ranks are on other machines" in flat(screen_text(app))
+
+
+# --- A run on other machines, on this one's screen ---
+
+
+def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
+    """Nor are its processes; the list takes it up again when its mirror was killed; and a resume
+    is said to start from the checkpoint over there."""
+    make_hosts(home, "far")
+    run = launch(from_dict(ENDLESS | {"devices": {"hosts": ["far:cpu:0"]}}))
+    feed = RunsFeed()
+
+    def line():
+        return feed.refresh()[0][0]
+
+    wait_for(lambda: line().step)
+    assert (line().devices, line().pids) == (((row_keys.of("far", "cpu:0"), 0),), ())
+    os.kill(run.state().pid or 0, signal.SIGKILL)
+    wait_for(lambda: not run.supervised())
+    feed.relist()
+    wait_for(lambda: line().live and run.supervised())
+    assert look(run, run.plan(), 1, ()).state.live
+    run.stop()
+    assert ended(run).state == "stopped"
+    *_, folder = sorted(there(run, "far").glob("checkpoints/step-*/manifest.json"))
+    step = int(folder.parent.name.removeprefix("step-"))
+    assert step > 0
+    options = ResumeOptions.read(run)
+    assert f"It continues from its newest checkpoint on far, after step {step:,}." \
+        in options.sentences()
+    assert leftovers.describe(run.path)[1] == f"last checkpoint {folder.parent.name}"

@@ -11,7 +11,7 @@ from gpu_panel.run import log_file
 from gpu_panel.run.log import LogView
 from gpu_panel.run.log_file import LogFile
 
-from ..run_kit import SMALL, says, screen_text, shown, trained, until, watched
+from ..run_kit import SMALL, press, says, screen_text, shown, trained, until, watched
 
 HOSTILE = b"".join([
     b"\x1b]52;c;aGFja2Vk\x07clipboard\n", b"\x1b]0;owned\x1b\\title\n", b"\x1b[2J\x1b[Hcleared\n",
@@ -99,8 +99,7 @@ async def test_it_follows_the_end_unless_one_reads_further_up(tmp_path):
         await shown(pilot)
         assert "rank 0 says 0" in screen_text(app)
         assert "more" not in screen_text(app)
-        await pilot.press("G")
-        await shown(pilot)
+        await press(pilot, "G")
         assert "even more" in screen_text(app)
 
 
@@ -115,24 +114,20 @@ async def test_search_knows_case_goes_round_and_shows_matches_alone(tmp_path):
         assert "warning 3" in screen_text(app)  # far to the right
         await pilot.press("y")
         assert app.clipboard == "x" * 300 + " warning 3"
-        await pilot.press("n")
-        await shown(pilot)
+        await press(pilot, "n")
         assert view.border_subtitle == "1 of 3 · 45 lines"
         assert "Warning one" in screen_text(app)
         await pilot.press("N", "N")
         assert view.border_subtitle == "2 of 3 · 45 lines"
-        await pilot.press("F")
-        await shown(pilot)
+        await press(pilot, "F")
         assert "nothing" not in screen_text(app)
         assert "WARNING two" in screen_text(app)
         run.log(0, b"nothing\nno warning\n")
         await shown(pilot)
         assert "no warning" in screen_text(app)
-        await pilot.press("slash", "ctrl+u", *"WARNING", "enter")
-        await shown(pilot)
+        await press(pilot, "slash", "ctrl+u", *"WARNING", "enter")
         assert view.border_subtitle == "1 of 1 · only matches · 47 lines"
-        await pilot.press("escape")  # it searches for nothing, and the screen stays
-        await shown(pilot)
+        await press(pilot, "escape")  # it searches for nothing, and the screen stays
         assert "nothing" in screen_text(app)
         assert app.screen is app.run_screen
 

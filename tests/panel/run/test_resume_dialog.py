@@ -22,6 +22,7 @@ from ..run_kit import (
     Written,
     flat,
     on_top,
+    said,
     screen_text,
     settled,
     trained,
@@ -69,14 +70,14 @@ async def test_it_says_from_where_and_this_screen_follows(tmp_path, asked):
     async with watched(run, at=70, size=SMALL) as (pilot, app):
         await pilot.press("u")
         await on_top(pilot, ResumeDialog)
-        text = flat(screen_text(app))
+        text = said(app)
         assert "Attempt 1 stopped" in text
         assert "from its newest checkpoint, after step 99" in text
         await pilot.press("enter")
         await on_top(pilot, RunScreen)
         assert asked == [[]]
         await settled(pilot, lambda s: s.state.attempt == 2)
-        assert "attempt 2" in flat(screen_text(app))
+        assert "attempt 2" in said(app)
 
 
 async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path, asked):
@@ -85,14 +86,14 @@ async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path, asked
         await pilot.press("u")
         await on_top(pilot, ResumeDialog)
         dialog = app.screen
-        assert "There is no checkpoint: it starts from the beginning" in flat(screen_text(app))
+        assert "There is no checkpoint: it starts from the beginning" in said(app)
         await pilot.press("enter")
-        await until(pilot, lambda: "all of its 400 steps are done" in flat(screen_text(app)))
+        await until(pilot, lambda: "all of its 400 steps are done" in said(app))
         assert asked == []
         dialog.query_one("#length", Input).value = "500"
         dialog.query_one("#changes", Input).value = "name='refused so'"
         await pilot.press("enter")
-        await until(pilot, lambda: "held by run 12ab" in flat(screen_text(app)))
+        await until(pilot, lambda: "held by run 12ab" in said(app))
         assert asked == [["train.steps=500", "name=refused so"]]
         assert dialog.query_one("#changes", Input).value == "name='refused so'"
         dialog.query_one("#changes", Input).value = ""
@@ -120,10 +121,10 @@ async def test_an_own_command_has_a_length_of_its_own(tmp_path, asked):
     async with watched(run, at=70, size=SMALL) as (pilot, app):
         await pilot.press("u")
         await on_top(pilot, ResumeDialog)
-        assert "Your command is run again" in flat(screen_text(app))
+        assert "Your command is run again" in said(app)
         assert not app.screen.query("#length")
         await pilot.press(*"nonsense", "enter")
-        await until(pilot, lambda: "expected KEY=VALUE" in flat(screen_text(app)))
+        await until(pilot, lambda: "expected KEY=VALUE" in said(app))
         await pilot.press("escape")
         await on_top(pilot, RunScreen)
         assert asked == []

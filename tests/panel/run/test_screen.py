@@ -1,5 +1,7 @@
 """The run screen on runs written by hand, some of them while it watches."""
 
+from __future__ import annotations
+
 import threading
 
 import pytest
@@ -11,11 +13,13 @@ from gpu_panel.run.screen import RunScreen
 from gpu_panel.run.store import RunStore
 
 from ..run_kit import (
+    SMALL,
     WIDE,
     Mini,
     Written,
-    flat,
+    press,
     reached,
+    said,
     says,
     screen_text,
     settled,
@@ -34,7 +38,7 @@ async def test_what_is_there_is_shown(tmp_path):
               ("warning", 50, {"message": "the last batch is dropped"}))
     async with watched(run, lambda s: s.caught_up and s.view.saved is not None, at=50.5) as (
             _pilot, app):
-        text = flat(screen_text(app))
+        text = said(app)
         for part in ("run 3f2a bytes-gpt · DDP×2 · 256 global · bf16", "● running 00:50 · 25 %",
                      "02:30 left", "step 99 of 400", "epoch 1 of 2", "12.4k examples/s",
                      "saved step 99 just now", "eval loss 1.910, accuracy 0.412 at 99",
@@ -57,7 +61,7 @@ async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path, monkeypatch):
             await says(pilot, "loss")
             assert app.run_screen.store.state is None
             answers.set()
-            await until(pilot, lambda: "step 99 of 400" in flat(screen_text(app)))
+            await until(pilot, lambda: "step 99 of 400" in said(app))
     finally:
         answers.set()
 
@@ -65,16 +69,16 @@ async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path, monkeypatch):
 async def test_it_grows_while_one_watches(tmp_path):
     run = Written(tmp_path)
     async with watched(run, at=12.0) as (pilot, app):
-        assert "waiting for ranks 0, 1 · 00:12 since it started" in flat(screen_text(app))
+        assert "waiting for ranks 0, 1 · 00:12 since it started" in said(app)
         assert "no step yet" in screen_text(app)
         run.start(0)
         await settled(pilot, lambda s: s.ranks and s.ranks[0].beat is not None)
-        assert "waiting for rank 1" in flat(screen_text(app))
+        assert "waiting for rank 1" in said(app)
         run.start(1)
         for rank in (0, 1):
             run.steps(rank, 0, 19, at=11.0)
         await settled(pilot, reached(1, 19))
-        text = flat(screen_text(app))
+        text = said(app)
         assert "waiting" not in text
         assert "step 19 of 400" in text
         run.log(0, b"a new line\n")
@@ -87,8 +91,7 @@ async def test_every_size(tmp_path, size):
     run = trained(tmp_path)
     async with watched(run, size=size) as (pilot, app):
         for key in ("1", "2", "3", "4", "l", "m", "m", "left", "plus"):
-            await pilot.press(key)
-        await shown(pilot)
+            await press(pilot, key)
         assert "3f2a" in screen_text(app)
 
 
@@ -96,15 +99,12 @@ async def test_the_log_of_another_rank(tmp_path):
     run = trained(tmp_path)
     run.run.path.joinpath("supervisor.log").write_text("supervising\n")
     async with watched(run) as (pilot, app):
-        await pilot.press("r")
-        await shown(pilot)
+        await press(pilot, "r")
         assert "rank 1 says 49" in screen_text(app)
         assert app.run_screen.query_one(RanksPane).chosen == 1
-        await pilot.press("right_square_bracket")
-        await shown(pilot)
+        await press(pilot, "right_square_bracket")
         assert "supervising" in screen_text(app)
-        await pilot.press("left_square_bracket", "left_square_bracket")
-        await shown(pilot)
+        await press(pilot, "left_square_bracket", "left_square_bracket")
         assert "rank 0 says 49" in screen_text(app)
 
 
@@ -165,3 +165,56 @@ async def test_trainings_one_after_the_other_and_processes_of_one_rank_are_told_
         assert "0.2" in text
         view = app.run_screen.query_one("#loss", CurveView)
         assert [m.x for m in view.marks] == [10, 20]
+
+
+# --- Which panes are on the screen: all from 100 × 30 on, one alone, none without figures ---
+
+
+def on_screen(app: Mini) -> set[str]:
+    return {pane.NAME for pane in app.run_screen._panes() if pane.is_on_screen and pane.size.area}
+
+
+ALL = {pane.NAME for pane in RunScreen.PANES}
+
+
+async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path):
+    run = trained(tmp_path, ranks=8)
+    for rank in range(2, 8):
+        run.start(rank)
+        run.steps(rank, 0, 99)
+    async with watched(run, reached(7, 99), at=50.5, size=(100, 30)) as (pilot, app):
+        screen = app.run_screen
+        assert on_screen(app) == ALL
+        assert screen.pane("loss").size.height >= 5
+        assert screen.query_one(LogView).size.height >= 5
+        assert "rank 0 says 49" in screen_text(app)
+        for key, name in (("4", "log"), ("3", "ranks"), ("1", "loss"), ("2", "memory")):
+            await press(pilot, key, "z")
+            assert on_screen(app) == {name}
+            assert screen.pane(name).outer_size.height >= 26
+            assert screen.pane(name).has_focus_within
+            await press(pilot, "z")
+            assert on_screen(app) == ALL
+            assert screen.pane(name).has_focus_within
+        await press(pilot, "4", "z", "3")  # another one, alone too
+        assert on_screen(app) == {"ranks"}
+        await press(pilot, "escape")
+        assert on_screen(app) == ALL
+        assert isinstance(app.screen, RunScreen)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, RunScreen)
+    async with watched(run, reached(7, 99), at=50.5, size=SMALL) as (pilot, app):
+        high = app.run_screen.pane("loss").outer_size.height
+        await press(pilot, "z")
+        assert app.run_screen.pane("loss").outer_size.height == high + 2
+
+
+async def test_a_command_without_figures_shows_its_log_first(tmp_path):
+    run = Written(tmp_path, ranks=1, mode="single",
+                  plan={"spec": {"task": {"command": ["python", "x.py"]}}})
+    run.log(0, b"the script speaks\n")
+    async with watched(run, at=5, size=SMALL) as (pilot, app):
+        await says(pilot, "the script speaks")
+        await press(pilot, "1")
+        assert "no step yet" in screen_text(app)
