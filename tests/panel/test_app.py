@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections import Counter
-
-from textual import _time
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_panel.common.dialogs import Message
@@ -64,26 +60,6 @@ async def test_a_fault_of_ours_goes_to_the_log(home):
         await pilot.pause()
         assert "wires crossed" in screen_text(pilot.app)
         assert "Traceback" in (home / "panel.log").read_text()
-
-
-async def test_a_new_size_counts_also_if_the_processor_was_lost_just_then(monkeypatch):
-    """The app waits a moment with a new size; on a busy machine the moment may be over before the
-    wait has begun."""
-    async with panel(gpus(2), size=(112, 36)) as (pilot, screen):
-        real, asked = _time.get_time, Counter[asyncio.Task]()
-
-        def late() -> float:
-            task, timer = asyncio.current_task(), pilot.app._resize_timer
-            if timer is None or task is None or task is not timer._task:
-                return real()
-            asked[task] += 1
-            return real() + (1.0 if asked[task] > 1 else 0.0)
-
-        monkeypatch.setattr(_time, "get_time", late)
-        for size, arranged in (((80, 24), "-narrow"), ((112, 36), "-wide")):
-            await pilot.resize_terminal(*size)
-            await until(pilot, lambda arranged=arranged: screen.has_class(arranged))
-        assert [times > 1 for times in asked.values()] == [True, True]
 
 
 # --- Odd run folders in the panel: each has a line in the list, and its screen opens ---

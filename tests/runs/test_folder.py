@@ -206,8 +206,8 @@ def test_runs_are_found_by_the_beginning_of_an_id():
 def test_an_unusable_home_is_said(monkeypatch, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setenv("GPU_PANEL_HOME", str(blocked))
-    with pytest.raises(UserError, match="GPU_PANEL_HOME"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="GPU_PANEL_HOME"):
+        patch.setenv("GPU_PANEL_HOME", str(blocked))
         create_run("x", "", plan())
 
 

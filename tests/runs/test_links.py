@@ -15,8 +15,8 @@ from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import EventWriter, append
 from gpu_engine.notify import journal
-from gpu_engine.runs import checkpoints, notes, stacks
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import notes, stacks
 from gpu_engine.supervisor import logs
 from gpu_panel.run.log_file import LogFile
 
@@ -48,31 +48,6 @@ def instead(run: runs.Run, name: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     return path
-
-
-def test_nothing_is_written_in_ranks_that_is_a_link(run, outside):
-    elsewhere = outside.parent / "ranks"
-    (run.path / "ranks").rename(elsewhere)
-    (run.path / "ranks").symlink_to(elsewhere)
-    before = sorted(elsewhere.iterdir())
-    assert Tail(run.events(0)).read() == []
-    with pytest.raises(OSError, match=r"00000\.jsonl"):
-        EventWriter(run.events(0))
-    logs.note(run.log(0), "a note")
-    assert sorted(elsewhere.iterdir()) == before
-    assert (elsewhere / "00000.log").read_text() == "said\n"
-    assert "said" not in called("logs", run.id).stdout
-
-
-def test_a_link_in_place_of_notes_is_no_way_out(run, outside):
-    """What is written on the run is refused, and says why; its target stays."""
-    instead(run, "notes.json").symlink_to(outside)
-    with pytest.raises(UserError, match=r"notes\.json can't be read: it is a link"):
-        notes.change(run.path, lambda old: notes.Notes("mine"))
-    said = called("note", run.id, "--name", "mine")
-    assert said.returncode == 2
-    assert "it is a link" in said.stderr
-    assert outside.read_text() == SECRET + "\n"
 
 
 def test_a_linked_log_is_not_printed(run, outside):
@@ -107,17 +82,6 @@ def test_nothing_is_written_through_a_link(run, outside, how):
         except (OSError, UserError):
             pass
     assert outside.read_text() == SECRET + "\n"
-
-
-def test_checkpoints_that_are_a_link_are_none(run, outside):
-    elsewhere = outside.parent / "checkpoints"
-    run.checkpoints.rename(elsewhere)
-    run.checkpoints.symlink_to(elsewhere)
-    assert checkpoints.listed(run.checkpoints) == []
-    run.checkpoints.unlink()
-    run.checkpoints.mkdir()
-    (run.checkpoints / "step-00000001").symlink_to(elsewhere / "step-00000001")
-    assert checkpoints.listed(run.checkpoints) == []
 
 
 HOOK = Path(sys.modules["gpu_engine"].__path__[0]) / "observe" / "hook"

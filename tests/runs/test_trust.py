@@ -9,10 +9,11 @@ from dataclasses import asdict
 
 import pytest
 
+from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.common.paths import queue_folder
-from gpu_engine.launching import ask_torch
+from gpu_engine.launching import ask_torch, reattach
 from gpu_engine.launching.launcher import launch, resume
 from gpu_engine.queue import change
 from gpu_engine.remote.run import parts
@@ -48,6 +49,20 @@ def test_a_list_outside_of_the_folders_says_what_was_started_here(home):
     assert not trust.started_here(run.path)
     run.remove()
     assert not (home / "started" / run.id).exists()
+
+
+@pytest.mark.parametrize("words", [["resume"], ["runs", "rm", "--yes"]], ids=str)
+def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, words):
+    marker, run = tmp_path / "marker", received(ended())
+    state = json.loads((run.path / "state.json").read_text())
+    write_json(run.path / "state.json", state | {
+        "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id()})
+    parts.write(run.path, parts.Part(host="evil", node=0, ranks=(0,), spec={}, folders=("~",),
+                                     key="k", run="1af1", path="/there"))
+    (home / "hosts.toml").write_text(f'[hosts.evil]\nvia = ["sh", "-c", "touch {marker}"]\n')
+    called(*words, run.id)
+    assert not marker.exists()
+    assert not reattach.reattach(run)
 
 
 def test_a_host_is_what_hosts_toml_says_now(home):

@@ -16,8 +16,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.diagnose import hangs
-from gpu_engine.notify import journal
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import BadMessage
 from gpu_engine.remote.run import parts
@@ -32,7 +30,6 @@ from gpu_engine.runs import (
     waiting,
 )
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.state import State
 from gpu_engine.spec.read import from_dict, from_dict_leniently, load
 from gpu_engine.spec.write import to_toml
@@ -134,26 +131,6 @@ def test_files_of_a_run(name, tmp_path, data):
 EVENTS = [json.loads(line) for line in events_of(0)]
 
 
-@SOME
-@given(st.lists(st.one_of(
-    st.binary(max_size=60), st.sampled_from(EVENTS).flatmap(like).map(
-        lambda event: as_json(event).encode()), JSON.map(lambda v: as_json(v).encode())),
-    max_size=12))
-def test_events(tmp_path, lines):
-    """Followed as `show`, `logs` and the panel do."""
-    path = tmp_path / "77aa"
-    if not path.exists():
-        finished(path)
-    (path / "ranks/00000.jsonl").write_bytes(b"\n".join([*events_of(0), *lines, b""]))
-    follower = Follower(Run(path))
-    while follower.poll(budget=1.0):
-        pass
-    for view in follower.ranks.values():
-        json.dumps(view.to_dict())
-    list(hangs.stalled(follower.ranks.values(), time.time()))
-    follower.progress()
-
-
 _LINES = (*events_of(0), b'  File "a.py", line 1\n    x\n', b"2026-01-01 12:34:56 ", b"x\n",
           b"Traceback (most recent call last):\n",
           b"Current thread 0x1 (most recent call first):\n")
@@ -186,14 +163,6 @@ def test_the_time_that_much_of_the_same_takes(world, name, piece, before):
                   ("export", "--to", "csv", "-o", "r.csv", "77aa")):
         with limits():
             assert "Traceback (most" not in called(*words).stderr
-
-
-@SOME
-@given(st.lists(st.one_of(st.binary(max_size=80), JSON.map(lambda v: as_json(v).encode())),
-                max_size=8))
-def test_lines_of_notes(tmp_path, lines):
-    (tmp_path / "notify.log").write_bytes(b"\n".join(lines))
-    assert all(isinstance(text, str) for text in journal.troubles(tmp_path))
 
 
 _KINDS = sorted({c.__struct_config__.tag
