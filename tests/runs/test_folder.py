@@ -206,9 +206,10 @@ def test_runs_are_found_by_the_beginning_of_an_id():
 def test_an_unusable_home_is_said(monkeypatch, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="GPU_PANEL_HOME"):
+    with monkeypatch.context() as patch:
         patch.setenv("GPU_PANEL_HOME", str(blocked))
-        create_run("x", "", plan())
+        with pytest.raises(UserError, match="GPU_PANEL_HOME"):
+            create_run("x", "", plan())
 
 
 def test_a_live_run_is_not_removed(made):
