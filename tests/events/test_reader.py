@@ -45,6 +45,15 @@ def test_garbage_is_skipped_and_counted_and_a_shrunk_file_read_anew(tmp_path):
     assert (len(tail.read()), tail.skipped) == (1, 6)
 
 
+def test_what_is_not_known_is_no_damage(tmp_path):
+    path = tmp_path / "e"
+    path.write_bytes(event_lines.line("gossip", {"x": 1})
+                     + event_lines.line("step", {"step": 2, "mood": "good"}))
+    tail = Tail(path)
+    assert [e.step for e in tail.read()] == [2]
+    assert tail.skipped == 0
+
+
 def test_a_lone_surrogate_costs_no_event(tmp_path):
     """As in the name of a file that is no UTF-8, which an error tells of."""
     event = decoded(encode(schema.Warning("a\udcffb\\ud \U0001f600")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from dataclasses import asdict
 
 import pytest
@@ -85,6 +86,18 @@ def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(monkeypatch):
         inside.setattr(parts.file, "hosts_of_job", lambda: {"n2": node})
         parts.keep_nodes(run.path, [part])
     assert parts.host_of(run.path, part) == node
+
+
+def test_a_link_in_place_of_the_lock_makes_no_process_part_of_a_run(home, tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.touch()
+    run = received(ended())
+    with theirs.open("a") as file, subprocess.Popen(["sleep", "600"], stdout=file) as process:
+        for link in (os.link, os.symlink):
+            (run.path / "lock").unlink()
+            link(theirs, run.path / "lock")
+            assert not trust.belongs(process.pid, run.path)
+        process.kill()
 
 
 def test_a_run_of_ours_is_stopped_as_before():

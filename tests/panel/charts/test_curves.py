@@ -131,3 +131,11 @@ async def test_many_ranks_are_a_band():
         view.action_cross(-1)
         assert view.reading()[2] == "least 0, most 19.000"
         assert view.reading(6)[-1] == "… 18 more"
+
+
+async def test_without_colour_the_dashes_differ(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with Chart().run_test(size=(60, 12)) as pilot:
+        view = await chart(pilot, [1.0] * 60, [2.0] * 60)
+        rows = [r for r in text(view).splitlines() if any("\u2800" < c < "\u2900" for c in r)]
+        assert len({r[3:].count(" ") for r in rows}) == 2

@@ -47,6 +47,13 @@ def test_a_rank_that_goes_back_replaces_its_values_and_a_repeated_step_adds_to_t
     seen.begin(0)
     seen.named(recorded.LOGGED, view, schema.Metric(5, {"a": 60.0}))  # the same step anew
     assert series.at(5) == (60.0, 60.0, 60.0)
+    for lr, steps in ((1.0, (1, 2, 3)), (3.0, (2, 3)), (9.0, (3,))):
+        seen.begin(0)
+        seen.stepped(0, [schema.Step(step, lr, 0, n=1) for step in steps])
+    seen.stepped(0, [schema.Step(3, 5.0, 0, n=1), schema.Step(4, None, 0, n=1)])
+    series = seen.values["lr"].ranks[0]
+    assert [series.at(step) for step in (1, 2, 3, 4)] == [
+        (1.0, 1.0, 1.0), (3.0, 3.0, 3.0), (5.0, 7.0, 9.0), None]
     seen.named(recorded.EVALUATED, RankView(0, step=7), schema.Eval(0, {"a": 1.0}))
     assert seen.values["eval:a"].ranks[0].last == 0
 
@@ -198,6 +205,19 @@ async def test_damaged_and_torn_and_foreign_lines(tmp_path):
         run.raw(0, b'ses":[1.5]}\n')
         await settled(pilot, reached(0, 121))
         assert store.loss.ranks[0].at(121) == (1.5, 1.5, 1.5)
+
+
+async def test_a_second_attempt_replaces_the_tail(tmp_path):
+    run = trained(tmp_path)
+    for rank in (0, 1):
+        run.start(rank, at=60, attempt=2)
+        run.steps(rank, 50, 54, loss=[9.0] * 5)
+    run.state("running", attempt=2)
+    async with watched(run, reached(1, 54)) as (_pilot, app):
+        store = app.run_screen.store
+        assert store.loss.all.last == 54
+        assert store.loss.all.at(50) == (9.0, 9.0, 9.0)
+        assert "attempt 2" in flat(screen_text(app))
 
 
 async def test_names_and_errors_can_do_nothing(tmp_path):
