@@ -31,7 +31,7 @@ def made(home):
     return home
 
 
-def answers(line: str, monkeypatch: pytest.MonkeyPatch, shell='zsh') -> list[str]:
+def answers(line: str, monkeypatch: pytest.MonkeyPatch, shell="zsh") -> list[str]:
     """The lines that a shell's script gets for `line`."""
     words = line.split(" ")
     for name, value in {"_GPU_ENGINE_COMPLETE": f"{shell}_complete", "COMP_WORDS": line,

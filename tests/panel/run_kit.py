@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from gpu_engine.common import paths
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.run.screen import RunScreen
@@ -120,6 +121,15 @@ def trained(folder: Path, **more: Any) -> Written:
         run.start(rank)
         run.steps(rank, 0, 99)
         run.log(rank, b"".join(b"rank %d says %d\n" % (rank, i) for i in range(50)))
+    return run
+
+
+def listed(state: str = "failed") -> Written:
+    """One of the person's own runs, which has ended."""
+    paths.runs_folder().mkdir(parents=True)
+    run = trained(paths.runs_folder())
+    run.state(state, ended=T0 + 60)
+    run.release()
     return run
 
 

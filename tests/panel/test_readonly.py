@@ -14,7 +14,6 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 import gpu_panel
-from gpu_engine.common import paths
 from gpu_engine.runs import stacks
 from gpu_panel import keys, readonly
 from gpu_panel.run.screen import RunScreen
@@ -22,7 +21,7 @@ from gpu_panel.run.screen import RunScreen
 from ..conftest import slots
 from ..trust.watching import changed, noted, tree
 from .panel_kit import panel, screen_text, until
-from .run_kit import T0, on_top, trained
+from .run_kit import listed, on_top
 
 SHOWS = """
     Choice: move open
@@ -106,10 +105,7 @@ async def test_whatever_key_is_pressed_nothing_changes(home, monkeypatch, on):
     signalled = []
     monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
     monkeypatch.setattr(stacks, "request", lambda *given: signalled.append(given))
-    paths.runs_folder().mkdir(parents=True)
-    run = trained(paths.runs_folder())
-    run.state("failed", ended=T0 + 60)
-    run.release()
+    run = listed()
     before = tree(home)
     with noted() as seen:
         async with panel(slots(2), notifications=True) as (pilot, screen):

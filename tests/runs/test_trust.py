@@ -30,7 +30,7 @@ from ..odd_runs import ended
 from ..queue import kit
 
 
-def received(run: Run, name='5e4d') -> Run:
+def received(run: Run, name="5e4d") -> Run:
     """`run` as somebody who unpacks it has it: the folder was copied into the runs."""
     target = Run(run.path.with_name(name))
     shutil.copytree(run.path, target.path)

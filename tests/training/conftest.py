@@ -14,7 +14,7 @@ TOY = f"{Path(__file__).with_name('toy.py')}:Toy"
 @pytest.fixture
 def make(tmp_path):
     """Makes runs of the toy task; what the task writes down lies in the run folder."""
-    def plan(name='run', /, params: dict | None = None, **options) -> Path:
+    def plan(name="run", /, params: dict | None = None, **options) -> Path:
         run = tmp_path / name
         (run / "record").mkdir(parents=True, exist_ok=True)
         own = {"record": str(run / "record"), **(params or {})}

@@ -10,7 +10,7 @@ from . import ranks
 TASK = f"{Path(__file__).with_name('draws_task.py')}:Draws"
 
 
-def drawn(folder: Path, rank: int, attempt=1, what='drawn') -> list:
+def drawn(folder: Path, rank: int, attempt=1, what="drawn") -> list:
     path = folder / f"{what}-{rank}-{attempt}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
 

@@ -26,7 +26,7 @@ from ... import odd_runs
 from ...command_line import called
 from ...conftest import slots
 from ..panel_kit import screen_text, until
-from ..run_kit import T0, on_top, says, trained
+from ..run_kit import listed, on_top, says, trained
 
 
 def command(line: str, **more) -> OwnCommand:
@@ -36,10 +36,7 @@ def command(line: str, **more) -> OwnCommand:
 @pytest.fixture
 def made(monkeypatch):
     """An app with one run and one command on f9."""
-    paths.runs_folder().mkdir(parents=True)
-    run = trained(paths.runs_folder())
-    run.state("completed", ended=T0 + 60)
-    run.release()
+    listed("completed")
 
     def make(found: OwnCommand) -> PanelApp:
         table = keys.with_commands(keys.KEYS, [found])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_engine.common import paths
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.help import HelpScreen
 
 from ...conftest import slots
 from ..machines import shared_machine
 from ..panel_kit import on_top, panel, press, says, screen_text, settled, shown, until
-from ..run_kit import T0, Written, trained
+from ..run_kit import listed
 
 
 async def test_a_choice_that_takes_two_lines_is_clicked_where_it_stands():
@@ -59,14 +58,6 @@ async def test_enter_lists_all_and_down_goes_to_the_next_field():
 # --- j and k in every list, h and l where ← and → do something; a key that is off says why ---
 
 
-def ended(state='failed') -> Written:
-    paths.runs_folder().mkdir(parents=True)
-    run = trained(paths.runs_folder())
-    run.state(state, ended=T0 + 60)
-    run.release()
-    return run
-
-
 async def test_letters_move_in_lists_and_sheets():
     async with panel(slots(3)) as (pilot, screen):
         screen.devices.focus()
@@ -82,7 +73,7 @@ async def test_letters_move_in_lists_and_sheets():
 @pytest.mark.parametrize(("key", "said"), [
     ("s", "Run 3f2a can't be stopped: it is failed")])
 async def test_a_key_of_the_list_that_is_off_says_why(key, said):
-    ended()
+    listed()
     async with panel(slots(1), notifications=True) as (pilot, screen):
         await until(pilot, lambda: screen.runs.line_at_cursor)
         screen.runs.focus()
@@ -91,7 +82,7 @@ async def test_a_key_of_the_list_that_is_off_says_why(key, said):
 
 
 async def test_a_key_of_the_run_screen_that_is_off_says_why():
-    run = ended("completed")
+    run = listed("completed")
     async with panel(slots(1), notifications=True) as (pilot, screen):
         screen.runs.open(run.run)
         await until(pilot, lambda: getattr(pilot.app.screen, "_was_live", True) is False)

@@ -33,7 +33,7 @@ from ..run_kit import (
 SPEC = '[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n[train]\nsteps = 400\n'
 
 
-def ended(folder: Path, state='stopped', spec: str = SPEC, **more) -> Written:
+def ended(folder: Path, state="stopped", spec: str = SPEC, **more) -> Written:
     run = trained(folder)
     run.spec(spec)
     run.state(state, ended=T0 + 60, exit_code=130, **more)

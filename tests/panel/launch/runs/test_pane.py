@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 
 from gpu_engine.launching import launcher as launch
-from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch import run_feed as runs_feed
@@ -15,17 +13,11 @@ from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
+from ....odd_runs import ended
 from ....plans import plan
 from ...panel_kit import on_top, panel, says, screen_text, until
 
 PLAN = plan()
-
-
-def ended(state='stopped', age=0.0) -> runs.Run:
-    run, lock = create_run("toy", "[train]\nsteps = 9\n", PLAN)
-    os.close(lock)
-    run.write_state(runs.State(state, run.id, "toy", time.time() - age, ended=time.time()))
-    return run
 
 
 async def at_the_runs(pilot, screen, count: int) -> RunsPane:
@@ -37,7 +29,7 @@ async def at_the_runs(pilot, screen, count: int) -> RunsPane:
 
 
 async def test_only_what_can_be_done_is_offered():
-    stopped, (live, lock) = ended(age=5), create_run("long", "", PLAN)
+    stopped, (live, lock) = ended("stopped", 5), create_run("long", "", PLAN)
     try:
         async with panel(slots(1), size=(80, 24)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 2)
@@ -59,7 +51,7 @@ async def test_only_what_can_be_done_is_offered():
 
 
 async def test_resume_from_the_list(monkeypatch):
-    run = ended()
+    run = ended("stopped")
     asked: list[object] = []
     monkeypatch.setattr(launch, "resume",
                         lambda run, sets=(), **more: asked.append((run.id, sets)))
@@ -76,7 +68,7 @@ async def test_resume_from_the_list(monkeypatch):
 async def test_every_run_can_be_reached(monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 5)
     monkeypatch.setattr(runs_feed, "SPELL", -1.0)
-    made = [ended(age=n) for n in range(60)]
+    made = [ended("stopped", n) for n in range(60)]
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         table = await at_the_runs(pilot, screen, 60)  # their figures come afterwards
         assert "60 earlier" in str(table.border_title)
@@ -99,7 +91,7 @@ async def test_every_run_can_be_reached(monkeypatch):
 
 def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 2)
-    old = [ended(age=n) for n in range(4)][-1]
+    old = [ended("stopped", n) for n in range(4)][-1]
     feed = runs_feed.RunsFeed()
     assert [line.live for line in feed.refresh()[0]] == [False] * 4
     lock = reopen_run(old, "", PLAN)
