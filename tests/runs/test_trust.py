@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -86,6 +87,22 @@ def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(monkeypatch):
         inside.setattr(parts.file, "hosts_of_job", lambda: {"n2": node})
         parts.keep_nodes(run.path, [part])
     assert parts.host_of(run.path, part) == node
+
+
+def test_stop_signals_no_process_that_the_kernel_does_not_give_to_the_run(home):
+    run = ended()
+    with subprocess.Popen(["sleep", "600"]) as other, (run.path / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # by somebody who is not that process
+        state = json.loads((run.path / "state.json").read_text())
+        named = {"pid": other.pid, "ticks": procs.start_ticks(other.pid)}
+        write_json(run.path / "state.json", state | named | {
+            "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id(),
+            "processes": [{"rank": 0} | named]})
+        for now in (False, True):
+            with pytest.raises(UserError, match="supervisor is gone"):
+                run.stop(now=now)
+        assert other.poll() is None, "a process that is no part of the run was signalled"
+        other.kill()
 
 
 def test_a_link_in_place_of_the_lock_makes_no_process_part_of_a_run(home, tmp_path):
