@@ -13,7 +13,7 @@ FOREIGN := build/foreign/.venv
 MACHINES := $(addprefix tests/,nodes slurm e2e/test_nodes.py)
 # The other files that only the night has time for: every hostile folder, every fault, every command of
 # the documents, every verdict on a real run.
-SLOW := $(addprefix tests/,trust/test_corpus_panel.py trust/test_corpus_files.py trust/test_wrong_types.py \
+SLOW := $(addprefix tests/,trust/test_corpus_panel.py trust/test_corpus_files.py \
 	trust/test_fuzz.py faults/test_launches.py faults/test_files.py panel/test_theme.py \
 	docs/test_as_typed.py diagnose/test_real.py)
 PYTEST := $(VENV)/bin/python -m pytest

@@ -60,7 +60,7 @@ WRITING = {
         notify/config.py: write_atomic in begin
         settings/file.py: write_atomic in begin
         spec/presets.py: write_atomic in save
-        gpu_panel/themed.py: write_json in write""",
+        gpu_panel/theme.py: write_json in write""",
     "the person's private home, under a name of our making": """
         code/store.py: write_bytes in save
         queue/serve.py: open in _start_sweep

@@ -1,7 +1,5 @@
 """`gpu-engine hosts` as a person types it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -13,7 +11,7 @@ from ..command_line import called
 from .test_cli import engine
 
 
-def test_added_listed_changed_and_removed(home):
+def test_added_listed_changed_and_removed():
     out = engine("hosts", "add", "gpu1", "--ssh", "alice@10.0.0.7", "--folder", "~/p")
     assert out.stdout == f"gpu1 added in {hosts.path()}: ssh alice@10.0.0.7 · in ~/p\n"
     assert "gpu-engine hosts check gpu1" in out.stderr
@@ -35,7 +33,7 @@ def test_added_listed_changed_and_removed(home):
     (["remove", "gpu"], "has no host 'gpu'; did you mean gpu1"),
     (["remove", "gpu1", "x"], "has no host 'x'"),
 ])
-def test_a_mistake_is_2_and_changes_nothing(home, args, says):
+def test_a_mistake_is_2_and_changes_nothing(args, says):
     hosts.add(Host("gpu1"))
     out = called("hosts", *args)
     assert (out.returncode, out.stdout) == (2, "")

@@ -98,6 +98,18 @@ async def until(pilot: Pilot[None], condition: Callable[[], Any],
     return found
 
 
+async def says(pilot: Pilot[None], *texts: str) -> None:
+    """Wait until the screen shows all of these texts."""
+    await until(pilot, lambda: all(text in screen_text(pilot.app) for text in texts))
+
+
+async def on_top(pilot: Pilot[None], wanted: Any, *texts: str) -> None:
+    """Wait until a screen, or one of a class, is on top and shows these texts."""
+    await until(pilot, lambda: (isinstance(pilot.app.screen, wanted) if isinstance(wanted, type)
+                                else pilot.app.screen is wanted)
+                and all(text in screen_text(pilot.app) for text in texts))
+
+
 async def _met(pilot: Pilot[None], condition: Callable[[], Any],
                seconds: float | None = None) -> Any:
     """Wait until `condition` holds, which some widgets may not have heard of yet.
@@ -119,9 +131,7 @@ async def _met(pilot: Pilot[None], condition: Callable[[], Any],
 
 def _told(app: Any) -> str:
     """Facts about an app that is stuck, for the message of a failed test."""
-    screen = app.screen_stack[0]
-    facts = {name: vars(screen).get(name) for name in ("_debounce", "review")}
-    facts |= {"resolved": screen.devices.resolved, "form": screen.form.ready}
+    facts = {name: vars(app.screen_stack[0]).get(name) for name in ("_debounce", "review")}
     workers = [(w.name, w.group, w.state.name, w.error) for w in app.workers]
     threads = [t.name for t in threading.enumerate()]
     return f"{screen_text(app)}\n{facts}\n{workers}\n{threads}"
@@ -136,6 +146,12 @@ async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
                                    and not w.is_finished])
     await quiet(pilot)
     await pilot.pause()
+
+
+async def press(pilot: Pilot[None], screen: LaunchScreen, *keys: str) -> None:
+    """Press keys, and wait for what the engine says of it."""
+    await pilot.press(*keys)
+    await settled(pilot, screen)
 
 
 async def quiet(pilot: Pilot[None]) -> None:

@@ -249,6 +249,13 @@ def logs(run: Path) -> str:
                      for p in sorted((run / "ranks").glob("*.log")))
 
 
+def last(run: Path) -> dict[str, Any]:
+    """The state in its newest checkpoint."""
+    from gpu_engine.training import checkpoint
+
+    return saved(checkpoint.listed(run / "checkpoints")[-1])
+
+
 def saved(path: Path) -> dict[str, Any]:
     """The state in a checkpoint's folder, which is whole."""
     from gpu_engine.training import checkpoint

@@ -67,7 +67,7 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     probe.begin()  # importing Textual takes about as long as the probe needs
     from gpu_panel.app import PanelApp
     from gpu_panel.terminal import background
-    from gpu_panel.themed import is_chosen
+    from gpu_panel.theme import is_chosen
 
     if settings.panel.ascii != "auto":
         os.environ.setdefault("GPU_PANEL_ASCII", str(int(settings.panel.ascii == "always")))

@@ -1,7 +1,5 @@
 """The launch screen as text in both sizes. GOLDENS=write writes the pictures again."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,10 +15,9 @@ from gpu_panel.launch.run_feed import RunLine, RunsFeed
 from ...conftest import slots
 from ..colours import as_painted
 from ..machines import lab, shared_machine
-from ..panel_kit import compare, looked, panel, picture, settled, type_into
+from ..panel_kit import compare, looked, panel, picture, press, settled, type_into
 from ..run_kit import T0, trained
 
-pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (160, 48)]
 PICTURES = {"shared-160": "launch", "hosts-160": "hosts", "runs-160": "runs"}
 """The pictures of docs/panel.md that are made of these screens."""
@@ -43,13 +40,6 @@ async def golden(name, pilot, screen):
     await compare(name, pilot.app)
     if name in PICTURES:
         await picture(PICTURES[name], pilot.app)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_first_light_on_a_laptop(size):
-    async with panel(slots(2), size=size) as (pilot, screen):
-        await looked(pilot, screen)
-        await golden(f"laptop-{size[0]}", pilot, screen)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -105,8 +95,7 @@ async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
     monkeypatch.setattr(RunsFeed, "refresh", lambda self: (lines, 11))
     async with panel(slots(2), size=size) as (pilot, screen):
         await looked(pilot, screen)
-        await pilot.press("4")
-        await settled(pilot, screen)
+        await press(pilot, screen, "4")
         await golden(f"runs-{size[0]}", pilot, screen)
     written.release()
 

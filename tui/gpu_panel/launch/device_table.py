@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import IN_TABLE, Column
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.spec import modes
-from gpu_panel.charts.sparkline import bar
-from gpu_panel.common import units
+from gpu_panel.charts.braille import bar
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import Machine, spread

@@ -10,12 +10,12 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.records import Device, HostSample, Inventory, Snapshot
 from gpu_engine.runs import disk_room
 from gpu_panel import readonly
-from gpu_panel.common import units
-from gpu_panel.common.units import UNKNOWN
 from gpu_panel.launch.device_source import DeviceSource
 
 

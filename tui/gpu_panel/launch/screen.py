@@ -21,8 +21,7 @@ from textual.timer import Timer
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guarded, show
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.common.panes import PaneScreen
+from gpu_panel.common.panes import PaneBar, PaneScreen
 from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.detail import DetailPane
 from gpu_panel.launch.devices import DevicesPane

@@ -25,10 +25,8 @@ from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen
 from ...panel_kit import StillHosts, StillSampler, panel, settled, shown, until
 
-pytestmark = pytest.mark.usefixtures("home")
 
-
-def text(look: DeviceTable, width: int = 90) -> str:
+def text(look: DeviceTable, width=90) -> str:
     found = build(look, width)
     lines = [found.header] if found.header else []
     lines += [line for row in found.rows for line in row.lines]
@@ -102,7 +100,7 @@ async def test_ticks_over_machines_and_back():
 
 
 @pytest.mark.parametrize("entry", ["gpu4:0", "gpu4"])
-async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(home, entry):
+async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(entry):
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
         pane, [key] = screen.devices, row_keys.of_hosts([entry], {})
         await pilot.press("1")
@@ -116,7 +114,7 @@ async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(home, entry
         assert key not in pane.keys
 
 
-async def test_what_would_run_on_each_host_is_shown(home):
+async def test_what_would_run_on_each_host_is_shown():
     hosts = lab()
     hosts.show(replace(hosts.seen[1], state="seen", reason=None))
     async with panel(gpus(1), hosts=hosts, size=(160, 60),
@@ -152,7 +150,7 @@ async def test_what_would_run_on_each_host_is_shown(home):
         await until(pilot, lambda: "Asking gpu1 …" in said(screen.plan))
 
 
-async def test_all_free_devices_of_a_host_are_ticked_at_a_key_and_have_details(home):
+async def test_all_free_devices_of_a_host_are_ticked_at_a_key_and_have_details():
     async with panel(slots(1), hosts=lab(), notifications=True) as (pilot, screen):
         pane = screen.devices
         await pilot.press("1")
@@ -171,7 +169,7 @@ async def test_all_free_devices_of_a_host_are_ticked_at_a_key_and_have_details(h
         assert "python train.py" in shown(screen.detail)
 
 
-async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers(home):
+async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers():
     hosts.path().parent.mkdir(parents=True, exist_ok=True)
     hosts.path().write_text('[hosts."a b"]\n')
     async with panel(slots(1)) as (pilot, screen):
@@ -182,7 +180,7 @@ async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers(home):
         await until(pilot, lambda: "is no name" not in shown(screen.devices))
 
 
-async def test_the_freest_of_the_machine_under_the_cursor_and_those_that_are_not_free(home):
+async def test_the_freest_of_the_machine_under_the_cursor_and_those_that_are_not_free():
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
         pane = screen.devices
         await until(pilot, lambda: "gpu1 1" in pane.keys)
@@ -198,7 +196,7 @@ async def test_the_freest_of_the_machine_under_the_cursor_and_those_that_are_not
         await until(pilot, lambda: screen.draft.data["devices"].get("ids") == ["cpu:0"])
 
 
-async def test_hosts_that_it_opens_with_are_planned_once_they_have_answered(home):
+async def test_hosts_that_it_opens_with_are_planned_once_they_have_answered():
     first = lab().seen[0]
     hosts = StillHosts(HostSeen(first.host))
     async with panel(slots(1), hosts=hosts, sets=("devices.hosts=gpu1:0,1",), size=(160, 60),
@@ -211,7 +209,7 @@ async def test_hosts_that_it_opens_with_are_planned_once_they_have_answered(home
         assert "has not answered" not in shown(screen.form)
 
 
-async def test_a_preset_s_hosts_are_ticked_and_saved_as_they_are(home):
+async def test_a_preset_s_hosts_are_ticked_and_saved_as_they_are():
     sets = ("devices.hosts=gpu1:1,local:cpu:0",)
     async with panel(slots(1), hosts=lab(), sets=sets) as (pilot, screen):
         await until(pilot, lambda: screen.devices.ticked == ("gpu1 1", "cpu:0"))

@@ -1,8 +1,5 @@
 """The interpreter in the form: none that has torch, one that is typed, one that is found."""
 
-from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from textual.widgets import Input
@@ -14,10 +11,10 @@ from ....conftest import slots
 from ....interpreters.environments import environment, torch_in
 from ...panel_kit import panel, problems_below, settled, type_into
 
-pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.own_torch]
+pytestmark = pytest.mark.own_torch
 
 
-async def test_none_has_torch_one_is_typed_and_one_is_found(tmp_path: Path, monkeypatch) -> None:
+async def test_none_has_torch_one_is_typed_and_one_is_found(tmp_path, monkeypatch):
     environment(tmp_path / "bare")
     torch_in(environment(tmp_path / "cuda"))
     paths = {name: str(tmp_path / name / "bin" / "python") for name in ("bare", "cuda")}
