@@ -89,7 +89,7 @@ lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --no-deps --universal --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 -o locked.txt $(VENV)/has.txt
 
-# docs/{commands,spec,keys}.md, after a command, a key of the spec or a key has changed.
+# docs/{commands,spec}.md, after a command or a key of the spec has changed.
 reference: $(READY)
 	$(VENV)/bin/python docs/site/reference.py
 

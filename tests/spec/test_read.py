@@ -16,7 +16,7 @@ from gpu_engine.notify import config as notify
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.settings import file as settings
-from gpu_engine.spec import presets, read, write
+from gpu_engine.spec import modes, presets, read, write
 from gpu_engine.spec import schema as sp
 from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 
@@ -230,7 +230,7 @@ def specs(draw) -> sp.RunSpec:
                                                      scalars, max_size=3))),
         devices=sp.DevicesSpec(ids=ids, pick=None if ids else maybe(st.integers(1, 8))),
         parallel=sp.ParallelSpec(
-            mode=draw(st.sampled_from(["single", "dp", "ddp", "multinode"])),
+            mode=draw(st.sampled_from(modes.names())),
             master_addr=draw(words), master_port=maybe(st.integers(0, 65535)),
             static_graph=draw(st.booleans())),
         batch=sp.BatchSpec(size=draw(st.integers(1, 9999)),
