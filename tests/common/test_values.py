@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpu_engine.common.values import convert, json_value, kind_of, parse, show
-from gpu_engine.launching.preflight import probe
+from gpu_engine.launching.preflight import lasting
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.write import to_toml
@@ -98,7 +98,7 @@ BAD = [
 
 def found(use, value_of):
     spec = from_dict({"task": {"use": use, "params": value_of}})
-    return {p.key: p.message for p in probe(spec, slots(1)) if p.key.startswith("task.params")}
+    return {p.key: p.message for p in lasting(spec, slots(1)) if p.key.startswith("task.params")}
 
 
 @pytest.mark.parametrize(("name", "text", "wanted"), GOOD)

@@ -25,7 +25,7 @@ from gpu_engine.devices.sampler import Sampler
 from gpu_engine.plan.build import plan
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.supervisor import claim
+from gpu_engine.supervisor import start
 
 from ..conftest import wait_for
 from .machines import GIB, AmdMachine, Machine, NvidiaMachine, take_once
@@ -216,11 +216,11 @@ def spec_of(*ids: str) -> RunSpec:
 
 def blocked(name: str, devices: Sequence[Device]) -> str | None:
     made = plan(spec_of(*(d.id for d in devices)), Inventory(tuple(devices), name), python="python")
-    return claim.blocked(made, again_on_them=False, asked_to_end=lambda: False)
+    return start.blocked(made, again_on_them=False)
 
 
 def test_the_look_right_before_a_start(machine, monkeypatch):
-    monkeypatch.setattr(claim, "PATIENCE", 0.0)
+    monkeypatch.setattr(start, "PATIENCE", 0.0)
     devices, own = discover().devices, registry.load(machine.name)
     assert blocked(machine.name, devices) is None
     machine.hold(1, os.getpid(), 2 * GIB)

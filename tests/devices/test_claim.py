@@ -12,11 +12,12 @@ import pytest
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device
-from gpu_engine.launching.launcher import prepare, start
+from gpu_engine.launching.launcher import prepare
+from gpu_engine.launching.launcher import start as launch
 from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
-from gpu_engine.supervisor import claim
+from gpu_engine.supervisor import start
 
 from ..conftest import wait_for
 from ..plans import plan as made
@@ -114,7 +115,7 @@ def test_one_who_came_in_between_is_named_and_no_rank_starts(as_this_machine, sp
     machine = as_this_machine("count 2")
     prepared = prepare(spec("0", "1"))
     machine.add(f"gpu 1 proc {bob} {40 * GIB}")
-    run = start(prepared)
+    run = launch(prepared)
     state = ended(run)
     assert (state.state, state.exit_code) == ("failed", 1)
     for part in ("GPU 1 is no longer free", "bobs_training.py", "40.0 GiB", "devices.share"):
@@ -137,7 +138,7 @@ print(children())
 
 def test_it_starts_where_nobody_is_and_leaves_no_process(as_this_machine, spec):
     as_this_machine("count 2")
-    run = start(prepare(spec("1", body=ALONE)))
+    run = launch(prepare(spec("1", body=ALONE)))
     assert ended(run).state == "completed"
     assert run.log(0).read_text() == "1\n", "the rank is the supervisor's only child"
 
@@ -150,7 +151,7 @@ if os.environ["GPU_PANEL_ATTEMPT"] == "1":
     open({str(machine.state)!r}, "a").write(f"gpu 0 proc {{os.getpid()}} {GIB}\\n")
     sys.exit(1)
 """
-    run = start(prepare(spec("0", body=body, train={"restarts": 1})))
+    run = launch(prepare(spec("0", body=body, train={"restarts": 1})))
     wait_for(lambda: run.state().attempt == 2)
     threading.Timer(1.0, machine.set).start()
     state = ended(run)
@@ -161,7 +162,7 @@ def test_a_stop_does_not_wait_for_a_driver_that_hangs(as_this_machine, spec):
     machine = as_this_machine()
     prepared = prepare(spec("0"))
     machine.add("gpu * hang 1")
-    run = start(prepared)
+    run = launch(prepared)
     wait_for(lambda: run.state().state == "starting" and run.supervised()
              and run.state().attempts)
     run.stop()
@@ -178,12 +179,12 @@ def plan_of(*devices: Device) -> LaunchPlan:
     return made(cpu=False, ranks=(RankPlan(0, 0, 0, used),))
 
 
-def blocked(plan, again_on_them=False, end=lambda: False):
-    return claim.blocked(plan, again_on_them=again_on_them, asked_to_end=end)
+def blocked(plan, again_on_them=False):
+    return start.blocked(plan, again_on_them=again_on_them)
 
 
 def test_a_driver_that_hangs_blocks_and_holds_nobody(as_this_machine, monkeypatch):
-    monkeypatch.setattr(claim, "TIMEOUT", 0.6)
+    monkeypatch.setattr(start, "TIMEOUT", 0.6)
     machine = as_this_machine("count 2")
     plan = plan_of(*discover().devices[:1])
     before = threading.active_count()
@@ -203,7 +204,7 @@ def test_a_driver_that_hangs_blocks_and_holds_nobody(as_this_machine, monkeypatc
     (("count 0",), "no longer lists it"),
 ])
 def test_what_became_of_it_since_is_said(as_this_machine, monkeypatch, lines, said):
-    monkeypatch.setattr(claim, "PATIENCE", 0.0)
+    monkeypatch.setattr(start, "PATIENCE", 0.0)
     machine = as_this_machine("count 2")
     plan = plan_of(discover().devices[1])
     machine.set(*lines)
@@ -211,7 +212,7 @@ def test_what_became_of_it_since_is_said(as_this_machine, monkeypatch, lines, sa
 
 
 def test_a_card_is_known_by_its_uuid_and_not_by_its_number(as_this_machine, monkeypatch, bob):
-    monkeypatch.setattr(claim, "PATIENCE", 0.0)
+    monkeypatch.setattr(start, "PATIENCE", 0.0)
     machine = as_this_machine("count 3")
     first, _, last = discover().devices
     machine.add("gpu 1 gone 1", f"gpu 1 proc {bob} {GIB}")
@@ -224,7 +225,7 @@ def test_a_card_is_known_by_its_uuid_and_not_by_its_number(as_this_machine, monk
 
 
 def test_slices_of_two_gpus(as_this_machine, monkeypatch, bob):
-    monkeypatch.setattr(claim, "PATIENCE", 0.0)
+    monkeypatch.setattr(start, "PATIENCE", 0.0)
     machine = as_this_machine(
         "count 2", *(f"gpu {n} mig 1" for n in (0, 1)),
         "gpu 0 slice 0 MIG-aaaa1111", "gpu 1 slice 2 MIG-bbbb2222",
@@ -240,7 +241,7 @@ def test_slices_of_two_gpus(as_this_machine, monkeypatch, bob):
 def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob):
     machine = as_this_machine(f"gpu 0 proc {bob} {GIB}")
     plan = plan_of(*discover().devices)
-    monkeypatch.setattr(claim, "PATIENCE_AGAIN", 20.0)
+    monkeypatch.setattr(start, "PATIENCE_AGAIN", 20.0)
     threading.Timer(0.5, machine.set).start()
     assert blocked(plan, again_on_them=True) is None
 

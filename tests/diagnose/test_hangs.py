@@ -18,7 +18,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.cause import Failure
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState
 
 from ..conftest import wait_for
 from ..observe.kit import PYTHON, SCRIPTS, engine_run

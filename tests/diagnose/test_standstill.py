@@ -8,7 +8,7 @@ from gpu_engine.diagnose import hangs
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState
 
 from ..event_lines import from_dict
 

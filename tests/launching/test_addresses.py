@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from gpu_engine.launching import preflight
-from gpu_engine.launching.preflight import probe
+from gpu_engine.launching.preflight import lasting
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import slots
@@ -39,10 +39,10 @@ def spec_of(host: str, node: int = 0):
     ("mine6", 0, "is ::1 to this machine"), ("mine", 1, "give node 0's numeric address"),
     ("nobody", 1, "knows no such host")])
 def test_a_name_that_cannot_serve_is_refused_with_what_would(host, node, says):
-    found = {p.key: p.message for p in probe(spec_of(host, node), slots(1))}
+    found = {p.key: p.message for p in lasting(spec_of(host, node), slots(1))}
     assert says in found["parallel.master_addr"]
 
 
 @pytest.mark.parametrize("host", ["node0", "both", "10.0.0.1", "fe80::1%eth0"])
 def test_another_machine_is_taken(host):
-    assert "parallel.master_addr" not in {p.key for p in probe(spec_of(host, 1), slots(1))}
+    assert "parallel.master_addr" not in {p.key for p in lasting(spec_of(host, 1), slots(1))}

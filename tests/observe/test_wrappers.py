@@ -14,9 +14,9 @@ from gpu_engine.common import procs
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan.own_command import HOOK
 from gpu_engine.runs import folder as runs
-from gpu_engine.supervisor import scripts
+from gpu_engine.supervisor import ranks
 from gpu_engine.supervisor.children import Child
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState
 
 from .. import event_lines
 from ..conftest import wait_for
@@ -114,7 +114,7 @@ def test_of_a_process_that_failed_before_its_python_began_nothing_is_said(tmp_pa
     (tmp_path / "ranks").mkdir()
     run = runs.Run(tmp_path)
     seen = RankState(0, Tail(run.events(0)), 1)
-    scripts.warn_unseen(run, Child((0,), "rank", 1, None, None, status), seen)
+    ranks.warn_unseen(run, Child((0,), "rank", 1, None, None, status), seen)
     assert not run.events(0).exists()
 
 
@@ -129,11 +129,11 @@ def test_a_python_that_has_no_hook_is_told_of_while_it_runs(home, folder, option
     try:
         child = Child((0,), "rank", process.pid, procs.start_ticks(process.pid), process)
         if not told:
-            wait_for((run.path / scripts.SEEN).exists)
+            wait_for((run.path / ranks.SEEN).exists)
         seen = RankState(0, Tail(run.events(0)), 1)
-        monkeypatch.setattr(scripts, "UNSEEN", 0.0)
+        monkeypatch.setattr(ranks, "UNSEEN", 0.0)
         for _ in range(3):
-            scripts.warn_unseen(run, child, seen)
+            ranks.warn_unseen(run, child, seen)
         assert ["-S, -I or -E" in e["message"] for e in event_lines.read(run.events(0))] \
             == [True] * told
     finally:

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from gpu_engine.queue import change
+from gpu_engine.queue import serve
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def line(home, tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     yield folder
-    for one in change.line():
+    for one in serve.line():
         one.run.stop()
 
 

@@ -6,7 +6,7 @@ from gpu_engine.common import paths
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.queue import submit
-from gpu_engine.queue.submit import When
+from gpu_engine.queue.turns import When
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 

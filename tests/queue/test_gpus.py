@@ -11,11 +11,11 @@ import pytest
 from gpu_engine.common import paths
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
-from gpu_engine.queue import change, submit, wait
-from gpu_engine.queue.submit import When
+from gpu_engine.queue import serve, submit, wait
+from gpu_engine.queue.turns import When
 from gpu_engine.runs import attempts
 from gpu_engine.spec.read import from_dict
-from gpu_engine.supervisor.supervise import Supervisor, TakenMeanwhile
+from gpu_engine.supervisor import start
 
 from ..conftest import wait_for
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
@@ -60,26 +60,36 @@ def test_a_gpu_on_which_somebody_computes_is_waited_for_and_then_has_to_stay_fre
     assert state(run) == "completed", reason(run)
 
 
-def test_who_comes_onto_a_device_after_its_turn_has_come_makes_it_wait_again(gpus, here):
+def test_who_comes_onto_a_device_after_its_turn_has_come_makes_it_wait_again(gpus, here,
+                                                                             monkeypatch):
     """A process of somebody else, which no lease shows. It forgets no earlier attempt."""
     first = queue(*SHOW, devices={"ids": ["0"]})
     over(first)
     [before] = first.state().attempts
     spec = from_dict(attempts.read_spec(first))
-    submit.submit_again(first, replace(spec, run=replace(spec.run, grace=7.0)), When(), discover(),
-                        "s0")
+    submit.submit(replace(spec, run=replace(spec.run, grace=7.0)), When(), again=first, begin=False)
+    real, held = start.blocked, []
+
+    def comes(*given, **more):
+        held.append(list(leases.holders(paths.leases_folder())))
+        gpus.set("count 3", "gpu * util 0", *(
+            [f"gpu 0 proc {os.getpid()} 2000000000 compute 5"] if len(held) == 1 else []))
+        return real(*given, **more)
+
+    monkeypatch.setattr(start, "blocked", comes)
+    monkeypatch.setattr(start, "PATIENCE_AGAIN", 0.2)
+    monkeypatch.setattr(wait, "PAUSES", (0.1,))
+    tried = []
+    monkeypatch.setattr(wait.Waiter, "_try_later", lambda self, why, do=wait.Waiter._try_later: (
+        do(self, why), tried.append((why, first.state(), gpus.set("count 3", "gpu * util 0")))))
     waiter = wait.Waiter(first)
-    taken = waiter.take_turn()
-    assert list(leases.holders(paths.leases_folder())) == [discover().devices[0].uuid]
-    gpus.set("count 3", "gpu * util 0", f"gpu 0 proc {os.getpid()} 2000000000 compute 5")
-    with pytest.raises(TakenMeanwhile, match="no longer free") as why:
-        Supervisor(first, 0o022).supervise(taken)
-    waiter.again(str(why.value))
-    assert leases.holders(paths.leases_folder()) == {}
-    said = first.state()
+    with waiter.take_turn():
+        assert held == [[discover().devices[0].uuid]] * 2
+    [(why, said, _)] = tried
+    assert why == "for devices that others took meanwhile"
     assert (said.state, said.attempt, said.attempts) == ("queued", 2, (before,))
     assert said.changed == ("run.grace=7.0",)
-    assert [w.run for w in change.line()] == [first]
+    assert serve.line() == []
 
 
 def test_a_run_that_shares_starts_on_gpus_that_others_hold(gpus, line):

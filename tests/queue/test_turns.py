@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_engine.devices.records import Device
 from gpu_engine.queue.turns import (
     DeviceNow,
     Request,
@@ -26,13 +27,16 @@ NOW = time.mktime((2026, 11, 22, 12, 0, 0, 0, 0, -1))
 
 
 def gpu(index, free=True, why="is held by run 77aa", memory=None, usable=True):
-    return DeviceNow(str(index), f"GPU {index}", free, "" if free else why, usable,
-                     memory=memory if memory is not None else (80 * GIB if free else 10 * GIB),
-                     total=80 * GIB)
+    return DeviceNow(device(index, 80 * GIB), "" if free else why, usable,
+                     memory if memory is not None else (80 * GIB if free else 10 * GIB))
+
+
+def device(index, total=None):
+    return Device(str(index), "gpu", "H200", index, memory_total=total)
 
 
 def machine(*devices):
-    return {d.id: d for d in devices}
+    return {d.device.id: d for d in devices}
 
 
 def ask(name, *ids, count=0, owner=None, **wants):
@@ -86,12 +90,12 @@ def test_with_so_much_memory():
     assert answers([ask("a", **asked)], devices) == {
         "a": "for any 1 GPU with 20.0 GiB free: none of 2 now"}
     assert answers([ask("a", share=True, **asked)], devices) == {"a": ("1",)}
-    unknown = machine(DeviceNow("0", "GPU 0", True, ""))  # as one tells no figure
+    unknown = machine(DeviceNow(device(0)))  # as one tells no figure
     assert answers([ask("a", **asked)], unknown) == {
         "a": "for any 1 GPU with 20.0 GiB free: none of 1 now"}
-    small = machine(DeviceNow("0", "GPU 0", True, "", memory=8 * GIB, total=8 * GIB))
+    small = machine(DeviceNow(device(0, 8 * GIB), memory=8 * GIB))
     assert answers([ask("a", **asked)], small) == {
-        "a": "for any 1 GPU with 20.0 GiB free; 0 here are large enough"}
+        "a": "for any 1 GPU with 20.0 GiB free; this machine has 0"}
 
 
 def entry(**more):
@@ -154,12 +158,12 @@ def test_nobody_overtakes_and_no_device_is_given_twice(line, free):
             assert len(decision.devices) == (len(wants.ids) or wants.count)
             assert set(decision.devices) <= able
             assert not set(decision.devices) & (set(given_to) | waiting_for)
-            assert all(devices[i].free or wants.share for i in decision.devices)
+            assert all(not devices[i].why or wants.share for i in decision.devices)
             given_to |= dict.fromkeys(decision.devices, request.id)
         else:
             # It waits for a reason: what is open to it is too little.
             left = able - set(given_to) - waiting_for
-            ready = [i for i in left if (devices[i].free or wants.share)
+            ready = [i for i in left if (not devices[i].why or wants.share)
                      and (wants.free is None or devices[i].memory >= wants.free)]
             assert len(ready) < (len(wants.ids) or wants.count)
             assert isinstance(decision, Wait)

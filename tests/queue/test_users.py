@@ -13,7 +13,7 @@ from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.leases import held
-from gpu_engine.queue import change, serve, wait
+from gpu_engine.queue import serve, wait
 
 from ..conftest import wait_for
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
@@ -96,20 +96,7 @@ def test_a_place_is_kept_until_the_run_has_its_lease(box, line, monkeypatch):
         pass
     assert seen == [[waiter.run.id]]
     assert ours(box) == {}
-    taken[0].close()
-
-
-def test_who_leaves_free_devices_untouched_is_passed_over(box, alice, line, monkeypatch):
-    monkeypatch.setattr(wait, "PATIENCE", 1.0)
-    for name in ("idle", "idle_too"):
-        take(alice, name, run=name, count=3)
-    waiter = wait.Waiter(queue(devices={"pick": 1}, begin=False))
-    said = set()
-    # GPUs are free for her, and she does not take them.
-    while (taken := waiter._look()) is None:
-        said.add(waiter.state.reason)
-    assert "waits for runs ahead of it" in said
-    taken[0].close()
+    taken.close()
 
 
 def test_nonsense_holds_up_nobody(box, alice, line):
@@ -121,7 +108,7 @@ def test_nonsense_holds_up_nobody(box, alice, line):
     waiter = wait.Waiter(queue(devices={"ids": ["0"]}, begin=False))
     while (taken := waiter._look()) is None:
         pass
-    taken[0].close()
+    taken.close()
 
 
 def test_a_killed_supervisor_keeps_nobody_waiting(box, alice, keys, line):
@@ -138,7 +125,7 @@ def test_our_places_outlive_a_supervisor_and_follow_our_own_order(box, alice, li
         wait_for(lambda: "comes first" in reason(second) and len(ours(box)) == 2)
         before = ours(box)
         take(alice, "behind", ids=[])
-        change.move(second, "first")
+        serve.move(second, "first")
         wait_for(lambda: second.id in reason(first))
         wait_for(lambda: ours(box) == before)  # and whose turn comes first is ours
         os.kill(first.state().pid, 9)
@@ -148,15 +135,3 @@ def test_our_places_outlive_a_supervisor_and_follow_our_own_order(box, alice, li
         wait_for(lambda: ours(box) == before)
     for run in (first, second):
         run.stop()
-
-
-def test_a_folder_that_can_not_be_written_stops_no_run(box, line, monkeypatch, caplog):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(leases, "wait", full)
-    waiter = wait.Waiter(queue(devices={"ids": ["0"]}, begin=False))
-    while (taken := waiter._look()) is None:
-        pass
-    taken[0].close()
-    assert "no place among the waiting runs" in caplog.text

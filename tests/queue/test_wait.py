@@ -16,16 +16,16 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import read_json, take_lock
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.devices import leases
-from gpu_engine.queue import change, serve, submit, wait
-from gpu_engine.queue.submit import When, moment
-from gpu_engine.queue.turns import Start, decide
+from gpu_engine.queue import serve, submit, wait
+from gpu_engine.queue.submit import moment
+from gpu_engine.queue.turns import Start, When, decide
 from gpu_engine.runs import waiting
 from gpu_engine.runs.create import lock_of
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
 from ..conftest import wait_for
-from .kit import hold, over, queue, reason, spec, state
+from .kit import hold, over, queue, reason, state
 
 
 def test_one_after_the_other_and_who_is_moved_is_next(line):
@@ -34,12 +34,12 @@ def test_one_after_the_other_and_who_is_moved_is_next(line):
         wait_for(lambda: "waits for CPU 0, which is held by run 77aa of" in reason(a))
         assert state(a) == "queued"
         wait_for(lambda: reason(b) == f"waits for CPU 0, for which run {a.id} comes first")
-        change.move(c, "first")
-        assert [w.run for w in change.line()] == [c, a, b]
-        change.prioritise(a, 1)
-        change.move(c, "last")
-        assert [w.run for w in change.line()] == [a, b, c]
-        change.move(b, "last")
+        serve.move(c, "first")
+        assert [w.run for w in serve.line()] == [c, a, b]
+        serve.prioritise(a, 1)
+        serve.move(c, "last")
+        assert [w.run for w in serve.line()] == [a, b, c]
+        serve.move(b, "last")
         wait_for(lambda: a.id in reason(c))
     over(a, b, c)
     assert Path("ran").read_text().split() == ["a", "c", "b"]
@@ -63,7 +63,7 @@ def test_what_is_stopped_waits_no_longer_and_the_next_moves_up(line):
             with pytest.raises(UserError, match="not running"):
                 run.stop()
             with pytest.raises(UserError, match="does not wait"):
-                change.move(run, "first")
+                serve.move(run, "first")
         wait_for(lambda: "77aa" in reason(b))
     over(a, b)
     assert state(b) == "completed"
@@ -86,7 +86,7 @@ def test_a_run_after_another_and_one_at_a_time(line):
     wait_for(lambda: reason(late).startswith("waits until "))
     with pytest.raises(UserError, match=f"--after {bad.id}: run {bad.id}, .* failed"):
         queue(when=When(after=bad.id))
-    assert [w.run for w in change.line()] == [late]
+    assert [w.run for w in serve.line()] == [late]
 
 
 def git(*words):
@@ -182,7 +182,7 @@ def test_what_no_longer_fits_fails_and_does_not_try_again(line):
     assert said.state == "failed"
     assert "could not start when its turn came" in said.reason
     assert "there is no file" in said.cause.message
-    assert change.line() == []
+    assert serve.line() == []
 
 
 def test_a_start_that_breaks_is_said(here, monkeypatch):
@@ -220,12 +220,12 @@ def test_who_can_not_start_yet_lets_the_next_go_first(here):
     assert take_lock(lock)  # it has a supervisor, which waits to try again
     waiter = wait.Waiter(second)
     assert waiter._look() is None
-    wait.Waiter(first).again("somebody else is on its device")
+    wait.Waiter(first)._try_later("for devices that others took meanwhile")
     waiter = wait.Waiter(second)
     taken = waiter._look()
     os.close(lock)
     assert taken is not None
-    taken[0].close()
+    taken.close()
 
 
 def test_what_waiting_would_not_cure_is_refused(line):
@@ -241,37 +241,6 @@ def test_what_waiting_would_not_cure_is_refused(line):
                                      "devices": {"ids": ["cpu:0"]}} | data), When(), begin=False)
         assert len(caught.value.problems) == 1
     assert sorted(paths.runs_folder().glob("*")) == before
-
-
-CHECKS = """
-from dataclasses import dataclass
-
-from gpu_engine import Task
-
-@dataclass
-class Own(Task):
-    width: int = 4
-
-    def check(self):
-        if self.width % 2:
-            yield "width", "is odd"
-"""
-
-
-def test_a_task_that_checks_its_parameters_does_so_when_it_is_submitted(line):
-    from gpu_engine.sweep import grid, values
-    from gpu_engine.sweep import submit as sweep
-
-    Path("own.py").write_text(CHECKS)
-    axes = [values.parse("task.params.width=4,5,7")]
-    own = spec(task={"use": "own.py:Own", "params": {"width": 5}})
-    for put in (lambda: submit.submit(own, When(), begin=False),
-                lambda: sweep.submit(grid.members(own, axes, 1), When(), "t")):
-        with pytest.raises(SpecError, match="width = 5: is odd"):
-            put()
-        assert not change.line()
-    even = replace(own, task=replace(own.task, params={"width": 4}))
-    assert state(submit.submit(even, When(), begin=False)) == "queued"
 
 
 def test_times_as_people_give_them():

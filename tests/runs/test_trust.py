@@ -17,7 +17,7 @@ from gpu_engine.common.files import write_json
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.launching import ask_torch, reattach
 from gpu_engine.launching.launcher import launch, resume
-from gpu_engine.queue import change
+from gpu_engine.queue import serve
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import folder, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
@@ -200,7 +200,7 @@ def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(name):
 def test_a_received_run_that_waits_is_moved_by_nobody():
     run = received(kit.queue("true", begin=False))
     with pytest.raises(UserError, match="not started from here"):
-        change.move(run, "first")
+        serve.move(run, "first")
     assert run.id not in waiting.ids(queue_folder())
 
 

@@ -9,7 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launching.preflight import probe
+from gpu_engine.launching.preflight import lasting
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import from_dict
 
@@ -126,7 +126,7 @@ def test_source_that_does_not_parse_is_named_with_its_line(tmp_path):
 def test_params_are_held_against_the_source(file):
     def found(params):
         spec = from_dict({"task": {"use": f"{file}:Mine", "params": params}})
-        return {p.key: p.message for p in probe(spec, slots(1))}
+        return {p.key: p.message for p in lasting(spec, slots(1))}
 
     assert "did you mean depth" in found({"folder": "x", "dept": 3})["task.params.dept"]
     assert "Where the data is" in found({})["task.params.folder"]
@@ -161,7 +161,7 @@ def test_limits_are_read_from_the_source_too(tmp_path):
 
     def found(**params):
         spec = from_dict({"task": {"use": "limited.py:Limited", "params": params}})
-        return {p.key: p.message for p in probe(spec, slots(1), tmp_path)}
+        return {p.key: p.message for p in lasting(spec, slots(1), tmp_path)}
 
     assert [f.type for f in catalog.describe("limited.py:Limited", cwd=tmp_path).fields] == [
         "int", "Positive", "float | None", "str", "int", "int"]
@@ -195,13 +195,11 @@ def test_source_and_import_know_the_same_limits():
 
 
 def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
-    from gpu_engine.launching import ask_torch
+    from gpu_engine.training import params
 
     path = tmp_path / "broken.py"
     path.write_text("import json\n\nvalue = json.loads('nothing')\n")
     with pytest.raises(UserError) as caught:
-        ask_torch.refused(f"{path}:X", [{}], python=None, folder=tmp_path)
+        params.load(f"{path}:X")
     assert f"{path}, line 3" in str(caught.value)
     assert "JSONDecodeError" in str(caught.value)
-    with pytest.raises(UserError, match="can't be started"):
-        ask_torch.refused("a:B", [{}], python="/no/such/python", folder=tmp_path)

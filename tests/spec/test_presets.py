@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.launching.preflight import probe
+from gpu_engine.launching.preflight import lasting
 from gpu_engine.plan.check import check
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
@@ -26,7 +26,7 @@ def test_one_ships_for_each_mode_and_the_default(home):
 def test_each_that_ships_fits_a_machine_and_is_commented(home, name):
     preset = presets.load(name)
     assert not check(preset.spec, gpus(2)).problems
-    assert probe(preset.spec, gpus(2)) == []
+    assert lasting(preset.spec, gpus(2)) == []
     text = preset.path.read_text()
     assert text.startswith("#")
     assert text.count("#") >= 5

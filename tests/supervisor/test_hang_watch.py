@@ -13,7 +13,7 @@ from gpu_engine.common import procs
 from gpu_engine.events.reader import Tail
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import hang_watch
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState
 
 from ..event_lines import from_dict
 

@@ -8,8 +8,7 @@ import pytest
 
 from gpu_engine.events import notices, schema
 from gpu_engine.events.reader import Tail
-from gpu_engine.supervisor.noticed import notices_of
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState, notices_of
 
 from ..event_lines import from_dict
 

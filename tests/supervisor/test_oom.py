@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.events.schema import Error
-from gpu_engine.supervisor import oom
-from gpu_engine.supervisor.cause import Failure, first_cause
-from gpu_engine.supervisor.oom import Given
+from gpu_engine.supervisor import cause
+from gpu_engine.supervisor.cause import Failure, Given, first_cause
 
 from ..plans import plan
 
@@ -22,13 +21,13 @@ def out_of_memory(message="", **figures):
     (Given(48, 1), "24 examples per GPU instead of 48"), (Given(7, 1), "1 examples per GPU"),
     (Given(1, 1), "already 1 per GPU")])
 def test_what_would_likely_fit(planned, says):
-    assert says in oom.fitting(planned)
+    assert says in cause.fitting(planned)
 
 
 def test_a_batch_that_fits_keeps_the_global_one():
-    text = oom.fitting(Given(48, 3))
+    text = cause.fitting(Given(48, 3))
     assert "batch.accumulate=6" in text
-    assert oom.describe(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
+    assert cause._describe_oom(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
 
 
 @pytest.mark.parametrize(("words", "given"), [
@@ -62,4 +61,4 @@ def test_the_kernels_count_is_found(tmp_path, cgroup, path, text, kills):
     (tmp_path / "proc/self/cgroup").write_text(cgroup)
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text(text)
-    assert oom.kills(tmp_path) == kills
+    assert cause.oom_kills(tmp_path) == kills

@@ -17,10 +17,10 @@ from gpu_engine.events.writer import append
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import Cause, Notice
-from gpu_engine.supervisor import scripts, stopping
+from gpu_engine.supervisor import ranks, stopping
 from gpu_engine.supervisor.attempt import Attempt, Verdict
 from gpu_engine.supervisor.children import Child
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState
 from gpu_engine.supervisor.supervise import Supervisor
 
 from ..conftest import wait_for
@@ -195,7 +195,7 @@ def test_how_a_rank_below_a_command_ended(home, tmp_path, kind, late, stop, outc
     for event in (started(1), *([error(kind)] if kind else [])):
         seen.fold(event)
     orphans = {} if late is None else {os.getpid(): late}
-    scripts.write_ends(Run(tmp_path), {1: seen}, [child(0, 0)], orphans, stop)
+    ranks.write_ends(Run(tmp_path), {1: seen}, [child(0, 0)], orphans, stop)
     assert [e.outcome for e in Tail(events_path(tmp_path, 1)).read()] == [outcome]
 
 

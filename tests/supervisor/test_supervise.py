@@ -211,7 +211,7 @@ def supervised(plan, change):
 
 def test_memory_that_others_lacked_before_is_not_blamed(home, tmp_path, monkeypatch):
     made = Box(home, tmp_path, monkeypatch).prepared("start()\nos.kill(os.getpid(), 9)", ranks=1)
-    run = supervised(made.plan, "supervise.oom.kills = lambda: 7")
+    run = supervised(made.plan, "supervise.oom_kills = lambda: 7")
     assert "not for lack of memory" in run.state().cause.message
 
 

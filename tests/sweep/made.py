@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu_engine.queue import serve
-from gpu_engine.queue.submit import When
+from gpu_engine.queue.turns import When
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import EXIT_CODES, AttemptRecord, Cause, Run
 from gpu_engine.spec.read import from_dict
-from gpu_engine.sweep import grid, submit, values
+from gpu_engine.sweep import grid, group
 
 from .. import event_lines
 
@@ -23,11 +23,11 @@ def nobody_starts(patch) -> None:
     patch.setattr(serve, "ensure", lambda folder=None: 0)
 
 
-def submitted(*texts: str, repeat: int = 1, **sections) -> submit.Sweep:
+def submitted(*texts: str, repeat: int = 1, **sections) -> group.Sweep:
     """Put the sweep over these axes into the line."""
     spec = from_dict(SPEC | sections)
-    axes = [values.parse(text) for text in texts]
-    return submit.submit(grid.members(spec, axes, repeat), When(), spec.name)
+    axes = [grid.parse(text) for text in texts]
+    return group.submit(grid.members(spec, axes, repeat), When(), spec.name)
 
 
 def ended(run: Run, losses: Sequence[float], why: str | None = None, *, state: str | None = None,

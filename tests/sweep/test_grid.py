@@ -12,7 +12,7 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import LONGEST_NAME
 from gpu_engine.spec.write import to_dict
-from gpu_engine.sweep import grid, values
+from gpu_engine.sweep import grid
 
 TASK = from_dict({"name": "vgg", "task": {"use": "gpu_engine.tasks.vgg:VGG"}})
 
@@ -22,7 +22,7 @@ def own(*command: str, **more):
 
 
 def members(spec, *texts, repeat=1):
-    return grid.members(spec, [values.parse(t) for t in texts], repeat)
+    return grid.members(spec, [grid.parse(t) for t in texts], repeat)
 
 
 def refused(spec, *texts, repeat=1) -> str:
@@ -88,7 +88,7 @@ def test_names_tell_the_values_shortly():
     ("task.use=a),b", ["a)", "b"]),
 ])
 def test_values_as_they_are_typed(text, found):
-    assert list(values.parse(text).values) == found
+    assert list(grid.parse(text).values) == found
 
 
 @pytest.mark.parametrize(("text", "says"), [

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.queue import change, serve
+from gpu_engine.queue import serve
 from gpu_engine.queue import submit as queue
 from gpu_engine.runs import attempts, sweep, waiting
 from gpu_engine.runs.folder import Run, State, all_runs
-from gpu_engine.spec.read import from_dict
-from gpu_engine.sweep import again, group
+from gpu_engine.sweep import group
 from gpu_engine.sweep.__main__ import AHEAD
 from gpu_engine.sweep.figures import FiguresOf
 from gpu_engine.sweep.figures import of as figures_of
@@ -40,7 +39,7 @@ def said(*words: str, code: int = 0) -> str:
 def test_the_table_and_what_scripts_get():
     made = submitted("train.lr=1e-3,3e-4", "task.params.width=8,16", repeat=2)
     runs = made.runs
-    assert [w.run for w in change.line()] == list(runs)  # in the order of the grid
+    assert [w.run for w in serve.line()] == list(runs)  # in the order of the grid
     assert [sweep.read(r.path).values for r in runs[:3]] == [
         {"train.lr": "1e-3", "task.params.width": "8"}] * 2 + [
         {"train.lr": "1e-3", "task.params.width": "16"}]
@@ -98,33 +97,34 @@ def test_a_submission_that_breaks_off_is_taken_back(monkeypatch):
         submitted("train.lr=1,2,3,4")
     assert len(calls) == 3
     assert all_runs() == []
-    assert change.line() == []
+    assert serve.line() == []
 
 
 def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out():
     made = submitted("train.lr=1,2,3")
     good, bad, waits = made.runs
     figures = FiguresOf()
-    assert group.read(group.find(made.id), figures)[1].steps is None
+    assert group.read(group.find(made.id), figures.read)[1].steps is None
     ended(good, [1.0])
-    assert group.read(group.find(made.id), figures)[0].steps == 1
+    assert group.read(group.find(made.id), figures.read)[0].steps == 1
     ended(good, [1.0, 0.5])  # two more lines of its events
-    assert group.read(group.find(made.id), figures)[0].steps == 2
+    assert group.read(group.find(made.id), figures.read)[0].steps == 2
     ended(bad, [1.0], "boom")
     spec = (bad.path / "spec.toml").read_text()
     (bad.path / "spec.toml").write_text(spec.replace("pick = 1", 'ids = ["cpu:1"]'))  # it started
+    sweep.write(bad.path, replace(sweep.read(bad.path), free_gib=20.0))
     assert said("sweep", "retry", made.id) == f"1 run will be tried again: {bad.id}\n"
     state = bad.state()
     assert (state.state, state.attempt, len(state.attempts)) == ("queued", 2, 1)
-    assert attempts.read_spec(bad)["devices"] == {"share": False, "pick": 1}
-    assert group.read(group.find(made.id), figures)[1].steps == 1  # it keeps what it has done
+    assert attempts.read_spec(bad)["devices"] == {"share": False, "pick": 1, "free_gib": 20.0}
+    assert group.read(group.find(made.id), figures.read)[1].steps == 1  # it keeps what it has done
     entry = waiting.read(bad.path)
-    assert (entry.count, entry.ids) == (1, ())
-    assert [w.run for w in change.line()] == [waits, bad]
+    assert (entry.count, entry.ids, entry.free) == (1, (), 20 << 30)
+    assert [w.run for w in serve.line()] == [waits, bad]
     assert "has failed" in said("sweep", "retry", made.id, code=2)
     assert said("sweep", "stop", made.id).startswith("2 runs stopped: ")
     assert [r.state().state for r in made.runs] == ["completed", "stopped", "stopped"]
-    assert change.line() == []
+    assert serve.line() == []
     assert "have ended" in said("sweep", "stop", made.id)
 
 
@@ -157,18 +157,9 @@ def test_a_stop_takes_the_last_of_the_line_first(monkeypatch):
     waiting.leave(made.runs[0].path)  # it runs
     monkeypatch.setattr(Run, "state", lambda run: State("queued", run.id, "t", 1.0))
     stopped = []
-    monkeypatch.setattr(again, "stop_run", lambda run, now: stopped.append(run))
-    again.stop(group.find(made.id))
+    monkeypatch.setattr("gpu_engine.launching.lookup.stop", lambda run, now: stopped.append(run))
+    group.stop(group.find(made.id))
     assert stopped == [*made.runs[:0:-1], made.runs[0]]
-
-
-def test_a_member_that_asked_for_free_memory_asks_for_it_again():
-    made = submitted("train.lr=1,2", devices={"pick": 1})
-    member = replace(sweep.read(made.runs[0].path), free_gib=20.0)
-    began = from_dict(attempts.read_spec(made.runs[0]))
-    began = replace(began, devices=replace(began.devices, ids=["0"], pick=None))
-    devices = again._as_submitted(began, member).devices
-    assert (devices.ids, devices.pick, devices.free_gib) == (None, 1, 20.0)
 
 
 def test_only_the_next_members_wait_with_a_supervisor(monkeypatch, tmp_path):
@@ -202,6 +193,6 @@ def test_the_command_line_makes_a_sweep_and_shows_it_before(home):
     assert "4 runs; the first, single:" in shown
     assert all_runs() == []
     told = json.loads(said("run", *words, "--json", "--priority", "3"))
-    assert [w.run.id for w in change.line()] == told["runs"]
-    assert {w.entry.priority for w in change.line()} == {3}
+    assert [w.run.id for w in serve.line()] == told["runs"]
+    assert {w.entry.priority for w in serve.line()} == {3}
     assert {sweep.read(r.path).sweep for r in all_runs()} == {told["id"]}

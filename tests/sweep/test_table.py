@@ -9,8 +9,8 @@ import pytest
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Eval, Metric, Start, Step
 from gpu_engine.sweep import table as sweep_table
+from gpu_engine.sweep.figures import Extent, Track
 from gpu_engine.sweep.table import By, One, Stat, count, failures, parse_by, points, stat
-from gpu_engine.sweep.track import Extent, Track
 
 
 def one(index, value, state="completed", *, least=None, last=None, repeat=None, why=None,

@@ -55,10 +55,10 @@ def _set_up(given: str) -> None:
 @click.argument("to", type=click.Choice(["first", "last"]))
 def move(run: str, to: str) -> None:
     """Move RUN to the first or last place."""
-    from gpu_engine.queue import change
+    from gpu_engine.queue import serve
     from gpu_engine.runs import folder
 
-    change.move(folder.find(run), to)
+    serve.move(folder.find(run), to)
     _print(False)
 
 
@@ -67,17 +67,17 @@ def move(run: str, to: str) -> None:
 @click.argument("number", type=int)
 def priority(run: str, number: int) -> None:
     """Give RUN another priority: runs with a higher one start first."""
-    from gpu_engine.queue import change
+    from gpu_engine.queue import serve
     from gpu_engine.runs import folder
 
-    change.prioritise(folder.find(run), number)
+    serve.prioritise(folder.find(run), number)
     _print(False)
 
 
 def _print(as_json: bool) -> None:
-    from gpu_engine.queue import change
+    from gpu_engine.queue import serve
 
-    line = change.line()
+    line = serve.line()
     if as_json:
         echo(in_json([{
             "place": n, "id": w.run.id, "name": w.state.name, "devices": w.entry.text,

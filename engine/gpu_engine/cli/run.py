@@ -23,7 +23,7 @@ from gpu_engine.cli.spec_options import (
 from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
-    from gpu_engine.queue.submit import When
+    from gpu_engine.queue.turns import When
     from gpu_engine.runs.folder import Run
 
 
@@ -61,9 +61,9 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
         raise click.UsageError("--no-notify is for a run that starts at once")
     if grid or repeat > 1:
         members = members_of(choice, grid, repeat)
-        from gpu_engine.sweep import submit
+        from gpu_engine.sweep import group
 
-        sweep = submit.submit(members, when(after, begin, priority), choice.spec.name,
+        sweep = group.submit(members, when(after, begin, priority), choice.spec.name,
                               choice.base)
         _warn(sweep.doubt)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
@@ -94,7 +94,8 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
 
 def when(after: str | None, begin: str | None, priority: int | None) -> When:
     """When a run that waits may start. Raises UserError."""
-    from gpu_engine.queue.submit import When, moment
+    from gpu_engine.queue.submit import moment
+    from gpu_engine.queue.turns import When
     from gpu_engine.runs import folder
 
     first = folder.find(after).id if after is not None else None

@@ -125,18 +125,17 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def members_of(choice: SpecChoice, grid: Sequence[str], repeat: int) -> list[Member]:
     """The members of the sweep that the options ask for. Raises SpecError."""
-    from gpu_engine.sweep import values
-    from gpu_engine.sweep.grid import members
+    from gpu_engine.sweep.grid import members, parse
 
     whole = spelled_out(grid, choice.spec)
-    return members(choice.spec, [values.parse(text) for text in whole], repeat)
+    return members(choice.spec, [parse(text) for text in whole], repeat)
 
 
 def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> None:
     """Print what would be submitted. Raises SpecError if a member can't run here."""
-    from gpu_engine.sweep import submit
+    from gpu_engine.sweep import group
 
-    plans = submit.plans(members, base=choice.base)
+    plans = group.plans(members, base=choice.base)
     if as_json:
         echo(in_json([{"index": m.index, "name": m.spec.name, "values": m.values,
                        "seed": m.spec.train.seed, "plan": p.to_dict()}

@@ -14,8 +14,7 @@ from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 
 if TYPE_CHECKING:
-    from gpu_engine.sweep.again import Done
-    from gpu_engine.sweep.group import Group
+    from gpu_engine.sweep.group import Done, Group
     from gpu_engine.sweep.table import By, One, Point
 
 
@@ -83,10 +82,10 @@ def show(sweep: str, by: str | None, as_json: bool) -> None:
 @click.option("--wait/--no-wait", default=True, help="Wait until all have ended (the default).")
 def stop(sweep: str, now: bool, wait: bool) -> None:
     """Stop all members of SWEEP: those that wait leave the queue, those that run save and end."""
-    from gpu_engine.sweep import again, group
+    from gpu_engine.sweep import group
 
     found = group.find(sweep)
-    done = again.stop(found, now=now)
+    done = group.stop(found, now=now)
     if not done.runs and not done.trouble:
         echo(f"all members of {found.id} have ended")
         return
@@ -100,9 +99,9 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
 def retry(sweep: str) -> None:
     """Try the members of SWEEP again that have failed or are lost: they wait for another attempt,
     which goes on from their last checkpoint."""
-    from gpu_engine.sweep import again, group
+    from gpu_engine.sweep import group
 
-    _print(again.retry(group.find(sweep)), "will be tried again")
+    _print(group.retry(group.find(sweep)), "will be tried again")
 
 
 def _print(done: Done, what: str) -> None:

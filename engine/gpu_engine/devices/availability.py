@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -162,12 +162,14 @@ class Steady:
 
 
 def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,
-           readings: int = READINGS, free: int | None = None, share: bool = False) -> list[Device]:
+           readings: int = READINGS, free: int | None = None, share: bool = False,
+           among: Collection[str] | None = None) -> list[Device]:
     """Choose the `n` devices to take; returns them in the machine's order. None: all that are free
     of the model of which most are.
 
     free: only those with so many bytes of free memory. share: with `free`, those will do that are
-    not free but have the memory; the most memory first.
+    not free but have the memory; the most memory first. among: the ids of those that will do,
+    whoever uses them.
 
     Only free devices are chosen: cards of one model if `n` of one are free (as all ranks wait for
     the slowest), whole GPUs before MIG slices and never both, more memory first; then the least
@@ -178,8 +180,10 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
     states = judge_all(snapshots, leases, readings=readings)
     newest = snapshots[-1].samples if snapshots else ()
     order = {s.device.id: i for i, s in enumerate(newest)}
-    able = [s for s in newest if states[s.device.id].free]
-    able += [s for s in newest if s.device.is_cpu and states[s.device.id].state == "busy"]
+    able = [s for s in newest if (
+        states[s.device.id].free if among is None else s.device.id in among)]
+    able += [s for s in newest if s.device.is_cpu and states[s.device.id].state == "busy"
+             and among is None]
     if free is not None:
         if share:
             able += [s for s in newest if s.problem is None and s not in able]

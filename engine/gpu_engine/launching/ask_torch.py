@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ _TIMEOUT = 300.0
 """Seconds for an answer."""
 
 
-def refused(task: str, params: Sequence[Mapping[str, object]], *, python: str | None,
-            folder: Path) -> list[str | None]:
-    """Import a task in `folder` and have it check each of `params`: what is wrong, or None. Raises
-    UserError where it can't be imported."""
-    return _ask("check", task, python=python, said=json.dumps(params, default=str), folder=folder)
-
-
 class NoTorch(UserError):
     """No interpreter with torch was found."""
 
@@ -36,7 +28,12 @@ def exporter(out: Path, python: str | None) -> str:
     folder would take. Raises NoTorch, and UserError if the name of `out` says no format."""
     if out.suffix not in EXPORTED:
         raise UserError(f"{out}: the end of its name says what it becomes: {', '.join(EXPORTED)}")
-    return _interpreter(python)
+    if python is None:
+        taken = choose.current()
+        python = taken.python
+        if python is None:
+            raise NoTorch(taken.problem.message if taken.problem else "no torch")
+    return python
 
 
 def export(checkpoints: Path, out: Path, name: str | None, *, python: str) -> dict[str, Any]:
@@ -45,38 +42,19 @@ def export(checkpoints: Path, out: Path, name: str | None, *, python: str) -> di
     Raises UserError, before a process is started if there is no checkpoint at all."""
     if not listed(checkpoints):
         raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")
-    return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)
-
-
-def _interpreter(python: str | None) -> str:
-    if python is not None:
-        return python
-    taken = choose.current()
-    if taken.python is None:
-        raise NoTorch(taken.problem.message if taken.problem else "no torch")
-    return taken.python
-
-
-def _ask(question: str, *args: str, python: str | None, said: str = "",
-         folder: Path | None = None) -> Any:
-    """The JSON that the rank's program prints for `--ask QUESTION ARGS…` with `said` on its stdin.
-    Raises UserError with its words.
-
-    python: the interpreter to ask in; None: the one that a run in this process's folder would take.
-    """
-    python = _interpreter(python)
     try:
-        done = subprocess.run([python, WORKER, "--ask", question, *args],
-                              input=said, cwd=folder, capture_output=True, text=True,
-                              errors="replace", timeout=_TIMEOUT, check=False)
+        done = subprocess.run([python, WORKER, "--ask", "export", str(checkpoints), str(out),
+                               *([name] if name else [])], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
+                              check=False)
     except OSError as err:
         raise UserError(f"{python}: can't be started: {err.strerror}") from None
     except subprocess.TimeoutExpired:
         raise UserError(f"no answer from {python} in {_TIMEOUT:.0f} s") from None
     if done.returncode != 0:
-        raise UserError(done.stderr.strip() or f"{question} ended with {done.returncode}")
+        raise UserError(done.stderr.strip() or f"export ended with {done.returncode}")
     try:
         return json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         said = done.stdout[-500:] + done.stderr[-500:]
-        raise UserError(f"{question}: no answer: {said}") from None
+        raise UserError(f"export: no answer: {said}") from None

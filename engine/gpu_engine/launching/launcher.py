@@ -180,7 +180,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, start: str = "newest") ->
     done.
     """
     trust.require_ours(run.path)
-    _make_way(run)
+    make_way(run)
     data = attempts.read_spec(run)
     apply_sets(data, sets)
     spec = from_dict(data)
@@ -194,7 +194,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, start: str = "newest") ->
     attempts.check_length(run, spec, chosen)
     known = job.read(run.path)
     if known is None or known.request is None:
-        return _again(run, spec, chosen)
+        return start_again(run, spec, chosen)
     from gpu_engine.slurm.submit import again
 
     if start != "newest":
@@ -205,7 +205,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, start: str = "newest") ->
     return prepared
 
 
-def _make_way(run: runs.Run) -> None:
+def make_way(run: runs.Run) -> None:
     """See that another attempt can write into the run folder. Raises UserError."""
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
@@ -229,21 +229,16 @@ def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None,
                 attempt: int | None = None) -> Prepared:
     """Start another attempt of an ended run, `attempt` or the next, with `spec`, from
     `checkpoint`; None: from the newest that loads. Returns at once. Raises as `resume`."""
-    _make_way(run)
-    return _again(run, spec, checkpoint, attempt)
-
-
-def _again(run: runs.Run, spec: RunSpec, chosen: str | None, attempt: int | None = None
-           ) -> Prepared:
+    make_way(run)
     before = run.plan()
     found = before.interpreter if before is not None else None
     near = Path(found.folder) if found is not None and found.folder else None
     prepared = prepare(spec, cwd=Path(run.cwd()), near=near)
     resolved = replace(prepared.plan, origin=before.origin if before is not None else None,
                        part_of=before.part_of if before is not None else None)
-    if chosen is not None:
+    if checkpoint is not None:
         resolved = replace(resolved, resume_from=ResumeFrom(
-            chosen, attempt or run.state().attempt + 1))
+            checkpoint, attempt or run.state().attempt + 1))
     supervise(run, reopen_run(run, to_toml(prepared.spec), resolved, attempt=attempt))
     environment.note(run, resolved, prepared.inventory)
     return prepared

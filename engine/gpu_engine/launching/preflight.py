@@ -17,16 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_engine.common import paths, ports, units
+from gpu_engine.common import paths, ports
 from gpu_engine.common.errors import Problem, UserError, meant
 from gpu_engine.common.files import expanded, open_file
 from gpu_engine.common.values import amiss, convert
-from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.launching import torch_build
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import port_of
-from gpu_engine.runs import waiting
-from gpu_engine.runs.folder import Run
 from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.typed_command import ASSIGNMENT
@@ -47,7 +45,7 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     """All problems of a spec that only this machine can show, and what it is warned of. `free`:
     whether its devices are read, to see that they are free. `only_plan`: what passes by waiting is
     no problem but a warning. `holder`: the run itself, if it holds its devices already. The others:
-    as for `probe`."""
+    as for `lasting`."""
     problems = lasting(spec, inventory, cwd, interpreter)
     passing, doubts = _passing(spec, inventory, holder), list[str]()
     if free and not problems and not passing:
@@ -59,53 +57,31 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     if problems:
         return problems, []
     warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
-                torch_build.doubt(spec, inventory), None if holder else overtaken(spec, inventory))
+                torch_build.doubt(spec, inventory))
     return problems, [one for one in warnings if one]
-
-
-def overtaken(spec: RunSpec, inventory: Inventory) -> str | None:
-    """A sentence about the first run that waits in the queue for a device that `spec` names; None
-    if none does. The spec may be started all the same: the queue is an order among those who wait.
-    A run that waits for a time or for another run does not wait for devices yet."""
-    named = [d for i in spec.devices.ids or () if (d := inventory.find(i)) is not None]
-    taken, host, now = {i for d in named for i in (d.id, d.uuid)}, socket.gethostname(), time.time()
-    for name, entry in waiting.line(paths.queue_folder()).items() if taken else ():
-        wants = {*(entry.ids or entry.within)}
-        if entry.host != host or entry.cpu != inventory.is_cpu or entry.share \
-                or (wants and not wants & taken) or (entry.begin or 0.0) > now or (
-                    entry.after is not None and Run(paths.runs_folder() / entry.after).state().state
-                    != "completed"):
-            continue
-        what = ", ".join(d.label for d in named if {d.id, d.uuid} & wants) if entry.ids \
-            else entry.text
-        return (f"run {name} has been waiting for {what} since "
-                f"{units.time_of_day(entry.submitted, now)}: this run goes first; with gpu-engine "
-                "run --queue, or Q in the panel, it lines up behind")
-    return None
-
-
-def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
-          interpreter: Chosen | None = None) -> list[Problem]:
-    """The problems of a spec that only this machine can show; `plan.check` finds the others.
-
-    cwd: the folder from which a task's relative path starts.
-    interpreter: what a task's ranks run in; None: they don't run here, or it is a command.
-    """
-    return [*lasting(spec, inventory, cwd, interpreter), *_passing(spec, inventory)]
 
 
 def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
             interpreter: Chosen | None = None, *, files: bool = True) -> list[Problem]:
-    """Those of `probe` that do not pass by waiting: somebody else may let go of a device or a port.
-    `files`: whether the files that the task's parameters name must be there already."""
+    """The problems of a spec that only this machine can show, and that do not pass by waiting, as
+    where somebody else lets go of a device or a port; `plan.check` finds the others.
+
+    cwd: the folder from which a task's relative path starts.
+    interpreter: what a task's ranks run in; None: they don't run here, or it is a command.
+    files: whether the files that the task's parameters name must be there already.
+    """
+    found: list[Problem | None]
     if interpreter is None:
-        found = _python(spec)
+        found = [_python(spec)]
     elif interpreter.problem is None and interpreter.seen is not None:
         found = [torch_build.problem(spec, inventory, interpreter.seen)]
     else:
         found = [interpreter.problem]
+    if 0 < (port := _port(spec)) < 1024 and os.geteuid() != 0:
+        found.append(Problem("parallel.master_port", port,
+                             f"ports below 1024 need root; take {modes.MEETING_PORT}"))
     return [*_task(spec, cwd, interpreter, files), *_command(spec, cwd), *filter(None, found),
-            *_meeting(spec), *_reserved_port(spec)]
+            *_meeting(spec)]
 
 
 def _passing(spec: RunSpec, inventory: Inventory, holder: str | None = None) -> list[Problem]:
@@ -154,7 +130,8 @@ def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
             continue
         why = free.in_the_way(sample, now=shot.taken)
         if sample.problem:
-            problems.append(_unusable(device, sample))
+            problems.append(Problem("devices.ids", device.id,
+                                    f"{device.label} can't be used: {sample.problem}"))
         elif why:
             busy.append(Problem("devices.ids", device.id,
                                 f"{device.label} is not free: {why}; {_CURE}"))
@@ -164,12 +141,7 @@ def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
 
 def unusable(spec: RunSpec, inventory: Inventory, shot: Snapshot) -> list[Problem]:
     """The problems of the named GPUs that don't work at the moment, held by a run or not."""
-    samples = [(d, shot.of(d.id)) for d in _gpus(spec, inventory)]
-    return [_unusable(d, s) for d, s in samples if s is not None and s.problem]
-
-
-def _unusable(device: Device, sample: Sample) -> Problem:
-    return Problem("devices.ids", device.id, f"{device.label} can't be used: {sample.problem}")
+    return _judged(_gpus(spec, inventory), shot, share=False)[0]
 
 
 def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:
@@ -267,13 +239,13 @@ def _is_bare_script(path: Path) -> bool:
         return False
 
 
-def _python(spec: RunSpec) -> list[Problem]:
+def _python(spec: RunSpec) -> Problem | None:
     python = spec.run.python
     if python is None or shutil.which(python):
-        return []
+        return None
     there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
     what = "can't be executed" if there else "there is no such interpreter"
-    return [Problem("run.python", python, what)]
+    return Problem("run.python", python, what)
 
 
 def _port(spec: RunSpec) -> int:
@@ -281,14 +253,6 @@ def _port(spec: RunSpec) -> int:
     mode = modes.get(spec.parallel.mode)
     ours = mode.process_a_device and mode.node_rank(spec.parallel.node_rank) == 0
     return port_of(spec) if ours else 0
-
-
-def _reserved_port(spec: RunSpec) -> list[Problem]:
-    port = _port(spec)
-    if not 0 < port < 1024 or os.geteuid() == 0:
-        return []
-    return [Problem("parallel.master_port", port,
-                    f"ports below 1024 need root; take {modes.MEETING_PORT}")]
 
 
 def _meeting(spec: RunSpec) -> list[Problem]:

@@ -1,22 +1,86 @@
-"""Seeing to it that waiting runs have a supervisor: after a reboot, or if theirs was killed."""
+"""The waiting runs of this user: listing them, moving one, and seeing to it that each has a
+supervisor, also after a reboot or if its own was killed."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import socket
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import only_look, paths
-from gpu_engine.common.errors import telling
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import json_inside, locked, take_lock
 from gpu_engine.launching import logind
 from gpu_engine.launching.launcher import supervise
+from gpu_engine.queue import turns
+from gpu_engine.queue.turns import When
 from gpu_engine.runs import trust, waiting
 from gpu_engine.runs.create import lock_of
-from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.folder import Run, State, runs_folder
 from gpu_engine.runs.waiting import Entry
 
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A run in the line."""
+
+    run: Run
+    entry: Entry
+    state: State
+
+
+def line() -> list[Waiting]:
+    """All waiting runs of this user, in their order. Raises UserError if the folders can't be
+    read."""
+    folder = runs_folder()  # raises if nobody can look there, also where no entry is read
+    entries = waiting.line(paths.queue_folder()).items()
+    found = [Waiting(run := Run(folder / name), entry, run.state()) for name, entry in entries]
+    return [one for one in found if one.state.state == "queued"]
+
+
+def early(entry: Entry | When, runs: Path) -> tuple[str, bool] | None:
+    """`turns.early`, with the state of the run that this one of the folder `runs` follows."""
+    first = None
+    if entry.after is not None:
+        ahead = Run(runs / entry.after)
+        first = ahead.state().state if ahead.path.is_dir() else None
+    return turns.early(entry, first, time.time())
+
+
+def prioritise(run: Run, priority: int) -> None:
+    """Give a waiting run another priority. Raises UserError if it does not wait."""
+    _place(run, priority=priority)
+
+
+def move(run: Run, to: str) -> None:
+    """Move a waiting run: "first", "last". It gets the priority of its new place. Raises UserError
+    if it does not wait."""
+    _place(run)
+    if others := [w.entry for w in line() if w.run.id != run.id]:
+        with telling(f"run {run.id} can't be moved"):
+            behind = waiting.next_number(paths.queue_folder())
+        if to == "first":
+            _place(run, priority=others[0].priority, number=others[0].number - 1)
+        else:
+            _place(run, priority=others[-1].priority, number=behind)
+
+
+def _place(run: Run, **place: float) -> None:
+    """Change a run's place in the line."""
+    trust.require_started(run.path)
+    entry, state = waiting.read(run.path), run.state().state
+    if entry is None or state != "queued":
+        raise UserError(f"run {run.id} does not wait: it is {state}")
+    if place:
+        with telling(f"run {run.id} can't be moved"):
+            waiting.write(run.path, replace(entry, **place))
+            waiting.enter(run.path)
+
+
+# --- their supervisors ---------------------------------------------------------------------------
 
 def alone(folder: Path | None = None) -> dict[Run, Entry]:
     """The runs that wait on this machine and that nothing starts, in their order. `folder`: the

@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,19 +16,20 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError, telling
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
-from gpu_engine.launching import ask_torch, environment
-from gpu_engine.launching.launcher import discover_for, planned, supervise
+from gpu_engine.launching import environment
+from gpu_engine.launching.launcher import discover_for, make_way, planned, supervise
 from gpu_engine.launching.preflight import lasting
 from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.queue.turns import early
+from gpu_engine.queue import serve
+from gpu_engine.queue.turns import When
 from gpu_engine.runs import disk_room, folder, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.sweep import write as write_member
 from gpu_engine.runs.waiting import Entry
-from gpu_engine.spec import catalog, modes
+from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
@@ -39,43 +39,25 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 _LONGEST = 366 * 86400.0
 
 
-@dataclass(frozen=True, slots=True)
-class When:
-    """When a waiting run may start, and before which others."""
-
-    after: str | None = None
-    """The id of the run that has to complete first."""
-    begin: float | None = None
-    """Unix seconds."""
-    priority: int = 0
-
-
 def moment(text: str, now: float) -> float:
     """The Unix seconds that `text`, as a person gives it ("22:00", "+90m", "2026-11-23 22:00"),
-    means, after `now`: an hour of the day is the next one. In the
-    machine's time zone. Raises UserError if it is no time, has passed, or is over a year away."""
-    found = _moment(text.strip(), now)
-    if found is None:
-        raise UserError(f"--begin {text}: no time that is understood; give 22:00, +90m, or "
-                        "2026-11-23 22:00")
-    if found < now - 60:
-        raise UserError(f"--begin {text}: that has passed")
-    if found > now + _LONGEST:
-        raise UserError(f"--begin {text}: that is more than a year away")
+    means, after `now`: an hour of the day is the next one. In the machine's time zone. Raises
+    UserError if it is no time, has passed, or is over a year away."""
+    found, words, today = None, text.strip(), dt.datetime.fromtimestamp(now)
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        if (span := _SPAN.fullmatch(words)) is not None:
+            found = now + float(span[1]) * _SECONDS[span[2]]
+        elif (clock := _CLOCK.fullmatch(words)) is not None:
+            then = today.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
+            found = (then + dt.timedelta(days=then <= today)).timestamp()
+        else:
+            found = dt.datetime.fromisoformat(words).timestamp()
+    why = "no time that is understood; give 22:00, +90m, or 2026-11-23 22:00" if found is None \
+        else "that has passed" if found < now - 60 \
+        else "that is more than a year away" if found > now + _LONGEST else None
+    if found is None or why is not None:
+        raise UserError(f"--begin {text}: {why}")
     return found
-
-
-def _moment(text: str, now: float) -> float | None:
-    if (span := _SPAN.fullmatch(text)) is not None:
-        return now + float(span[1]) * _SECONDS[span[2]]
-    today = dt.datetime.fromtimestamp(now)
-    try:
-        if (clock := _CLOCK.fullmatch(text)) is None:
-            return dt.datetime.fromisoformat(text).timestamp()
-        then = today.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
-        return (then + dt.timedelta(days=then <= today)).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,92 +95,51 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     return made if spec.devices.ids else replace(made, ranks=(), processes=())
 
 
-def ask(specs: Sequence[RunSpec], folder: Path) -> None:
-    """Have tasks that check their parameters themselves do so, in the ranks' interpreter: a run
-    should not wait for hours to be refused then. Raises SpecError with what they refuse, UserError
-    where a task can't be imported."""
-    asking: dict[tuple[str, str | None], list[RunSpec]] = {}
-    for spec in specs:
-        with contextlib.suppress(UserError):  # only the ranks' interpreter may know its module
-            if spec.task.use is not None and catalog.describe(spec.task.use, cwd=folder).checks:
-                asking.setdefault((spec.task.use, spec.run.python), []).append(spec)
-    for (use, _), found in asking.items():
-        taken = choose.of_spec(found[0], folder)
-        said = ask_torch.refused(use, [s.task.params for s in found],
-                                 python=taken.python if taken is not None else None,
-                                 folder=folder)
-        if any(said):
-            raise SpecError([Problem("", None, why) for why in dict.fromkeys(said) if why])
-
-
 def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
            base: tuple[str, RunSpec] | None = None, member: Member | None = None,
-           begin: bool = True) -> Run:
-    """Put a run into the line and return it at once. `member`: its place in a sweep, whose tasks
-    were asked already. `begin`: start its supervisor; if not, call `serve.ensure`. Raises SpecError
-    with everything that does not fit, UserError where the run can't be kept."""
-    _check(when)
+           again: Run | None = None, begin: bool = True) -> Run:
+    """Put a run into the line and return it at once. `member`: its place in a sweep. `again`: it is
+    this run, which has ended, and waits for its next attempt, in which it goes on from its newest
+    checkpoint that loads, with the code as it is then. `begin`: start its supervisor; if not, call
+    `serve.ensure`. Raises SpecError with everything that does not fit, UserError where the run
+    can't be kept or is live."""
+    if when.after is not None and (
+            never := serve.early(when, paths.runs_folder())) is not None and never[1]:
+        raise UserError(f"--after {when.after}: {never[0]}")
+    if again is not None:
+        make_way(again)
     prepared = prepared or prepare(spec)
-    made = plan(spec, prepared.inventory, base, after=when.after)
-    if member is None:
-        ask([spec], prepared.folder)
+    made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after)
     disk_room.require(paths.runs_folder())
     queue = paths.queue_folder()
     with telling(f"{queue}: can't be written"):
         folder.private_folder(queue)
         entry = _entry(spec, when, prepared, queue, member.sweep if member is not None else None)
-    run, lock = create_run(spec.name, to_toml(spec), made)
+    if again is None:
+        run, lock = create_run(spec.name, to_toml(spec), made)
+    else:
+        run, before = again, again.plan()
+        lock = reopen_run(run, to_toml(spec),
+                          replace(made, origin=before.origin if before is not None else None))
     try:
         with telling(f"{run.path}: can't be written"):
-            if member is not None:
+            if member is not None and again is None:
                 write_member(run.path, member)
             waiting.enter(run.path)
             waiting.write(run.path, entry)
+        if begin:
+            supervise(run, os.dup(lock))
     except BaseException:
-        os.close(lock)
-        _take_back(run)
+        if again is None:
+            with contextlib.suppress(OSError):
+                waiting.leave(run.path)
+            discard(run)
         raise
-    if not begin:
-        os.close(lock)
-        return run
-    try:
-        supervise(run, lock)
-    except UserError:
-        _take_back(run)
-        raise
-    environment.note(run, made, prepared.inventory)
-    return run
-
-
-def _take_back(run: Run) -> None:
-    with contextlib.suppress(OSError):
-        waiting.leave(run.path)
-    discard(run)
-
-
-def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, sweep: str) -> None:
-    """Put a member of a sweep that has ended into the line for its next attempt with `spec`, which
-    goes on from its newest checkpoint that loads. It uses the code as it is then, as a resume does.
-    Then call `serve.ensure`. Raises as `submit`, and UserError while the run is live."""
-    _check(when)
-    state = run.state()
-    if state.live:
-        raise UserError(f"run {run.id} is {state.state}; stop it first")
-    kept = Submission(inventory, Kept(), Path(run.cwd()))
-    made = plan(spec, inventory, cwd=kept.folder, after=when.after)
-    ask([spec], kept.folder)
-    disk_room.require(run.path)
-    run.end_leftovers()  # what a killed supervisor left would write where the next one writes
-    before = run.plan()
-    queue = folder.private_folder(paths.queue_folder())
-    lock = reopen_run(run, to_toml(spec),
-                      replace(made, origin=before.origin if before is not None else None))
-    try:
-        with telling(f"run {run.id} can't be queued"):
-            waiting.enter(run.path)
-            waiting.write(run.path, _entry(spec, when, kept, queue, sweep))
     finally:
         os.close(lock)
+    if begin:
+        environment.note(run, made, prepared.inventory)
+    return run
 
 
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
@@ -215,16 +156,6 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
                         "the queue waits for devices of this machine only, and the other nodes "
                         "would wait for this one in vain; start it at once")]
     return []
-
-
-def _check(when: When) -> None:
-    """Raises UserError if it could never start."""
-    if when.after is not None:
-        first = Run(paths.runs_folder() / when.after)
-        state = first.state().state if first.path.is_dir() else None
-        entry = Entry(submitted=0.0, number=0.0, host="", after=when.after)
-        if (never := early(entry, state, 0.0)) is not None and never[1]:
-            raise UserError(f"--after {when.after}: {never[0]}")
 
 
 def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: str | None

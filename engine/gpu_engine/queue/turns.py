@@ -12,26 +12,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_engine.common import units
+from gpu_engine.devices.records import Device
 from gpu_engine.runs.waiting import BEHIND, Entry, Wants
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """When a waiting run may start, and before which others."""
+
+    after: str | None = None
+    """The id of the run that has to complete first."""
+    begin: float | None = None
+    """Unix seconds."""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNow:
     """A device, as it is now."""
 
-    id: str
-    label: str
-    free: bool
-    """Nobody uses it, by the rule of `devices.availability`."""
-    why: str
+    device: Device
+    why: str = ""
     """What keeps it from being free, to follow its label: "is held by run 3f2a"; "" if it is."""
     usable: bool = True
     """It works, so that a run could share it."""
     memory: int | None = None
     """Bytes of its memory that are free; None: not known."""
-    total: int | None = None
-    """Bytes of its memory; None: not known."""
-    cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ def in_turn(owners: Iterable[tuple[Sequence[Request], Iterable[str]]]) -> list[R
     return [run for *_, run in sorted(placed, key=lambda place: place[:2])]
 
 
-def early(entry: Entry, first: str | None, now: float) -> tuple[str, bool] | None:
+def early(entry: Entry | When, first: str | None, now: float) -> tuple[str, bool] | None:
     """Why the run can't start yet, whatever the devices are, to follow "waits", and False; or why
     it never can, and True; None if that depends on the devices. `first`: the state of the run that
     has to complete before, None if there is no such run. `now`: Unix seconds."""
@@ -97,68 +103,55 @@ def decide(ahead: Sequence[Request], mine: Request, devices: Mapping[str, Device
     kept: dict[str, Request] = {}
     """Device → the run before that could use it, or starts on it."""
     for request in (*ahead, mine):
-        wants = request.wants
-        able = [devices[i] for i in _candidates(wants, devices)]
-        ready = [d for d in able if d.id not in kept and _ready(d, wants)]
-        taken: Sequence[str] | None = None
+        wants, taken = request.wants, None
+        able = {i: d for i, d in devices.items() if _able(wants, d)}
+        ready = [i for i, d in able.items() if i not in kept and _ready(wants, d)]
         if wants.ids:
-            taken = wants.ids if len(ready) == len(set(wants.ids)) else None
+            taken = wants.ids if set(wants.ids) <= {*ready} else None
         elif 0 < wants.count <= len(ready):
-            taken = choose(wants.count, [d.id for d in ready])
+            taken = choose(wants.count, ready)
         if request is mine:
             return Start(tuple(taken)) if taken is not None else \
-                Wait(_why(wants, able, ready, kept, devices))
+                Wait(_why(wants, able, ready, kept))
         if len(able) < wants.count or not (wants.ids or wants.count):
             continue  # this machine will not have so many
-        for device in able:
-            if taken is None or device.id in taken:
-                kept.setdefault(device.id, request)
+        for i in able if taken is None else taken:
+            kept.setdefault(i, request)
     raise AssertionError
 
 
-def _candidates(wants: Wants, devices: Mapping[str, DeviceNow]) -> list[str]:
-    """The devices that the run could use if they were free."""
+def _able(wants: Wants, now: DeviceNow) -> bool:
+    """Whether the run could use the device if it were free."""
+    device = now.device
     if wants.ids:
-        return [i for i in dict.fromkeys(wants.ids) if i in devices]
-    return [d.id for d in devices.values() if d.cpu == wants.cpu
-            and (not wants.within or d.id in wants.within)
-            and (wants.free is None or d.total is None or d.total >= wants.free)]
+        return device.id in wants.ids
+    return device.is_cpu == wants.cpu and (not wants.within or device.id in wants.within) \
+        and (wants.free or 0) <= (device.memory_total or wants.free or 0)
 
 
-def _ready(device: DeviceNow, wants: Wants) -> bool:
-    if wants.free is not None and (device.memory is None or device.memory < wants.free):
+def _ready(wants: Wants, now: DeviceNow) -> bool:
+    if wants.free is not None and (now.memory is None or now.memory < wants.free):
         return False
-    return device.usable if wants.share else device.free
+    return now.usable if wants.share else not now.why
 
 
-def _why(wants: Wants, able: Sequence[DeviceNow], ready: Sequence[DeviceNow],
-         kept: Mapping[str, Request], devices: Mapping[str, DeviceNow]) -> str:
-    if missing := [i for i in wants.ids if i not in devices]:
+def _why(wants: Wants, able: Mapping[str, DeviceNow], ready: Sequence[str],
+         kept: Mapping[str, Request]) -> str:
+    if missing := [i for i in wants.ids if i not in able]:
         return f"for {missing[0]}, which this machine does not have now"
     if wants.ids:
         parts = []
-        for device in (d for d in able if d not in ready):
-            before = kept.get(device.id)
-            lacks = _lacks(device, wants) if before is None else "for which a run of " \
-                f"{before.owner} comes first" if before.owner else \
-                f"for which run {before.id} comes first"
-            parts.append(f"{device.label}, {lacks}")
+        for i in [i for i in wants.ids if i not in ready]:
+            before = kept.get(i)
+            parts.append(f"{able[i].device.label}, " + (
+                f"which {able[i].why}" if before is None else "for which "
+                f"{f'a run of {before.owner}' if before.owner else f'run {before.id}'} comes "
+                "first"))
         return "for " + "; ".join(parts)
-    if able and all(d.id in kept for d in able):
+    if able and able.keys() <= kept.keys():
         return BEHIND
     if len(able) < wants.count:
-        there = f"{len(able)} here {'is' if len(able) == 1 else 'are'} large enough" \
-            if wants.free else f"this machine has {len(able)}"
-        return f"for {wants.text}; {there}"
+        return f"for {wants.text}; this machine has {len(able)}"
     if len(ready) >= wants.count:
         return f"for {wants.text} that go together"
     return f"for {wants.text}: {len(ready) or 'none'} of {len(able)} now"
-
-
-def _lacks(device: DeviceNow, wants: Wants) -> str:
-    if device.why and not (wants.share and device.usable):
-        return f"which {device.why}"
-    if wants.free is not None and (device.memory is None or device.memory < wants.free):
-        return f"which has {units.size(device.memory)} free of the {units.size(wants.free)} it " \
-            "needs"
-    return "which is not free"

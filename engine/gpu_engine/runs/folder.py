@@ -153,7 +153,7 @@ class Run:
     def _why_lost(self, recorded: State) -> str:
         if recorded.boot not in (None, procs.boot_id()):
             why = "the machine was restarted"
-        elif recorded.state == "queued":
+        elif recorded.state == "queued" and recorded.pid is None:
             return "its launcher ended before the supervisor could start"
         else:
             why = "its supervisor died"

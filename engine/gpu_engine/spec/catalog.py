@@ -68,8 +68,6 @@ class TaskInfo:
     fields: tuple[TaskField, ...]
     whole: bool
     """Whether `fields` is complete. False: a base class that could not be read may have more."""
-    checks: bool = False
-    """Whether it checks its parameters itself, which only importing it can do."""
 
     def field(self, name: str) -> TaskField | None:
         """The parameter `name`; None if there is no such parameter."""
@@ -107,11 +105,9 @@ def describe(use: str, *, cwd: Path | None = None) -> TaskInfo:
         raise UserError(f"there is no class {name} in {where}; "
                         + meant(name, source.classes, "it has"))
     fields: dict[str, TaskField] = {}
-    methods: set[str] = set()
-    whole = _gather(source, name, fields, methods, frozenset())
+    whole = _gather(source, name, fields, frozenset())
     doc = (ast.get_docstring(source.classes[name]) or "").strip()
-    return TaskInfo(use, name, doc, source.file, tuple(fields.values()), whole,
-                    bool(methods & {"check", "__post_init__"}))
+    return TaskInfo(use, name, doc, source.file, tuple(fields.values()), whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +200,10 @@ def parse(text: bytes, name: str) -> ast.Module:
         return ast.parse(text, filename=name)
 
 
-def _gather(source: _Source, name: str, into: dict[str, TaskField], methods: set[str],
+def _gather(source: _Source, name: str, into: dict[str, TaskField],
             seen: frozenset[tuple[Path, str]]) -> bool:
     """Collect the fields of a class `into` the dict, those of its bases first, as dataclasses order
-    them, and the names of its methods. Returns False if a base class can't be found."""
+    them. Returns False if a base class can't be found."""
     here = (source.file, name)
     if name not in source.classes or here in seen:
         return False
@@ -217,8 +213,7 @@ def _gather(source: _Source, name: str, into: dict[str, TaskField], methods: set
         if base in ("Task", "object"):
             continue
         where = source if base in source.classes else source.origin(base)
-        whole &= where is not None and _gather(where, base, into, methods, seen | {here})
-    methods |= {line.name for line in node.body if isinstance(line, ast.FunctionDef)}
+        whole &= where is not None and _gather(where, base, into, seen | {here})
     for i, line in enumerate(node.body):
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
             continue

@@ -29,25 +29,19 @@ def main(folder: Path, lock: int) -> int:
     # Only the supervisor needs these, and not its guard.
     from gpu_engine.runs import waiting
     from gpu_engine.runs.folder import EXIT_CODES, Run
-    from gpu_engine.supervisor.supervise import Supervisor, TakenMeanwhile
+    from gpu_engine.supervisor.supervise import Supervisor
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr, force=True)
     umask = os.umask(0o077)  # for our files; the ranks get that of whoever launched
-    run, waiter, leases = Run(folder), None, None
+    run, leases = Run(folder), None
     try:
         if waiting.read(folder) is not None:
             from gpu_engine.queue.wait import Waiter
 
-            waiter = Waiter(run)
-        while True:
-            if waiter is not None and (leases := waiter.take_turn()) is None:
+            if (leases := Waiter(run).take_turn()) is None:
                 return EXIT_CODES[run.state().state]
-            try:
-                return EXIT_CODES[Supervisor(run, umask).supervise(leases).state]
-            except TakenMeanwhile as err:
-                assert waiter is not None
-                waiter.again(str(err))
+        return EXIT_CODES[Supervisor(run, umask).supervise(leases).state]
     except Exception:
         logging.exception("the supervisor itself failed")
         return 1

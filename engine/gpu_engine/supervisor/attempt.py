@@ -14,11 +14,11 @@ from gpu_engine.plan.own_command import is_python
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room, stacks
 from gpu_engine.runs.folder import Cause, RankProcess, Run
-from gpu_engine.supervisor import logs, oom, scripts
-from gpu_engine.supervisor.cause import Failure, first_cause
+from gpu_engine.supervisor import logs, ranks
+from gpu_engine.supervisor.cause import Failure, Given, first_cause
 from gpu_engine.supervisor.children import Child, childless, descendants
 from gpu_engine.supervisor.device_record import DeviceRecord
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
 ALONE = "a rank was stopped by a signal to it alone"
@@ -127,7 +127,7 @@ class Attempt:
             or (is_task and self.events[rank].view.error is not None)
         ]
         if not is_task:
-            failures += scripts.errors_below(self.events, self.children)
+            failures += ranks.errors_below(self.events, self.children)
         if stop_asked:
             erred = [f for f in failures if f.error is not None and not f.in_wake
                      and f.error.type != "KeyboardInterrupt"]
@@ -152,7 +152,7 @@ class Attempt:
                     "ended with it: leave out the & behind it, or have the script end with wait"
                 return "failed", why, Cause(why)
             return "completed", None, None
-        cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
+        cause = first_cause(failures, oom_kills=oom_kills, given=Given.by(plan),
                             disks=[disk_room.of(p) for p in (run.path, Path(plan.cwd or "/"))])
         if cause is not None and (more := self._who_did_not_come(failures)):
             cause = replace(cause, message=f"{more}{'' if more.endswith('?') else '.'}\n"

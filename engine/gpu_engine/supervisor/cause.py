@@ -7,19 +7,23 @@ error; if there is none, the earliest of all.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
-from gpu_engine.common import procs
+from gpu_engine.common import procs, units
 from gpu_engine.common.errors import own_fault
 from gpu_engine.events import schema
 from gpu_engine.events.reader import backwards
+from gpu_engine.plan import own_command
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import Cause, Run
-from gpu_engine.supervisor import oom
 
 _WAKE = re.compile(
     r"connection (reset|closed|refused|aborted)|broken pipe|connectfullmesh|timed? ?out waiting"
@@ -78,7 +82,7 @@ class Failure:
 
 
 def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
-                given: oom.Given | None = None, disks: Sequence[Room] = (),
+                given: Given | None = None, disks: Sequence[Room] = (),
                 ) -> Cause | None:
     """The cause of an attempt's failure; None without failures. `oom_kills`: how many out-of-memory
     kills the kernel counted during the attempt; None: not known. `given`: what the ranks were given
@@ -107,15 +111,15 @@ def of_events(run: Run, ended: Sequence[Failure] = ()) -> Cause | None:
 
 
 def _first(failures: Sequence[Failure], oom_kills: int | None,
-           given: oom.Given | None) -> Cause | None:
+           given: Given | None) -> Cause | None:
     if not failures:
         return None
     own = [f for f in failures if not f.in_wake] or list(failures)
     first = min(own, key=lambda f: f.when)
     if first.error is not None:
         kind, message = first.error.type, first.error.message.strip()
-        if oom.is_gpu(first.error):
-            known = oom.describe(first.error, given)
+        if _is_gpu_oom(first.error):
+            known = _describe_oom(first.error, given)
             message = f"out of GPU memory{': ' * bool(known)}{known}.\n{message}"
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
@@ -172,3 +176,73 @@ def traceback_in(text: str) -> str | None:
     end = next((i for i, line in enumerate(lines[1:], 2) if line and not line[0].isspace()),
                len(lines))
     return "\n".join(lines[:end])
+
+
+# --- out of memory -------------------------------------------------------------------------------
+
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """How many out-of-memory kills the kernel has counted: in our cgroup, else on the whole
+    machine; None if no count can be read."""
+    places = [root / "proc/vmstat"]
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                places.insert(0, root / f"sys/fs/cgroup{line[3:]}/memory.events")
+    for place in places:
+        with contextlib.suppress(OSError):
+            for line in place.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill" and value.strip().isdigit():
+                    return int(value)
+    return None
+
+
+def _is_gpu_oom(error: schema.Error) -> bool:
+    """Whether an error event says that a GPU ran out of memory."""
+    message = error.message.lower()
+    return error.type == "OutOfMemoryError" or ("out of memory" in message and "cuda" in message)
+
+
+class Given(NamedTuple):
+    """What the ranks were given of the batch."""
+
+    per_gpu: int
+    """Examples in one forward pass."""
+    accumulate: int | None
+    """Backward passes a step; None: that did not reach them."""
+
+    @classmethod
+    def by(cls, plan: LaunchPlan) -> Given | None:
+        """By a plan. None: the ranks have a batch of their own, which is not known: a person's own
+        command knows only what its placeholders tell it."""
+        command, batch = plan.spec.task.command, plan.batch
+        if command is None:
+            return cls(batch.per_gpu, batch.accumulate)
+        told = own_command.used(command)
+        if "batch.per_gpu" not in told:
+            return None
+        return cls(batch.per_gpu, batch.accumulate if "batch.accumulate" in told else None)
+
+
+def _describe_oom(error: schema.Error, given: Given | None) -> str:
+    """How much memory was requested and in use, which lines held most if that was recorded, and
+    which batch would likely fit."""
+    figures = [f"{name} {units.size(value)}" for name, value in (
+        ("requested", error.requested), ("allocated", error.allocated),
+        ("reserved", error.reserved)) if value is not None]
+    held = f"held most: {', '.join(error.held_by[:3])}" if error.held_by else ""
+    advice = fitting(given) if given is not None else ""
+    return "; ".join(filter(None, (", ".join(figures), held, advice)))
+
+
+def fitting(given: Given) -> str:
+    """Advice on which batch would likely fit: the largest divisor of the batch of at most its half,
+    so that accumulation can keep the global batch."""
+    size, accumulate = given
+    if size == 1:
+        return "the batch is already 1 per GPU: use a smaller model, bf16 or a larger GPU"
+    fits = max(d for d in range(1, size // 2 + 1) if size % d == 0)
+    advice = f"{fits} examples per GPU instead of {size} would likely fit"
+    if accumulate is None:
+        return advice
+    return f"{advice}; batch.accumulate={accumulate * size // fits} keeps the global batch"

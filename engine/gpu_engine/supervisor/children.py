@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -21,6 +20,8 @@ from gpu_engine.common import procs
 from gpu_engine.common.files import open_inside
 from gpu_engine.events.paths import inside
 
+STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+"""What asks the supervisor to end the run."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
@@ -58,20 +59,6 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def allow_many_files() -> None:
-    """Raise this process's limit of open files to the maximum. Children get the old limit."""
-    global _files
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        _files = (soft, hard)
-    except (OSError, ValueError):
-        pass
-
-
-_files: tuple[int, int] | None = None
-
-
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
     """Start a process in a process group of its own, as a shell starts a job, with its output in
@@ -88,8 +75,6 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # we block some for sigtimedwait
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where a shell started us with `&`
-        if _files is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, _files)
         if cores:
             try:
                 os.sched_setaffinity(0, cores)
@@ -151,6 +136,11 @@ def wait_for_signal(numbers: Collection[int], seconds: float) -> tuple[int, int]
     within so many seconds."""
     got = signal.sigtimedwait(numbers, seconds)
     return None if got is None else (got.si_signo, got.si_pid)
+
+
+def asked_to_end() -> bool:
+    """Whether a signal to stop, which are blocked, is pending."""
+    return bool(signal.sigpending() & STOPS)
 
 
 def descendants(root: int) -> list[int]:

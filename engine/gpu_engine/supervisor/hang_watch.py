@@ -17,7 +17,7 @@ from gpu_engine.common.files import size_of
 from gpu_engine.diagnose import hangs
 from gpu_engine.runs import stacks
 from gpu_engine.runs.folder import Cause, Run
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState
 
 _PATIENCE = 3.0
 """Seconds to wait for the stacks; a rank that was stopped (SIGSTOP) writes none."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from gpu_engine.common import procs
 from gpu_engine.plan.own_command import is_python
 from gpu_engine.supervisor.children import Child, process_table
-from gpu_engine.supervisor.rank_state import RankState
+from gpu_engine.supervisor.ranks import RankState
 
 SAVE_PATIENCE = 30.0
 """Seconds for which a checkpoint that does not grow still counts as being written: a slow disk may

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -16,33 +15,23 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.devices.leases import Leases
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
-from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
-from gpu_engine.runs.state import Notice
-from gpu_engine.supervisor import (
-    claim,
-    hang_watch,
-    logs,
-    noticed,
-    oom,
-    scripts,
-    stopping,
-)
+from gpu_engine.supervisor import hang_watch, logs, ranks, start, stopping
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict, named
+from gpu_engine.supervisor.cause import oom_kills
 from gpu_engine.supervisor.children import (
+    STOPS,
     Child,
-    allow_many_files,
+    asked_to_end,
     become_subreaper,
     kill_tree,
     reap,
     wait_for_signal,
 )
 from gpu_engine.supervisor.device_record import DeviceRecord
-from gpu_engine.supervisor.rank_state import RankState
-from gpu_engine.supervisor.starting import start
+from gpu_engine.supervisor.ranks import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
-STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 _HEARD = (signal.SIGCHLD, *STOPS)
 _OWN_END = 1.0
 """Seconds that the ranks of a script get, after another has failed, to fail of themselves."""
@@ -58,10 +47,6 @@ _MOST_ATTEMPTS = 50
 log = logging.getLogger(__name__)
 
 
-class TakenMeanwhile(Exception):
-    """A device of a run whose turn had come is not free any more."""
-
-
 class Supervisor:
     """Supervises one run. `umask`: that of its processes. Raises UserError if its plan can't be
     read."""
@@ -74,12 +59,13 @@ class Supervisor:
         self.direct = bool(spec.task.command) \
             and not own_command.launches_itself(spec.task.command)
         """Whether the processes that are ranks are a person's own script."""
-        self.grace, self.log_limit = spec.run.grace, spec.run.log_mb << 20
-        self.hang_timeout, self.restarts = spec.train.hang_timeout, spec.train.restarts
+        self.hang_timeout = spec.train.hang_timeout
         self.stop_asked = False
         self.stopped_by: str | None = None
         """Who sent the signal to stop, if it was not one of our programs."""
         self.busy = False
+        self.checked = False
+        """Whether it is known that nobody else is on the devices."""
         pid = os.getpid()
         self.state: State = replace(run.state(), state="starting", pid=pid,
                                     ticks=procs.start_ticks(pid), boot=procs.boot_id(),
@@ -87,10 +73,10 @@ class Supervisor:
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
-        state. `leases`: of the devices of a run that has waited for them; it raises TakenMeanwhile
-        where they are not free after all."""
+        state. `leases`: of the devices of a run that has waited for them, and has just seen that
+        nobody is on them."""
+        self.checked = leases is not None
         become_subreaper()
-        allow_many_files()
         for folder in (self.run.path, self.run.path / "ranks"):
             if not folder.is_symlink():
                 files.remove_temporary(folder)
@@ -98,32 +84,28 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
-            leases = leases or claim.acquire(self.plan, self.plan.whole)
+            leases = leases or start.acquire(self.plan, self.plan.whole)
         except UserError as err:
             self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
                             cause=Cause(str(err)))
             return self.state
         with leases:
-            ended = self._attempts()
-        with contextlib.suppress(OSError):
-            waiting.leave(self.run.path)  # it was stopped before its ranks started
-        return ended
+            return self._attempts()
 
     def _attempts(self) -> State:
         first = number = self.state.attempt  # above 1 for a resumed run
+        restarts = self.plan.spec.train.restarts
         while True:
             self._begin(number)
             try:
                 outcome, reason, cause = self._attempt(number)
-            except TakenMeanwhile:
-                raise
             except Exception as err:
                 log.exception("attempt %d", number)
                 kill_tree(())
                 outcome, cause = "failed", None
                 reason = f"the supervisor failed: {err!r}; see supervisor.log"
             self._record(number, outcome, reason)
-            if outcome != "failed" or number - first >= self.restarts or self.stop_asked:
+            if outcome != "failed" or number - first >= restarts or self.stop_asked:
                 break
             delay = min(2.0 ** (number - first), 30.0)
             log.info("attempt %d failed (%s); again in %.0f s", number, reason, delay)
@@ -154,37 +136,28 @@ class Supervisor:
         last = replace(last, ended=time.time(), outcome=outcome, reason=reason)
         self.state = replace(self.state, attempts=(*before, last))
 
-    def _asked_to_end(self) -> bool:
-        """Whether a signal to stop is pending."""
-        return bool(signal.sigpending() & STOPS)
-
     # --- one attempt ---------------------------------------------------------------------------
 
     def _attempt(self, number: int) -> Verdict:
         attempt = Attempt(number)
-        blocked = claim.blocked(self.plan, again_on_them=bool(self.state.attempts[:-1]),
-                                asked_to_end=self._asked_to_end)
-        if self._asked_to_end():
+        blocked = None if self.checked else start.blocked(
+            self.plan, again_on_them=bool(self.state.attempts[:-1]))
+        self.checked = False
+        if asked_to_end():
             self.stop_asked = True
             return "stopped", "stopped before its ranks started", None
         if blocked is not None:
-            if waiting.read(self.run.path) is not None:
-                raise TakenMeanwhile(blocked)
             log.warning("attempt %d: %s", number, blocked)
             return "failed", blocked, Cause(blocked)
-        try:
-            waiting.leave(self.run.path)  # from here on a killed run is lost, and is not begun anew
-        except OSError as err:
-            raise TakenMeanwhile(f"it can't leave the line: {err}") from None
-        oom_before = oom.kills()
-        failed = start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
+        oom_before = oom_kills()
+        failed = start.start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
         if failed is not None:
             kill_tree(attempt.children)
             return "failed", failed.message, failed
         self._set_state("running", processes=attempt.processes())
         self.watch = hang_watch.Watch(self.run, self.hang_timeout)
         devices = attempt.devices = DeviceRecord(self.run, self.plan.source,
-                                                 claim.devices_of(self.plan))
+                                                 start.devices_of(self.plan))
         while attempt.going_on:
             self._handle(attempt, self._wait(attempt))
             self._check(attempt)
@@ -193,7 +166,7 @@ class Supervisor:
                 and all(c.status == 0 for c in attempt.children):
             attempt.left = _left_running(attempt)
             if attempt.left:
-                scripts.warn(self.run, attempt.children[0].ranks[0], "what the command has left "
+                ranks.warn(self.run, attempt.children[0].ranks[0], "what the command has left "
                              f"running was ended with it: {named(attempt.left)}")
         devices.close()
         reap(attempt.children, attempt.orphans)  # what has ended by itself, before others are ended
@@ -204,7 +177,7 @@ class Supervisor:
             files.remove_unfinished(self.run.checkpoints)
         self._read(attempt)
         self.state = replace(self.state, processes=attempt.processes())
-        now = oom.kills()
+        now = oom_kills()
         counted = None if now is None or oom_before is None else now - oom_before
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
                                 stop_asked=self.stop_asked, oom_kills=counted)
@@ -212,11 +185,10 @@ class Supervisor:
             words = f"asked to stop {self.stopped_by}"
             verdict = ("stopped", f"{words}; {verdict[1]}" if verdict[1] else words, None)
         if not self.is_task:
-            scripts.write_ends(self.run, attempt.events, attempt.children, attempt.orphans,
+            ranks.write_ends(self.run, attempt.events, attempt.children, attempt.orphans,
                                self.stop_asked)
             self._read(attempt)
-        self.state = replace(self.state, warnings=self._noticed(
-            attempt, completed=verdict[0] == "completed"))
+        self._notice(attempt, completed=verdict[0] == "completed")
         return verdict
 
     def _read(self, attempt: Attempt, *, to_the_end: bool = True) -> None:
@@ -230,31 +202,29 @@ class Supervisor:
     def _check(self, attempt: Attempt) -> None:
         """Do the checks that are due again and again while ranks run."""
         self._read(attempt, to_the_end=False)
-        self._notice(attempt)
+        if self._notice(attempt):
+            self._write()
         if attempt.stopping is not None:
             attempt.stopping.advance(attempt.children, attempt.events)
         for child in attempt.children:
             if self.direct and child.role == "rank":
-                scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
+                ranks.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
         if self.hang_timeout and attempt.deadline is None and (
                 attempt.running_children or attempt.stopping is None):
             attempt.hang = self.watch.judge(attempt.events)
             if attempt.hang is not None:
                 self._kill(attempt, attempt.hang.message)
-        self.busy = logs.bound_all(self.run.path, self.log_limit)
+        self.busy = logs.bound_all(self.run.path, self.plan.spec.run.log_mb << 20)
 
-    def _noticed(self, attempt: Attempt, *, completed: bool = False) -> tuple[Notice, ...]:
+    def _notice(self, attempt: Attempt, *, completed: bool = False) -> bool:
+        """Put what there is to tell of the run into its state. Returns whether that is new."""
         goes_on = self.plan.spec.train.on_nonfinite == "continue"
-        return noticed.notices_of(
+        warnings = ranks.notices_of(
             attempt.events, losses=goes_on or not self.is_task, completed=completed,
             shell=own_command.in_shell(self.plan.spec.task.command or ()))
-
-    def _notice(self, attempt: Attempt) -> None:
-        """Put what there is to tell of the run into its state."""
-        found = self._noticed(attempt)
-        if found != self.state.warnings:
-            self.state = replace(self.state, warnings=found)
-            self._write()
+        new = warnings != self.state.warnings
+        self.state = replace(self.state, warnings=warnings)
+        return new
 
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
         """The next signal and its sender; None: there is none within the time that is set here."""
@@ -290,7 +260,7 @@ class Supervisor:
                      child.status)
         self._read(attempt)
         if not self.is_task:
-            scripts.write_ends(self.run, attempt.events, ended, attempt.orphans, self.stop_asked,
+            ranks.write_ends(self.run, attempt.events, ended, attempt.orphans, self.stop_asked,
                                over=False)
         self.state = replace(self.state, processes=attempt.processes())
         if attempt.running_children and attempt.stopping is None:
@@ -317,7 +287,7 @@ class Supervisor:
         attempt.stopping = Stopping(self.plan.stop_signal)
         # A save that was allowed to take longer before had another reason.
         attempt.late = attempt.leaving = False
-        self._limit(attempt, self.grace)
+        self._limit(attempt, self.plan.spec.run.grace)
         self._set_state("stopping", reason=None)
         self._read(attempt)
         attempt.stopping.advance(attempt.children, attempt.events)
@@ -343,7 +313,7 @@ class Supervisor:
             attempt.late = True
             who = f"rank {savers[0].rank} is" if savers else "its ranks are"
             log.info("%s still writing a checkpoint and may finish it", who)
-            beyond = f"beyond run.grace = {self.grace:g} s"
+            beyond = f"beyond run.grace = {self.plan.spec.run.grace:g} s"
             if attempt.stopping is None:
                 beyond = f"though {attempt.ended_ranks} ended"
             self._set_state(self.state.state, reason=f"{who} still writing a checkpoint and may "

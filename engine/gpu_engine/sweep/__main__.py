@@ -24,6 +24,7 @@ from gpu_engine.common.files import take_lock
 from gpu_engine.queue import serve
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import Run
+from gpu_engine.supervisor.children import reap
 
 AHEAD = 4
 """How many members wait with a supervisor: so many may start while the next is being started."""
@@ -68,11 +69,7 @@ def main(folder: Path, sweep: str, fd: int) -> int:
                     file.unlink(missing_ok=True)
                 return 0
         time.sleep(_INTERVAL * (1 + random.random() / 2))
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:  # guards that have ended
-                pass
-        except ChildProcessError:
-            pass
+        reap(())  # guards that have ended
     return 0
 
 

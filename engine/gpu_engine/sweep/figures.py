@@ -1,24 +1,156 @@
-"""How far the values of a run have gone, read from its events: some 50 ms for a mebibyte."""
+"""How far the values of a run have gone, over all its steps, read from its events: the least, the
+greatest and the last of each; some 50 ms for a mebibyte."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common.files import size_of
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import sample
+from gpu_engine.events.schema import Eval, Event, Metric, Start, Step
 from gpu_engine.runs.folder import Run, State
-from gpu_engine.sweep.track import KINDS, Extent, Track
 
+LOSS = "loss"
+EVAL = "eval:"
+"""Before the name of an evaluation's value."""
+KINDS: tuple[type[Event], ...] = (Start, Step, Eval, Metric)
+"""The events that are looked at."""
+_LOGGED_LOSS = "\0loss"
+"""A value that the script logged as "loss": it counts where the steps' own losses are not known."""
 _PARTS, _PIECE, _END = 60, 1 << 14, 1 << 16
 """A rank's file that is larger than these pieces together, about a mebibyte, is read in parts."""
 _MOST_RANKS = 16
 
 Stamp = list[list[int]]
 
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a value has gone. None: it was never a finite number."""
+
+    least: float | None
+    greatest: float | None
+    last: float | None
+    """Of the last step, finite or not."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    """The values of one rank: name → step → value."""
+
+    values: dict[str, dict[int, float]] = field(default_factory=dict)
+    rates: list[float] = field(default_factory=list)
+    """Examples a second, as its step events tell."""
+    fresh: bool = False
+    """Whether a new attempt has begun, none of whose steps is known yet."""
+    attempt: int = 1
+    second: bool = False
+    """Whether another process trains as the same rank: the first counts."""
+
+
+class Track:
+    """Takes in the events of a run's ranks."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _Rank] = {}
+
+    def fold(self, rank: int, event: Event) -> None:
+        """Add what an event says, in the order of the rank's file."""
+        at = self._ranks.setdefault(rank, _Rank())
+        if isinstance(event, Start):
+            at.fresh, at.second = True, event.process is not None
+            at.attempt = event.attempt or 1
+        elif at.second:
+            return
+        elif isinstance(event, Step):
+            if event.n:
+                self._step(at, event)
+            if event.samples_per_s is not None:
+                at.rates.append(event.samples_per_s)
+        elif isinstance(event, Eval):
+            self._named(at, event.step, event.values, EVAL)
+        elif isinstance(event, Metric):
+            self._named(at, event.step, event.values, "")
+
+    @property
+    def _present(self) -> list[_Rank]:
+        """The ranks of the latest attempt: it may have fewer than one before."""
+        latest = max((at.attempt for at in self._ranks.values()), default=1)
+        return [at for at in self._ranks.values() if at.attempt == latest]
+
+    @property
+    def steps(self) -> int | None:
+        """The last step whose loss is known, of the slowest rank."""
+        last = [max(at.values[LOSS]) for at in self._present if at.values.get(LOSS)]
+        return min(last, default=None)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Examples a second of all ranks together, by the median of each, which a slow first step
+        does not move. None unless all tell theirs, as the ranks of a script do not."""
+        each = [at.rates for at in self._present if not at.second]
+        return sum(map(statistics.median, each)) if each and all(each) else None
+
+    def extents(self) -> dict[str, Extent]:
+        """Every value's extent by its name: "loss", the mean of the ranks' losses at each step;
+        "eval:accuracy", of an evaluation; other names as they were logged, of the first rank that
+        has them."""
+        found = {name: _extent(self._values(name)) for name in dict.fromkeys(
+            name for at in self._present for name, values in at.values.items() if values)}
+        logged = found.pop(_LOGGED_LOSS, None)
+        return found if logged is None else {LOSS: logged} | found
+
+    def _values(self, name: str) -> Mapping[int, float]:
+        found = [at.values[name] for at in self._present if at.values.get(name)]
+        if name != LOSS or len(found) == 1:
+            return found[0]
+        # Of the last steps some ranks may not have told theirs yet; an attempt before may have had
+        # fewer ranks.
+        last, each = min(map(max, found)), dict[int, list[float]]()
+        for values in found:
+            for step, value in values.items():
+                if step <= last:
+                    each.setdefault(step, []).append(value)
+        return {step: sum(values) / len(values) for step, values in each.items()}
+
+    @staticmethod
+    def _step(at: _Rank, event: Step) -> None:
+        first = event.step - event.n + 1
+        if at.fresh:  # the attempt before got further than where this one goes on from
+            at.fresh = False
+            for values in at.values.values():
+                for step in [s for s in values if s >= first]:
+                    del values[step]
+        losses = at.values.setdefault(LOSS, {})
+        if event.losses:
+            losses.update(enumerate(event.losses, event.step - len(event.losses) + 1))
+        elif event.loss is not None:  # too many steps to tell each: their mean, and the last
+            losses[event.step] = event.loss if event.loss_last is None else event.loss_last
+
+    @staticmethod
+    def _named(at: _Rank, step: int | None, values: Mapping[str, float | None], prefix: str
+               ) -> None:
+        for name, value in values.items():
+            if value is not None:
+                full = prefix + name if prefix + name != LOSS else _LOGGED_LOSS
+                known = at.values.setdefault(full, {})
+                known[step if step is not None else len(known)] = value
+
+
+def _extent(values: Mapping[int, float]) -> Extent:
+    finite = [v for v in values.values() if math.isfinite(v)]
+    return Extent(min(finite, default=None), max(finite, default=None),
+                  values[max(values)] if values else None)
+
+
+# --- read from its files -------------------------------------------------------------------------
 
 @dataclass(frozen=True, slots=True)
 class Figures:

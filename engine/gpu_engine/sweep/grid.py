@@ -1,5 +1,5 @@
-"""The members of a sweep: every combination of the values, and each of them once for every seed.
-Pure."""
+"""The members of a sweep: every combination of the values that a person has typed
+(`train.lr=1e-3,3e-4`), and each of them once for every seed. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,42 @@ from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys
 from gpu_engine.spec.write import to_dict
 from gpu_engine.sweep import table
-from gpu_engine.sweep.values import MOST, Axis
 
+MOST = 1000
+"""Members of a sweep."""
 _SEED = "train.seed"
 _WORD = re.compile(r"[A-Za-z_][\w.-]*")
 _LONGEST_VALUE = 20
 """Characters of a value in a member's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One key that varies, with its values in order, each as text that `--set` takes."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+def parse(text: str) -> Axis:
+    """The axis in `KEY=v1,v2,…`. A comma between brackets belongs to a value. Raises
+    SpecError."""
+    key, equals, rest = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise SpecError([Problem("", None, f"--grid {text!r}: expected KEY=VALUE,VALUE, for "
+                                           "example train.lr=1e-3,3e-4")])
+    pieces, depth = [""], 0
+    for char in rest:
+        depth = max(0, depth + (char in "[({") - (char in "])}"))
+        if char == "," and not depth:
+            pieces.append("")
+        else:
+            pieces[-1] += char
+    values = tuple(piece.strip() for piece in pieces)
+    if not all(values):
+        raise SpecError([Problem(key, rest, "a value is missing")])
+    return Axis(key, values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,103 @@
-"""The sweeps among the runs on disk, and the members of each."""
+"""A sweep: the runs whose `sweep.json` names it. Putting all of them into the queue or none,
+finding them, stopping them, and trying those again that have failed."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
-from gpu_engine.runs import attempts
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.runs import attempts, waiting
 from gpu_engine.runs import sweep as record
 from gpu_engine.runs.folder import Run, State, each_run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.schema import parse_best
-from gpu_engine.sweep.figures import Figures, FiguresOf
+from gpu_engine.spec.schema import RunSpec, parse_best
+from gpu_engine.sweep import grid
+from gpu_engine.sweep.figures import EVAL, Figures, FiguresOf
 from gpu_engine.sweep.table import By, One, names
-from gpu_engine.sweep.track import EVAL
 
+if TYPE_CHECKING:
+    from gpu_engine.devices.records import Inventory
+    from gpu_engine.plan.records import LaunchPlan
+    from gpu_engine.queue.turns import When
+
+# What starts runs is imported where that is done: to look needs none of it.
+
+Base = tuple[str, RunSpec] | None
+"""(name, spec) of the preset that the spec is based on."""
+
+
+# --- submitting ----------------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A sweep that was submitted."""
+
+    id: str
+    runs: tuple[Run, ...]
+    doubt: str | None
+    """What a person should know of how its code is kept."""
+
+
+def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, base: Base = None
+          ) -> list[LaunchPlan]:
+    """The plan of each member, made without side effects. Raises SpecError with what is wrong with
+    the first of them that could not run."""
+    from gpu_engine.launching.launcher import discover_for
+    from gpu_engine.queue.submit import plan
+
+    inventory = inventory or discover_for(members[0].spec)
+    found: list[LaunchPlan] = []
+    for member in members:
+        try:
+            found.append(plan(member.spec, inventory, base))
+        except SpecError as err:
+            where = f"(run {member.index} of {len(members)}, {member.spec.name})"
+            raise SpecError([replace(p, message=f"{p.message} {where}") for p in err.problems]
+                            ) from None
+    return found
+
+
+def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = None) -> Sweep:
+    """Put all members into the line. If one can't be, those before it are taken back. Raises
+    SpecError before anything was submitted, UserError."""
+    from gpu_engine.plan.check import counted
+    from gpu_engine.queue import serve
+    from gpu_engine.queue import submit as queue
+    from gpu_engine.runs.create import discard
+
+    ours = [m.spec for m in members if m.spec.task.command or ".py:" in (m.spec.task.use or "")]
+    prepared = queue.prepare(ours[0] if ours else members[0].spec)  # whose code is to be kept
+    plans(members, prepared.inventory, base)
+    taken = {m.sweep for run in each_run() if (m := record.read(run.path)) is not None}
+    while (ident := "s" + os.urandom(2).hex()) in taken:
+        pass
+    done, begun = list[Run](), time.time()
+    try:
+        for member in members:
+            devices = counted(member.spec).devices
+            done.append(queue.submit(
+                member.spec, when, prepared, base=base, begin=False, member=Member(
+                    ident, name, member.index, len(members), begun, member.values, member.repeat,
+                    devices.pick, devices.free_gib)))
+        serve.ensure()
+    except BaseException:
+        for run in reversed(done):  # the next in the line last
+            with contextlib.suppress(UserError, OSError):
+                run.stop()
+            if run.state().state == "stopped":  # one that was started meanwhile stays
+                discard(run)
+        raise
+    return Sweep(ident, tuple(done), prepared.kept.doubt)
+
+
+# --- finding -------------------------------------------------------------------------------------
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -45,19 +124,16 @@ def all_groups() -> list[Group]:
         member = record.read(run.path)
         if member is not None:
             found.setdefault(member.sweep, []).append((run, member))
-    groups = [group(pairs) for pairs in found.values()]
+    groups = []
+    for pairs in found.values():
+        pairs.sort(key=lambda pair: (pair[1].index, pair[0].id))
+        keys = dict.fromkeys(key for _, member in pairs for key in member.values)
+        # A member whose record was changed by hand lacks some: all lines have the same columns.
+        members = tuple((run, replace(m, values={k: m.values.get(k, "") for k in keys}))
+                        for run, m in pairs)
+        first = pairs[0][1]
+        groups.append(Group(first.sweep, clean(first.name), first.begun, first.of, members))
     return sorted(groups, key=lambda g: -g.begun)
-
-
-def group(pairs: Iterable[tuple[Run, Member]]) -> Group:
-    """The sweep of these members, of which there is at least one."""
-    ordered = sorted(pairs, key=lambda pair: (pair[1].index, pair[0].id))
-    keys = dict.fromkeys(key for _, member in ordered for key in member.values)
-    # A member whose record was changed by hand lacks some: all lines have the same columns.
-    members = tuple((run, replace(m, values={k: m.values.get(k, "") for k in keys}))
-                    for run, m in ordered)
-    first = ordered[0][1]
-    return Group(first.sweep, clean(first.name), first.begun, first.of, members)
 
 
 def find(name: str) -> Group:
@@ -76,21 +152,18 @@ def find(name: str) -> Group:
     raise UserError(f"there is no sweep {name!r}; gpu-engine sweep lists them")
 
 
+def read(found: Group, figures: Callable[[Run, State], Figures] | None = None) -> list[One]:
+    """The members that are still there, with their states and all their figures. `figures`: reads
+    those of a run."""
+    figures = figures or FiguresOf().read
+    # One may have been removed since they were found.
+    states = [(run, member, run.state()) for run, member in found.members if run.path.is_dir()]
+    return [_one(run, member, state, figures(run, state)) for run, member, state in states]
+
+
 def without_figures(found: Group) -> list[One]:
     """The members with their states; no event is read."""
-    return [_one(run, member, run.state(), Figures()) for run, member in found.members]
-
-
-def read(found: Group, figures: FiguresOf | None = None) -> list[One]:
-    """The members that are still there, with their states and all their figures. `figures`: what
-    was read of them before."""
-    figures = figures or FiguresOf()
-    out = []
-    for run, member in found.members:
-        state = run.state()
-        if run.path.is_dir():  # it may have been removed since they were found
-            out.append(_one(run, member, state, figures.read(run, state)))
-    return out
+    return read(found, lambda run, state: Figures())
 
 
 def _one(run: Run, member: Member, state: State, figures: Figures) -> One:
@@ -109,3 +182,67 @@ def default_by(found: Group, members: Iterable[One]) -> By:
         if best is not None and EVAL + best[0] in names(members):
             return By(EVAL + best[0], best[1])
     return By()
+
+
+# --- stopping, and trying again ------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done to a sweep's members."""
+
+    runs: tuple[Run, ...]
+    trouble: tuple[str, ...]
+    """What went wrong with others, for people."""
+
+
+def stop(found: Group, *, now: bool = False) -> Done:
+    """Take the waiting members out of the line, and then ask those that run to stop; `now`: kill
+    their ranks. Members that have ended are left alone."""
+    from gpu_engine.launching import lookup
+
+    live = [run for run, _ in found.members if run.state().live]
+    waits = [run for run in live if waiting.read(run.path) is not None]
+    done, trouble = list[Run](), list[str]()
+    # Waiting ones first, the last of the line before the others: none of them starts on a device
+    # that another has just left.
+    for run in [*reversed(waits), *(run for run in live if run not in waits)]:
+        try:
+            lookup.stop(run, now=now)
+            done.append(run)
+        except (UserError, OSError) as err:
+            if run.state().live:
+                trouble.append(str(err))
+    return Done(tuple(done), tuple(trouble))
+
+
+def retry(found: Group) -> Done:
+    """Put the members that have failed or are lost into the line for another attempt, which goes on
+    from their last checkpoint if they have one. Raises UserError if none has failed."""
+    from pathlib import Path
+
+    from gpu_engine.code.submitted import Kept
+    from gpu_engine.launching.launcher import discover_for
+    from gpu_engine.queue import serve
+    from gpu_engine.queue.submit import Submission, When
+    from gpu_engine.queue.submit import submit as wait
+
+    failed = [(run, m) for run, m in found.members if run.state().state in ("failed", "lost")]
+    if not failed:
+        raise UserError(f"no run of sweep {found.id} has failed")
+    done, trouble = list[Run](), list[str]()
+    inventory = None
+    for run, member in failed:
+        try:
+            spec = from_dict(attempts.read_spec(run))
+            if member.pick is not None:  # it became devices.ids when the run started
+                spec = replace(spec, devices=replace(
+                    spec.devices, ids=None, pick=member.pick, free_gib=member.free_gib))
+            inventory = inventory or discover_for(spec)
+            wait(spec, When(), Submission(inventory, Kept(), Path(run.cwd())), member=member,
+                 again=run, begin=False)
+            done.append(run)
+        except (UserError, OSError) as err:
+            trouble.append(f"run {run.id} is not tried again: {err}")
+    if done:
+        serve.ensure()
+    return Done(tuple(done), tuple(trouble))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.sweep.track import LOSS, Extent
+from gpu_engine.sweep.figures import LOSS, Extent
 
 DONE, RUNNING, WAITING, FAILED, STOPPED = "done", "running", "waiting", "failed", "stopped"
 _KIND = {"completed": DONE, "queued": WAITING, "starting": RUNNING, "running": RUNNING,

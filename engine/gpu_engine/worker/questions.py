@@ -1,6 +1,5 @@
-"""Answers questions that need torch or a person's own code, each as one line of JSON:
+"""Answers a question that needs torch, as one line of JSON:
 
-    worker/__main__.py --ask check module:Class | path/to/file.py:Class    (parameters on stdin)
     worker/__main__.py --ask export CHECKPOINTS OUT.safetensors [step-00000500]
 
 Exit code 2, with a message on stderr, if it is a mistake that the person can correct.
@@ -17,22 +16,6 @@ from typing import Any
 from gpu_engine.common.errors import UserError
 
 
-def check(use: str) -> list[str | None]:
-    """What the task refuses of each of the parameters' dicts that stand on stdin as a JSON list;
-    None where it takes them. Raises UserError."""
-    from gpu_engine.training import params
-
-    cls = params.load(use)
-    said: list[str | None] = []
-    for given in json.load(sys.stdin):
-        try:
-            params.build(cls, given)
-            said.append(None)
-        except UserError as err:
-            said.append(str(err))
-    return said
-
-
 def export(folder: str, out: str, name: str | None = None) -> dict[str, Any]:
     """Write the weights of a checkpoint to `out`: of the one called `name`, or the newest.
     Raises UserError, OSError."""
@@ -45,7 +28,7 @@ def main(argv: list[str]) -> int:
     """Answer the question `argv[0]`, with the rest as its arguments. Returns the exit code."""
     gc.disable()  # the process is short-lived: collecting garbage would only slow it down
     try:
-        answer = {"check": check, "export": export}[argv[0]](*argv[1:])
+        answer = {"export": export}[argv[0]](*argv[1:])
     except UserError as err:
         sys.stderr.write(f"{err}\n")
         return 2

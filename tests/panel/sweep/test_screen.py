@@ -11,7 +11,7 @@ import pytest
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
-from gpu_engine.sweep import submit
+from gpu_engine.sweep import group as sweeps
 from gpu_engine.sweep.table import By, points
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar
@@ -95,7 +95,7 @@ async def test_a_picture_of_its_table(monkeypatch):
     nobody_starts(monkeypatch)
     ids = itertools.count(0x3f2a)
     with monkeypatch.context() as patch:
-        patch.setattr(submit.os, "urandom", lambda size: next(ids).to_bytes(2, "big")[-size:])
+        patch.setattr(sweeps.os, "urandom", lambda size: next(ids).to_bytes(2, "big")[-size:])
         made = submitted("train.lr=1e-3,3e-4,1e-4", "batch.size=64,128", repeat=2)
     for at, run in enumerate(made.runs[:9]):
         best = 2.1 - 0.1 * (at // 2) + 0.02 * (at % 2)

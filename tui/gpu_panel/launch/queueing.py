@@ -21,9 +21,8 @@ from gpu_engine.queue import submit
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
-from gpu_engine.sweep import submit as sweep
-from gpu_engine.sweep import values
-from gpu_engine.sweep.grid import members
+from gpu_engine.sweep import group as sweep
+from gpu_engine.sweep.grid import members, parse
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, harmless
@@ -81,7 +80,7 @@ def put(spec: RunSpec, base: tuple[str, RunSpec] | None, inventory: Inventory, t
     when = command.when(given["after"], given["begin"], given["priority"])
     line = ["run", "--queue", *words, *arguments(spec, base)]
     if given["grid"] or given["repeat"] > 1:
-        every = members(asked, [values.parse(text) for text in given["grid"]], given["repeat"])
+        every = members(asked, [parse(text) for text in given["grid"]], given["repeat"])
         found = sweep.submit(every, when, spec.name, base)
         return Queued(found.runs[0], f"Sweep {found.id} of {len(found.runs)} runs waits in the "
                       "queue", found.doubt, line)

@@ -37,7 +37,7 @@ from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.summary import Digest
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.sweep import figures
-from gpu_engine.sweep.track import LOSS
+from gpu_engine.sweep.figures import LOSS
 from gpu_panel import readonly
 from gpu_panel.common import errors
 from gpu_panel.launch import row_keys

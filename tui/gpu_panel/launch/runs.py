@@ -607,10 +607,10 @@ compares them. Esc clears the marks, then the filter."""
             self.notify(f"Run {line.id} does not wait in the queue: it is {line.state}",
                         markup=False)
             return
-        from gpu_engine.queue import change
+        from gpu_engine.queue import serve
 
         async with self._moves:
-            await in_thread(lambda: change.move(line.run, to))
+            await in_thread(lambda: serve.move(line.run, to))
         same.done(self.app, f"Run {line.id} was moved", [["queue", "move", line.id, to]])
         self.poll_now()
 

@@ -150,7 +150,7 @@ class SweepStore:
         """The members as they are now. Blocks. Raises UserError if the sweep is gone."""
         before = self.last
         group = before.group if before is not None else find(self.sweep)
-        members = read(group, self._figures)
+        members = read(group, self._figures.read)
         by = before.by if before is not None else default_by(group, members)
         self.last = Gathered(group, members, by)
         return self.last

@@ -208,7 +208,7 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
             if (group := self.group) is None:
                 return
             from gpu_engine.plan.own_command import on_stop
-            from gpu_engine.sweep import again
+            from gpu_engine.sweep import group as sweeps
 
             plan = group.members[0][0].plan()
             if not await self.app.push_screen_wait(Confirm(
@@ -216,7 +216,7 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
                     f"runs, {on_stop(plan and plan.spec)}.", yes="Stop it", no="Keep running")):
                 return
 
-            done = await in_thread(lambda: again.stop(group))
+            done = await in_thread(lambda: sweeps.stop(group))
             self.poll_now()
             same.done(self.app, f"{len(done.runs)} runs were asked to stop",
                       [["sweep", "stop", group.id]], trouble=done.trouble)
@@ -231,9 +231,9 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
                     f"Try {many} failed run{'s' * (many > 1)} again", "Each waits in the queue for "
                     "another attempt, which goes on from its last checkpoint.", yes="Try again")):
                 return
-            from gpu_engine.sweep import again
+            from gpu_engine.sweep import group as sweeps
 
-            done = await in_thread(lambda: again.retry(group))
+            done = await in_thread(lambda: sweeps.retry(group))
             self.poll_now()
             same.done(self.app, f"{len(done.runs)} runs wait for another attempt",
                       [["sweep", "retry", group.id]], trouble=done.trouble)
