@@ -78,8 +78,7 @@ WRITING = {
         remote/reach/install_there.py: copytree in main, write_text in main,
             write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """
-        devices/leases/held.py: open in make, open in alone
-        devices/leases/shared.py: open in _give_to_root""",
+        devices/leases.py: open in make, open in alone""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
         remote/reach/setup.py: ZipFile in script"""}

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from gpu_engine.common.paths import leases_folder
 from gpu_engine.devices import availability, leases
-from gpu_engine.devices.leases.shared import why_not
+from gpu_engine.devices.leases import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.plan.records import LaunchPlan
 
