@@ -1,6 +1,6 @@
-"""Figures of the machine (processor, memory, disk, network) and of the processes on its GPUs.
+"""Figures of the machine (processor, memory, disk) and of the processes on its GPUs.
 
-Rates are between two readings. Standard library only, but for the network (psutil).
+Rates are between two readings. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from gpu_engine.devices.records import DeviceProcess, HostSample, ProcessKind
 
 _DISK_EVERY = 5.0
 _DISK_STALE = 30.0
-_NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap")
-"""Prefixes of network interfaces whose bytes never leave the machine, or are counted on a real
-interface too."""
 _TICK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _FORGOTTEN = 60.0
 """Seconds after which a process that is no longer looked up is forgotten."""
@@ -103,32 +100,15 @@ class HostReader:
     """Reads the machine's figures again and again; the first reading has no rates."""
 
     def __init__(self, runs_folder: Path | None = None) -> None:
-        import psutil
-
-        self._psutil = psutil
         self._disk = DiskWatch(runs_folder) if runs_folder is not None else None
-        self._cores, self._net, self._at = times(), self._traffic(), time.monotonic()
+        self._cores = times()
 
     def read(self) -> HostSample:
         """Read all figures once. Waits at most 0.05 s."""
-        cores, net, at = self._cores, self._net, self._at
-        self._cores, self._net, self._at = times(), self._traffic(), time.monotonic()
+        cores, self._cores = self._cores, times()
         used, total = memory()
-        rates: list[float | None] = [None, None]
-        if net is not None and self._net is not None and self._at > at:
-            # The sum falls when an interface disappears: never show a negative rate.
-            rates = [max(0.0, (a - b) / (self._at - at)) for a, b in zip(self._net, net)]
         return HostSample(cpu=busy_share(cores.get(-1), self._cores.get(-1)), memory_used=used,
-                          memory_total=total, disk_free=self._disk and self._disk.free(),
-                          net_sent=rates[0], net_received=rates[1])
-
-    def _traffic(self) -> tuple[int, int] | None:
-        try:
-            links = self._psutil.net_io_counters(pernic=True, nowrap=True)
-        except (OSError, RuntimeError):
-            return None
-        real = [v for name, v in links.items() if not name.startswith(_NO_REAL_LINK)]
-        return (sum(v.bytes_sent for v in real), sum(v.bytes_recv for v in real)) if real else None
+                          memory_total=total, disk_free=self._disk and self._disk.free())
 
 
 def memory() -> tuple[int | None, int | None]:

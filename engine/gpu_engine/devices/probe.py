@@ -43,9 +43,6 @@ class Watch:
 class Look:
     """Read all watched devices; answered by `Looked`."""
 
-    bus: frozenset[str] = frozenset()
-    """The ids of the devices of which the bus rates are read too."""
-
 
 @dataclass(frozen=True)
 class Found:

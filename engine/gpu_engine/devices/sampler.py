@@ -42,7 +42,6 @@ class Sampler:
         self._runs_folder = runs_folder
         self._on_snapshot = on_snapshot
         self._patience = patience
-        self._bus: frozenset[str] = frozenset()
         self.recent: tuple[Snapshot, ...] = ()
         """The last snapshots with new readings of a device, newest last."""
         self.latest: Snapshot | None = None
@@ -57,11 +56,6 @@ class Sampler:
         """Start sampling; returns at once. A sampler can be started only once."""
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
-
-    def watch_bus(self, *device_ids: str) -> None:
-        """Read the bus rates of these GPUs only, from the next reading on. That takes 40 ms each
-        time, so it is done only for the GPUs that a person is looking at."""
-        self._bus = frozenset(device_ids)
 
     def age(self) -> float | None:
         """Seconds since a device was last read; None before the first."""
@@ -129,7 +123,7 @@ class Sampler:
         machine's figures. False: the driver has been silent for too long, or it is time to stop.
         Raises `probe.Gone`."""
         asked = time.monotonic()
-        child.send(probe.Look(self._bus))
+        child.send(probe.Look())
         while not self._stop.is_set():
             reply = child.receive(self.interval)
             now = time.monotonic()

@@ -42,10 +42,6 @@ def _milli(value: int) -> float:
     return value / 1000
 
 
-def _kilo(value: int) -> float:
-    return value * 1000.0
-
-
 def _mega(value: int) -> int:
     return value * 1_000_000
 
@@ -73,10 +69,6 @@ _RARELY: tuple[_Row, ...] = (
     ("clock_memory_max", "nvmlDeviceGetMaxClockInfo", (2,), 0, 20_000, _mega),
     ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", (), 1, 15, int),
     ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", (), 1, 64, int),
-)
-_BUS: tuple[_Row, ...] = (  # each measures for 20 ms, in units of 1000 bytes per second
-    ("pcie_sent", "nvmlDeviceGetPcieThroughput", (0,), 0, 1 << 32, _kilo),
-    ("pcie_received", "nvmlDeviceGetPcieThroughput", (1,), 0, 1 << 32, _kilo),
 )
 _PROCESSES: tuple[tuple[ProcessKind, str], ...] = (
     ("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"))
@@ -263,7 +255,6 @@ class NvmlReader(GpuReader):
                        "memory_utilization": _share(rates and rates.memory)}
         if self.due(PROCESSES_EVERY):
             values |= _values(gpu, _WITH_PROCESSES)
-            values |= _values(gpu, _BUS) if self.bus else dict.fromkeys(row[0] for row in _BUS)
         if self.due(SLOW_EVERY):
             values |= _values(gpu, _RARELY)
             values |= _remarks(values, gpu.query("nvmlDeviceGetRemappedRows"))

@@ -32,7 +32,7 @@ def test_everything_that_a_look_has_is_said():
         "compute capability 8.0", "74 %", "34/80G", "0.59 GiB", "61°C",
         "301/400W", "fan          30 %", "P0", "1,410 of 1,410 MHz", "1,593 of 1,593 MHz",
         "memory busy 33 %", "power limit", "gen 4 ×16",
-        "1.5 GiB/s / 20.0 MiB/s", "3 corrected, 0 not", "persistence  off",
+        "3 corrected, 0 not", "persistence  off",
         "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
         "no hardware fault", "alice", "30.0 GiB", "70 %", "107 %", "2.0 GiB", "2 h",
         "3f2a rank 1", "not visible from here", "graphics · Xorg", "9 d",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from textual.screen import Screen
 
 from gpu_panel.launch.detail import DetailPane
 from gpu_panel.launch.devices import DevicesPane
@@ -28,29 +27,6 @@ async def test_golden(size, steady):
         await pilot.press("i")
         await settled(pilot, screen)
         await compare(f"detail-{size[0]}", pilot.app)
-
-
-async def test_the_bus_is_measured_for_what_is_looked_at_alone():
-    four, sampler = busy_machine()
-    async with panel(four, sampler=sampler) as (pilot, screen):
-        assert sampler.bus == ()
-        await pilot.press("down", "i")
-        await until(pilot, lambda: sampler.bus == ("1",))
-        await pilot.press("down")
-        await until(pilot, lambda: sampler.bus == ("2",))
-        watch, watched = sampler.watch_bus, []
-        sampler.watch_bus = lambda *ids: watched.append(ids) or watch(*ids)
-        await pilot.press("question_mark")  # beside it they are still seen
-        await until(pilot, lambda: "Tick the devices" in screen_text(pilot.app))
-        await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        assert set(watched) <= {("2",)}
-        pilot.app.push_screen(Screen())
-        await until(pilot, lambda: sampler.bus == ())
-        pilot.app.pop_screen()
-        await until(pilot, lambda: sampler.bus == ("2",))
-        await pilot.press("i")
-        await until(pilot, lambda: sampler.bus == ())
 
 
 async def test_narrow_it_is_a_view_of_its_own():
