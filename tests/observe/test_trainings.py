@@ -20,8 +20,9 @@ def told(order, begins=()):
     one for the curve, with "|" before each further training, and one for the steps beside it.
     `begins`: the places of those of a new optimizer while no other exists."""
     events, curve, beside, on_curve = StepEvents(), "", "", order[0] if order else 0
-    for at, index in enumerate(order):
-        for line in events.collect(deque([Step(index, "", 0.5, None, None, at in begins)]), 0):
+    for at, index in enumerate([*order, None]):
+        step = deque(() if index is None else [Step(index, "", 0.5, None, None, at in begins)])
+        for line in events.collect(step, 0, over=index is None):
             event = json.loads(line)
             if event["kind"] == "training":
                 on_curve, curve = event["optimizer"], curve + "|"
@@ -41,8 +42,11 @@ def test_a_gan_takes_turns():
 
 def test_layer_by_layer_each_layer_is_a_training():
     assert told([0] * 60 + [1] * 60 + [2] * 60) == (
-        "a" * 60 + "|" + "b" * 41 + "|" + "c" * 41, "b" * 19 + "c" * 19)
-    assert told([0] * 60 + [1, 2] * 60) == ("a" * 60 + "|" + "b" * 41, "bc" * 19 + "c" * 41)
+        "a" * 60 + "|" + "b" * 60 + "|" + "c" * 60, "")
+    assert told([0] * 60 + [1, 2] * 60) == ("a" * 60 + "|" + "b" * 60, "c" * 60)
+    # One that has stepped before may be at its turn, as in a GAN with several steps each.
+    assert told(([0] * 5 + [1] * 5) * 3) == ("a" * 5 + "|" + "b" * 15, "a" * 10)
+    assert told([0] * 9 + [1] * 9 + [0] * 60) == ("a" * 9 + "|" + "b" * 9 + "|" + "a" * 60, "")
 
 
 def test_a_new_optimizer_in_the_place_of_one_that_is_gone_begins_a_training():

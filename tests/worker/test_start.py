@@ -1,4 +1,4 @@
-"""How a rank is started: by file in a bare interpreter, by torchrun, srun, mpirun or by hand."""
+"""How a rank is started: by file in a bare interpreter, by torchrun, srun or by hand."""
 
 from __future__ import annotations
 
@@ -41,11 +41,6 @@ AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
      Identity(3, 4, 1, 2, "gpu03", 20071, "srun", 1, 2)),
     # In an sbatch script but outside of srun there is a single rank.
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity()),
-    ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-      "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
-     Identity(1, 2, 1, 2, "127.0.0.1", 29500, "mpirun")),
-    ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1", **AT},
-     Identity(1, 2, 0, 1, "10.0.0.1", 29500, "mpirun", 1, 2)),
 ])
 def test_rank_and_world_size_from_each_launcher(env: dict, who: Identity) -> None:
     assert identify(env) == who

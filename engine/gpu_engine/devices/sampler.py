@@ -22,6 +22,8 @@ from gpu_engine.devices.records import Inventory, Sample, Snapshot
 
 KEPT = 120
 """How many snapshots `Sampler.recent` holds: two minutes at one per second."""
+_RETRY = 8
+"""Intervals from the loss of a driver to the next try."""
 _KILL_AFTER = 60.0
 """Seconds of silence after which a probe is killed and another one started."""
 
@@ -93,23 +95,21 @@ class Sampler:
 
     def _run_probe(self, host: HostReader) -> None:
         began = time.monotonic()
-        failures = 0
         while not self._stop.is_set():
             child = None
-            failures += 1
             try:
                 self._probe = child = probe.acquire()
                 if not self._stop.is_set():
                     child.send(probe.Watch(self.inventory.source, self.inventory.devices,
                                            self._patience))
                     while self._look(child, host, began):
-                        failures = 0
+                        pass
                 problem = "the driver does not answer: trying again"
             except probe.Gone as error:
                 problem = str(error)
             if child is not None:
                 child.close()
-            wait = min(30.0, self.interval * 2 ** min(failures + 1, 6))
+            wait = self.interval * _RETRY
             while not self._stop.is_set():
                 self._stale(host, problem, broken=True)
                 self._stop.wait(wait)

@@ -18,9 +18,10 @@ from .loss import has_arrived, value_of
 
 _EACH_LOSS_UP_TO = 40  # losses a tick, 200 a second, as in the engine's own recorder
 _LOGGED_EVERY = 1.0  # seconds
-_ENOUGH = 20
-"""So many steps of another optimizer, without one of the curve's, are a training of their own."""
 _OTHERS = 8  # the most optimizers beside the curve's whose losses are recorded
+_FEW, _ENOUGH = 3, 50
+"""So many steps of another optimizer, without one of the curve's, are a training of their own: of
+one that has not stepped before, and of one that has."""
 
 
 class Step(NamedTuple):
@@ -79,11 +80,14 @@ class StepEvents:
     """Makes events from the items of the queue, in the order in which they happened.
 
     The steps of the optimizer that steps first are the loss curve and are counted as the run's
-    steps. Those of others are shown beside it, as in a GAN. When the curve's optimizer has not
-    stepped for `_ENOUGH` steps of another, that one is the next training, as of another layer, and
-    its steps continue the count. So do, at once, those of an optimizer that takes over the number
-    of one that is gone, as in a cross-validation. The exception is an inner loop, which makes a
-    new optimizer each time: there, another one still exists.
+    steps. What those of another mean shows only later, so they are kept until then:
+
+    - If the first one steps once more, the two take turns, as in a GAN: the others are shown beside
+      the curve.
+    - If the other one goes on alone, it is the next training, as of another layer, and its steps
+      continue the count.
+    - A new optimizer, while no other exists any more, begins the next training at once, as in a
+      cross-validation. An inner loop, which makes a new one each time, has another beside it.
     """
 
     def __init__(self) -> None:
@@ -91,8 +95,10 @@ class StepEvents:
         """The number of the current training, from 1."""
         self._on_curve: int | None = None
         """The optimizer whose steps are the curve."""
-        self._in_a_row: dict[int, int] = {}
-        """How many steps each other optimizer has made since the curve's last one."""
+        self._in_a_row = 0
+        """How many steps it has made since another one's."""
+        self._kept: list[tuple[Step, int]] = []
+        """Steps of others since then, each with its number among those of its optimizer."""
         self._curve = _Span()
         self._beside: dict[int, _Span] = {}
         self._steps: dict[int, int] = {}
@@ -124,6 +130,8 @@ class StepEvents:
                                skipped, lines)
             else:
                 self._add_item(item, skipped, lines)
+        if over:
+            self._end_turns()
         self._end_span(skipped, lines)
         if self._logged and (over or now >= self._logged_due):
             self._logged_due = now + _LOGGED_EVERY
@@ -133,27 +141,46 @@ class StepEvents:
 
     def _add_step(self, step: Step, skipped: int, lines: list[bytes]) -> None:
         index = step.optimizer
-        number = self._steps[index] = self._steps.get(index, 0) + 1
-        if index == self._on_curve or self._on_curve is None:
-            begins = self._on_curve is None or step.begins
+        count = self._steps[index] = self._steps.get(index, 0) + 1
+        if step.begins or self._on_curve is None:
+            self._end_turns()
+            self._begin([step], skipped, lines)
+        elif index == self._on_curve:
+            self._end_turns()
+            self._in_a_row += 1
+            self._to_curve(step)
         else:
-            self._in_a_row[index] = self._in_a_row.get(index, 0) + 1
-            begins = self._in_a_row[index] >= _ENOUGH
-            if not begins:
-                span = self._beside.setdefault(index, _Span())
-                span.step = number
-                span.add(step)
-                return
-        self._on_curve = index
-        self._in_a_row.clear()
-        if begins:
-            self._training += 1
-            if self._training > 1:
-                self._end_span(skipped, lines)
-                lines.append(encode(schema.Training(self._training, self._curve.step, step.name,
-                                                    index)))
+            self._kept.append((step, count))
+            mine = [one for one, _ in self._kept if one.optimizer == index]
+            few = count == len(mine) and self._in_a_row >= _FEW
+            if len(mine) >= (_FEW if few else _ENOUGH):
+                self._kept = [kept for kept in self._kept if kept[0].optimizer != index]
+                self._end_turns()
+                self._begin(mine, skipped, lines)
+
+    def _begin(self, steps: list[Step], skipped: int, lines: list[bytes]) -> None:
+        """Go on with the curve by these steps of another optimizer."""
+        self._on_curve, self._in_a_row = steps[0].optimizer, len(steps)
+        self._training += 1
+        if self._training > 1:
+            self._end_span(skipped, lines)
+            lines.append(encode(schema.Training(self._training, self._curve.step, steps[0].name,
+                                                self._on_curve)))
+        for step in steps:
+            self._to_curve(step)
+
+    def _to_curve(self, step: Step) -> None:
         self._curve.step += 1
         self._curve.add(step)
+
+    def _end_turns(self) -> None:
+        """The kept steps were turns of others."""
+        for step, count in self._kept:
+            span = self._beside.setdefault(step.optimizer, _Span())
+            span.step = count
+            span.add(step)
+        if self._kept:
+            self._kept, self._in_a_row = [], 0
 
     def _add_item(self, item: Values | schema.Event, skipped: int, lines: list[bytes]) -> None:
         if not isinstance(item, Values):

@@ -228,7 +228,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gpu_engine.worker",
         description="One rank of a run. gpu-panel starts it with --run. With a preset it runs "
-                    "under torchrun, srun or mpirun, or alone.")
+                    "under torchrun or srun, or alone.")
     parser.add_argument("preset", nargs="?", help="a preset's name or file")
     parser.add_argument("--run", type=Path, help="a run folder with its plan.json")
     parser.add_argument("--check", action="store_true",

@@ -1,4 +1,4 @@
-"""A rank without a supervisor: started by torchrun, srun or mpirun, or by hand with
+"""A rank without a supervisor: started by torchrun or srun, or by hand with
 `--init-method tcp://host:port --rank R --world-size W`.
 
     torchrun --nproc-per-node 2 -m gpu_engine.worker ddp --set batch.size=64

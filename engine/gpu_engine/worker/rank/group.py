@@ -92,22 +92,20 @@ class Group:
         dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control)
         return table.tolist()
 
-    def start_all_reduce_min(self, value: int) -> Callable[[], int]:
-        """Start to find the smallest value that any rank passes, without waiting. Returns a
-        function that waits for the result and returns it."""
-        if self._control is None:
-            return lambda: value
-        cell = torch.tensor([value])
-        work = dist.all_reduce(cell, dist.ReduceOp.MIN, group=self._control, async_op=True)
-        return lambda: int(_after(work, cell).item())
-
     def start_all_reduce_sum(self, cell: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Start to add up a tensor over all ranks, in place and on its own device, without waiting
         (on a GPU over NCCL). Returns a function that returns the sum."""
         if self._control is None:
             return lambda: cell
-        work = dist.all_reduce(cell, dist.ReduceOp.SUM, async_op=True)
-        return lambda: _after(work, cell)
+        work = dist.all_reduce(cell, dist.ReduceOp.SUM, async_op=True,
+                               group=self._control if cell.is_cpu else None)
+
+        def result() -> torch.Tensor:
+            if work is not None:  # None: this process is not in the group
+                work.wait()
+            return cell
+
+        return result
 
     def broadcast_pieces(self, source: Any, size: int) -> Iterator[memoryview]:
         """The `size` bytes of rank 0's file, piece by piece, on every rank. `source` is that file
@@ -133,13 +131,6 @@ class Group:
         if dist.is_initialized():
             dist.destroy_process_group()
         self._control = None
-
-
-def _after(work: dist.Work | None, cell: torch.Tensor) -> torch.Tensor:
-    """`cell`, once `work` on it is done."""
-    if work is not None:  # None: this process is not in the group
-        work.wait()
-    return cell
 
 
 def pack_first(step: int | None, rank: int, size: int) -> float:
