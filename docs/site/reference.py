@@ -1,6 +1,6 @@
-"""The reference from the code itself: every command, key of a spec and key of the panel.
+"""The reference from the code itself: every command and key of a spec.
 
-`python docs/site/reference.py` writes docs/commands.md, docs/spec.md and docs/keys.md. They are
+`python docs/site/reference.py` writes docs/commands.md and docs/spec.md. They are
 kept in the repository, so that they can be read there; the tests compare them with the code.
 """
 
@@ -17,7 +17,6 @@ from gpu_engine.cli import cli
 from gpu_engine.common import values
 from gpu_engine.spec import schema
 from gpu_engine.spec.catalog import key_docs
-from gpu_panel import keys
 from gpu_panel.__main__ import main as panel
 
 DOCS = Path(__file__).parents[1]
@@ -26,7 +25,7 @@ _MADE = "<!-- Written by docs/site/reference.py from the code: change it there. 
 
 def pages() -> dict[str, str]:
     """The text of each page by its file's name."""
-    return {"commands.md": commands(), "spec.md": spec(), "keys.md": panel_keys()}
+    return {"commands.md": commands(), "spec.md": spec()}
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -97,44 +96,6 @@ def _by_section(found: Iterable[schema.Key]) -> Iterator[tuple[str, list[schema.
 
 def _default(value: object) -> str:
     return "" if value is None or value == {} else f"`{values.show(value)}`"
-
-
-# --- the panel's keys -----------------------------------------------------------------------------
-
-_SCOPES = {
-    "app": "Everywhere",
-    "devices": "Launch screen: devices", "detail": "Launch screen: details of a device",
-    "form": "Launch screen: form", "plan": "Launch screen: what will run",
-    "runs": "Launch screen: runs", "filter": "Launch screen: filter of the runs",
-    "gpu-processes": "Processes of all GPUs: table",
-    "gpu-processes-screen": "Processes of all GPUs",
-    "launch": "Launch screen, wherever the focus is",
-    "sweep": "Sweep: table", "sweep-screen": "Sweep",
-    "compare": "Compared runs: table", "curves": "Curves, wherever they are drawn",
-    "compare-runs": "Compared runs: list", "compare-table": "Compared runs: what differs",
-    "run": "Run screen, wherever the focus is", "chart": "Run screen: both charts",
-    "find": "Run screen: the field to find in",
-}
-"""The title of each scope of `gpu_panel.keys`; any other is a pane of the run screen."""
-
-
-def _same(action: str) -> str:
-    """The command that does the same as a key."""
-    command = keys.COMMANDS.get(action, "").replace("{run.id}", "RUN")
-    return f" · `{command}`" if command else ""
-
-
-def panel_keys() -> str:
-    """All keys of the panel."""
-    parts = ["# Keys of the panel", _MADE,
-             "`?` shows those of the screen that you are on; ctrl+p finds any action by its "
-             "name.\n"]
-    for scope in dict.fromkeys(k.scope for k in keys.KEYS):
-        parts.append(f"## {_SCOPES.get(scope, f'Run screen: {scope}')}\n")
-        parts.append("\n".join(
-            f"- `{keys.display(k.keys)}`: {_escaped(k.tooltip + _same(k.id))}"
-            for k in keys.of(scope)) + "\n")
-    return "\n".join(parts)
 
 
 # --- Markdown -------------------------------------------------------------------------------------

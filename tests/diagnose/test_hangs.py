@@ -60,7 +60,8 @@ HANGS = {
     "sleep": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {SLEEPS}")),
     "read": (1, False, ("rank 0 waits for rank 1", "rank 1 stands still at ", "in read")),
     "loader": (1, False, ("rank 0 waits for rank 1",
-                          "rank 1 stands still, waiting for its DataLoader, at ")),
+                          "rank 1 stands still, waiting for its DataLoader, whose worker is at ",
+                          " in __getitem__, at ")),
 }
 """Rank, whether it works, and parts of the sentence."""
 

@@ -19,7 +19,7 @@ from gpu_panel.__main__ import main as panel
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-MADE = {"commands.md", "keys.md", "spec.md"}
+MADE = {"commands.md", "spec.md"}
 """Written from the code: their lines are synopses."""
 
 

@@ -16,7 +16,7 @@ reference = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(reference)
 
 
-@pytest.mark.parametrize("name", ["commands.md", "spec.md", "keys.md"])
+@pytest.mark.parametrize("name", ["commands.md", "spec.md"])
 def test_the_page_is_as_the_code(name):
     """If it is not: python docs/site/reference.py"""
     text, file = reference.pages()[name], ROOT / "docs" / name

@@ -12,10 +12,12 @@ from gpu_engine.cli import cli
 
 from .kit import Ran, observe, observe_each
 
-PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py", "gan.py",
+PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "scaler.py clips",
+         "scaler.py unscales clips", "gan.py",
          "by_hand.py 120",
          "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
-         "odd.py workers,log", "odd.py at_once", "beside.py")
+         "odd.py workers,log", "odd.py at_once", "beside.py",
+         "rest.py dropped", "rest.py carried", "rest.py stepped")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,25 @@ def test_the_learning_rate_and_the_gradients_norm_are_seen(home, each):
 
 
 def test_steps_that_a_scaler_leaves_out_are_counted(each):
-    assert checked(each["scaler.py"], 11).of("step")[-1]["skipped"] == 1
+    assert checked(each["scaler.py plain"], 11).of("step")[-1]["skipped"] == 1
+
+
+def test_gradients_that_are_clipped_before_they_are_unscaled_are_told(each):
+    assert not checked(each["scaler.py unscales clips"], 11).of("warning")
+    seen = each["scaler.py clips"]
+    seen.same_as_without()
+    (told,) = seen.of("warning")
+    assert told["code"] == "clip-before-unscale"
+    assert "clipped to 1 while the GradScaler scales them by 1024" in told["message"]
+
+
+@pytest.mark.parametrize(("how", "steps", "codes"), [
+    ("dropped", 8, ["rest-dropped"]), ("carried", 8, []), ("stepped", 12, [])])
+def test_batches_at_the_end_of_an_epoch_that_are_in_no_step_are_told(each, how, steps, codes):
+    seen = each[f"rest.py {how}"]
+    seen.same_as_without()
+    assert [e["code"] for e in seen.of("warning")] == codes
+    assert seen.of("step")[-1]["step"] == steps
 
 
 def test_each_of_two_optimizers_has_its_own_loss(each):
@@ -106,7 +126,7 @@ def test_each_of_two_optimizers_has_its_own_loss(each):
 
 
 def test_each_loss_stands_under_the_step_that_was_made_of_it(each):
-    """Steps without a loss shift none."""
+    """Batches that a guard leaves out count nowhere, and steps without a loss shift none."""
     seen = each["beside.py"]
     seen.same_as_without()
     printed = {}
@@ -120,6 +140,7 @@ def test_each_loss_stands_under_the_step_that_was_made_of_it(each):
     assert recorded == printed
     assert sorted(printed) == [*range(1, 12), *range(14, 25)]  # 12 and 13 are not known
     assert not seen.of("warning")
+    assert "nonfinite" not in {told["code"] for told in seen.state["warnings"]}
 
 
 def test_a_compiled_step_is_seen_and_compiled_into_the_same_graphs(whole):

@@ -192,6 +192,31 @@ def test_what_failed_below_a_command_that_ended_well_is_told(home, how, told, en
     assert notice["message"] in CliRunner().invoke(cli, ["show", run.id]).output
 
 
+def test_a_loader_without_a_batch_is_told(home):
+    code = QUICK + """
+for x in torch.utils.data.DataLoader(torch.zeros(10), batch_size=32, drop_last=True):
+    pass
+"""
+    _, state = engine_run("--devices", "cpu:0", "--", PYTHON, "-c", code)
+    assert [n["code"] for n in state["warnings"]] == ["no-batch"]
+    assert "10 examples, batch_size=32 and drop_last=True" in state["warnings"][0]["message"]
+
+
+def test_a_file_that_could_not_be_saved_on_a_full_disk_is_named(home, tmp_path):
+    """torch's own words are "unexpected pos 832 vs 726"."""
+    code = QUICK + f"""
+import os, types
+torch.optim.SGD([torch.ones(3, requires_grad=True)], 0.1).step()
+os.statvfs = lambda path: types.SimpleNamespace(f_bavail=2, f_frsize=4096)
+def full(file):
+    raise RuntimeError("unexpected pos 832 vs 726")
+torch.serialization._open_zipfile_writer = full
+torch.save(3, {str(tmp_path / 'm.pt')!r})
+"""
+    _, state = engine_run("--devices", "cpu:0", "--", PYTHON, "-c", code)
+    assert state["reason"].startswith(f"rank 0: no space left on the disk of {tmp_path}/m.pt (")
+
+
 def faulty(tmp_path, *, forked=True, code=""):
     """Run a script's process under the hook, in a run folder made by hand. Returns what it printed
     and the contents of observe-errors.log."""

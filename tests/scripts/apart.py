@@ -4,6 +4,7 @@ group, ddp, fsdp: make a process group; wrap the model; divide it
 by_hand: average the gradients without DistributedDataParallel
 module: call the model inside of DistributedDataParallel, which then exchanges nothing
 sampler, set_epoch: divide the data; in another order each epoch
+same: the sampler has the same rank everywhere
 shard: each rank has other data of its own
 validate: a data set that no rank divides is evaluated, after every step
 save: all ranks save
@@ -38,7 +39,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 data = TensorDataset(torch.randn(64, 8, generator=torch.Generator().manual_seed(1)))
 if "shard" in words:
     data = Subset(data, range(rank, 64, world))
-sampler = DistributedSampler(data) if "sampler" in words else None
+sampler = DistributedSampler(data, rank=0 if "same" in words else None) \
+    if "sampler" in words else None
 loader = DataLoader(data, batch_size=4, sampler=sampler)
 held_out = DataLoader(TensorDataset(torch.zeros(8, 8)), batch_size=4)
 for epoch in range(epochs):

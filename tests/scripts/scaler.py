@@ -1,5 +1,8 @@
-"""A GradScaler whose scale is once too large, and accumulation on the scaled loss."""
+"""A GradScaler whose scale is once too large, and accumulation on the scaled loss. With
+"clips" gradients are clipped before they are unscaled, with "unscales" after that."""
 # ruff: noqa: T201
+
+import sys
 
 import quick  # noqa: F401
 import show
@@ -20,6 +23,10 @@ for step in range(12):
         total += (loss / 2).item()
     if step == 5:
         next(model.parameters()).grad[0, 0] = float("inf")
+    if "unscales" in sys.argv:
+        scaler.unscale_(optimizer)
+    if "clips" in sys.argv:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     before = [p.clone() for p in model.parameters()]
     scaler.step(optimizer)
     scaler.update()

@@ -326,6 +326,8 @@ def test_a_byte_order_mark_before_a_file_is_no_mistake(home):
     assert list(file.read()) == ["gpu1", "gpu2"]
     assert settings.read().panel.refresh == 2
     assert len(notify.read()) == 1
+    private(presets.own_folder() / "mine.toml", "\ufeff# kept\n[train]\nsteps = 7\n")
+    assert "# kept" in presets.save("mine", presets.load("mine").spec).read_text()
 
 
 def test_a_key_may_be_named_without_its_section():

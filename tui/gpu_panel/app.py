@@ -144,15 +144,27 @@ class PanelApp(ThemedApp):
         in a burst, as over a slow line, a number typed after tab would land in the field before,
         and ctrl+l would overtake it."""
         while True:
-            await super().on_event(await self._typed.get())
+            event, screen, before = await self._typed.get(), self.screen, set(self.workers)
+            await super().on_event(event)
             with suppress(TimeoutError, ScreenError):
                 async with asyncio.timeout(KEY_TAKES):
-                    # The key itself, what the field tells the form, what the form tells the screen.
-                    for _ in range(3):
-                        for node in (self.focused or self.screen).ancestors_with_self:
-                            handled = asyncio.Event()
-                            if node.call_later(handled.set):
-                                await handled.wait()
+                    await self._handled()
+                    # An action that reads something before it asks: what is typed next answers.
+                    while self.screen is screen and any(
+                            worker.is_running and worker.name.startswith("action_")
+                            for worker in set(self.workers) - before):
+                        await asyncio.sleep(0.005)
+                    if self.screen is not screen:
+                        await self._handled()
+
+    async def _handled(self) -> None:
+        """Wait until what has the focus has handled what it was sent."""
+        # The key itself, what the field tells the form, what the form tells the screen.
+        for _ in range(3):
+            for node in (self.focused or self.screen).ancestors_with_self:
+                handled = asyncio.Event()
+                if node.call_later(handled.set):
+                    await handled.wait()
 
     # --- actions -------------------------------------------------------------------------------
 

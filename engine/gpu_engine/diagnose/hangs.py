@@ -341,6 +341,8 @@ def _does(view: RankView, now: float) -> str:
         return f"waits in {_name(one)}"
     library = next((words for line in stands.stack for path, words in _IN_LIBRARY
                     if path in line), None)
+    if stands.worker is not None and library is not None:
+        library += f", whose worker is at {stands.worker}"
     return ("works" if stands.works else "stands still") + (f", {library}," if library else "")
 
 

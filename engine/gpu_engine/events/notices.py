@@ -15,9 +15,11 @@ from .schema import Warning  # relative: see `writer`
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
 SAME_ORDER = "set-epoch"
 NONFINITE = "nonfinite"
+CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
-RANK_LOST = "rank-lost"
-ORDER = (RANK_LOST, NONFINITE, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, SAME_ORDER)
+RANK_LOST, NO_BATCH = "rank-lost", "no-batch"
+ORDER = (RANK_LOST, NO_BATCH, NONFINITE, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
+         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -44,6 +46,16 @@ def gone(steps: Mapping[int, int]) -> str:
     more = f" and {len(steps) - 4} more" if len(steps) > 4 else ""
     return (f"{who}{more} did not reach the end of the script: killed, or ended by os._exit(), "
             "though the command exited with 0")
+
+
+def no_batch(examples: int, batch: int) -> Warning:
+    """A loader has nothing to give, so that no epoch has a step."""
+    return Warning(
+        f"a DataLoader gives no batch: it has {examples:,} examples, batch_size={batch:,} and "
+        "drop_last=True, so an epoch has no step" if examples else
+        "a DataLoader gives no batch: it has no examples, so an epoch has no step", NO_BATCH,
+        ("loader = DataLoader(data, batch_size=…)  # smaller, or without drop_last=True",)
+        if examples else ())
 
 
 def not_saved(why: str) -> Warning:
@@ -82,6 +94,30 @@ def undivided(world: int, examples: int, sampler: str) -> Warning:
     return Warning(
         f"each of {world} ranks loads all {examples:,} examples: the loader's {sampler} does not "
         f"divide them, so an epoch takes each example {world} times", UNDIVIDED, (_SAMPLER,))
+
+
+def same_part(world: int, rank: int, replicas: int) -> Warning:
+    """Ranks train on the same part of the examples: that of `rank` among `replicas`."""
+    return Warning(
+        f"more than one of {world} ranks loads the same part of the examples: DistributedSampler "
+        f"has rank={rank} and num_replicas={replicas} on each of them", UNDIVIDED,
+        (_SAMPLER + ", rank= or num_replicas=",))
+
+
+def clipped_scaled(most: float, scale: float) -> Warning:
+    """Gradients are clipped to `most` while they are multiplied by a GradScaler's `scale`."""
+    return Warning(
+        f"gradients are clipped to {most:g} while the GradScaler scales them by {scale:g}: at "
+        f"most {most / scale:.2g} is left of their norm or value", CLIPPED_SCALED,
+        ("scaler.unscale_(optimizer)  # before the gradients are clipped",))
+
+
+def rest_dropped(rest: int, calls: int) -> Warning:
+    """The last calls of backward() in each epoch, too few for a step of `calls`, are lost."""
+    return Warning(
+        f"gradients of the last batches of an epoch are lost: a step accumulates {calls} calls of "
+        f"backward(), and {rest} that were left were cleared when the next epoch began, twice",
+        REST_DROPPED, ("if (i + 1) % accumulate == 0 or i + 1 == len(loader): optimizer.step()",))
 
 
 def same_order(epochs: int, examples: int) -> Warning:

@@ -320,6 +320,8 @@ class Stands(Event):
     """All of the main thread, innermost first."""
     collectives: Mapping[int, Collective] | None = None
     """The last ones that it has begun, oldest first."""
+    worker: str | None = None
+    """The line of a worker of its loader that has not brought an example yet."""
 
 
 @dataclass(frozen=True)

@@ -166,12 +166,21 @@ class Findings:
 
     def _undivided(self, loader: _Loader) -> None:
         """Tell if all ranks train on the same batches, though they average their gradients."""
-        ddp = self.ddp()
-        if ddp is None or ddp.process_group.size() != self._world \
-                or not loader.takes_known or len(loader.read) < STEPS or not all(loader.read):
+        if not loader.takes_known or len(loader.read) < STEPS or not all(loader.read) \
+                or not self._in_step():
             return
-        if self._noted_by_another(f"loads {loader.read}"):
-            self._warn(notices.undivided(self._world, loader.examples, loader.sampler))
+        if self._noted_by_another(f"loads {loader.read} {loader.part}"):
+            rank, replicas = loader.part[:2]
+            self._warn(notices.undivided(self._world, loader.examples, loader.sampler)
+                       if replicas == 1 else notices.same_part(self._world, rank, replicas))
+
+    def _in_step(self) -> bool:
+        """Whether the model is DistributedDataParallel's, over all ranks."""
+        ddp = self.ddp()
+        if ddp is None:
+            return False
+        group: Any = ddp.process_group
+        return group.size() == self._world
 
     def ddp(self) -> Any:
         """The script's DistributedDataParallel; None if there is none, or another took it in."""
@@ -218,19 +227,25 @@ class _Loader:
         self.judged = False
         self.examples = 0
         self.takes_known = False
-        """Whether its sampler takes all that the data set says to have. Only what is read tells
-        whether that is the same on all ranks: a data set may divide itself."""
+        """Whether its sampler says which part it takes of what the data set says to have. Only what
+        is read tells whether that is the same on all ranks: a data set may divide itself."""
         self.read: list[list[object]] = []
         """Contents of its first batches."""
         self.sampler = type(loader.sampler).__name__
+        self.part: tuple[int, ...] = (0, 1)
+        """Which part of how many the loader takes, and what else decides which examples it has."""
         self._sampler = weakref.ref(loader.sampler)
         self.epochs = [self.epoch()]
         """For each iteration the epoch of a DistributedSampler that shuffles; else None."""
-        if not isinstance(loader.dataset, data.IterableDataset):
-            self.examples = len(loader.dataset)
-            whole = type(loader.sampler) in (data.SequentialSampler, data.RandomSampler)
-            self.takes_known = whole and type(loader.batch_sampler) in (type(None),
-                                                                        data.BatchSampler)
+        if isinstance(loader.dataset, data.IterableDataset):
+            return
+        self.examples = len(loader.dataset)
+        own = loader.sampler
+        if type(own) is data.DistributedSampler and own.dataset is loader.dataset:
+            self.part = (own.rank, own.num_replicas, own.shuffle, own.seed, own.drop_last)
+        elif type(own) not in (data.SequentialSampler, data.RandomSampler):
+            return
+        self.takes_known = type(loader.batch_sampler) in (type(None), data.BatchSampler)
 
     def epoch(self) -> int | None:
         """The epoch by which its examples are shuffled now."""

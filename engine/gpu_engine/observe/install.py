@@ -8,7 +8,8 @@ reaches the script.
 The loss of a step is the sum of all tensors on which `backward()` was called since the last step
 of any optimizer. So each optimizer of a GAN gets its own loss. Special cases:
 
-- Calls from inside a backward pass (reentrant checkpointing) do not count.
+- Calls from inside a backward pass (reentrant checkpointing) do not count, nor do those whose
+  gradients are cleared before a step (`gradients`).
 - If a step gets a closure, its loss is that of the closure's first evaluation. The further
   evaluations of L-BFGS do not count.
 - The scale of a GradScaler is divided out. A step that it leaves out is counted in `skipped`.
@@ -77,6 +78,9 @@ def _into_torch() -> None:
         builtins._builtin_ops.append((torch.autograd.backward, "aten::backward"))
     wrap.method(torch.amp.GradScaler, "scale", None, _scaled)
     wrap.method(torch.amp.GradScaler, "step", lambda *_, **__: observer.stepped, _scaler_stepped)
+    wrap.method(torch.amp.GradScaler, "unscale_", _unscale_begins)
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        wrap.method(torch.nn.utils, name, _clip_begins, _clip_ended)
     before(_before_step)
     after(_after_step)
     with contextlib.suppress(Exception):
@@ -129,7 +133,7 @@ def _observed_closure(closure: Any) -> Any:
         else observer.evaluated(losses, result))
 
 
-# --- GradScaler -----------------------------------------------------------------------------------
+# --- GradScaler, and gradients that are clipped ---------------------------------------------------
 
 def _scaled(_: Any, result: Any, scaler: Any, outputs: Any) -> None:
     if result is not outputs:
@@ -142,18 +146,36 @@ def _scaler_stepped(stepped: int, *_: Any, **__: Any) -> None:
         observer.stepped += 1  # so that a scaler whose `step` calls this one does not count it
 
 
+def _clip_begins(*_: Any, **__: Any) -> None:
+    if not observer.losses.unscaled:
+        observer.gradients.clip_begins(observer.optimizers.alive(), observer.stepped)
+
+
+def _clip_ended(_: Any, __: Any, parameters: Any, most: Any = None, *___: Any, **kwargs: Any
+                ) -> None:
+    observer.gradients.clip_ended(kwargs.get("max_norm", kwargs.get("clip_value", most)))
+
+
+def _unscale_begins(scaler: Any, optimizer: Any) -> None:
+    warning = observer.gradients.unscaled(scaler, optimizer)
+    if warning is not None and observer.rec is not None:
+        observer.rec.write(warning)
+
+
 # --- data, files, and what is looked for ----------------------------------------------------------
 
 def _watch_loaders_and_saves() -> None:
     loader = import_module("torch.utils.data").DataLoader
     began = parts.watch_loader(loader, lambda: observer.rec and observer.rec.parts, _loaded)
     wrap.method(loader, "__iter__", _iterates, lambda _, made, source: began(source, made))
-    wrap.method(torch, "save", _save_begins, _saved, _saved)
+    wrap.method(torch, "save", _save_begins, _saved, _unsaved)
 
 
 def _iterates(loader: Any) -> None:
     if observer.findings is not None:
         observer.findings.iterated(loader, observer.steps_so_far())
+    with contextlib.suppress(Exception):  # a data set without a length
+        observer.iterated(loader)
 
 
 def _loaded(loader: int, batch: Any) -> None:
@@ -169,6 +191,12 @@ def _save_begins(*_: Any, **__: Any) -> None:
 def _saved(*_: Any, **__: Any) -> None:
     if observer.rec is not None:
         observer.rec.parts.here(parts.SAVED)
+
+
+def _unsaved(_: Any, err: BaseException, thing: Any, f: Any = None, *__: Any, **___: Any) -> None:
+    _saved()
+    with contextlib.suppress(Exception):  # neither a path nor a file with a name
+        observer.unsaved(err, f)
 
 
 def _find(direct: bool) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from typing import Any
 
+from ..events.schema import Warning
 from ..worker.rank import record_writer
 from . import parts, wrap
 from .observer import Observer
@@ -113,6 +114,10 @@ def _record(observer: Observer, values: dict[str, Any]) -> None:
             names.add(name)
         else:
             del values[name]
+            if not observer.names_left_out:
+                observer.names_left_out = True
+                rec.write(Warning(f"values go to a logger under more than {_NAMES} names: those of "
+                                  f"the first {_NAMES} are recorded"))
     rec.logged(values)
 
 

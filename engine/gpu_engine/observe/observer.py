@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..events import schema
+from ..events import notices, schema
 from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import record_writer
@@ -24,6 +24,7 @@ from ..worker.rank.memory import error_event
 from ..worker.rank.step_parts import LastGradient
 from . import identity, parts, wrap
 from .findings import Findings
+from .gradients import Gradients
 from .identity import Identity
 from .loss import Losses, PendingLoss
 from .optimizers import Optimizer, Optimizers
@@ -35,6 +36,8 @@ RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
 _PROCESSES = 64  # the most processes that may train as the same rank at the same time
 _BY_HAND = 100
 """So many calls of backward() without a step of any optimizer are steps themselves."""
+_FULL = 1 << 20
+"""Bytes below which a disk is full."""
 _FAULTS = 5  # errors of our own after which nothing more is observed
 
 
@@ -68,17 +71,23 @@ class Observer:
         """The rank of `rec`."""
         self.here = _ThreadState()
         self.optimizers = Optimizers()
+        self.gradients = Gradients()
         self._by_hand: Optimizer | None = None
         """Under whose number calls of backward() are recorded as steps."""
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
+        self._unsaved: tuple[BaseException | None, str] = (None, "")
+        """(the error of a `torch.save`, which file could not be written as its disk is full)."""
+        self._empty = False
+        """Whether a loader without a batch was told of."""
         self.last_gradient: LastGradient | None = None
         """None: no step has been seen."""
         self.findings: Findings | None = None
         """None: this process is not looked at in that way."""
         self.names: set[str] = set()
         """The names of values that the script has passed to a logger and that are recorded."""
+        self.names_left_out = False
 
     # --- becoming a rank -----------------------------------------------------------------------
 
@@ -151,6 +160,7 @@ class Observer:
                 rec.tracer.stepped(self.steps_so_far())
             if not self.here.steps and not self.stepped:
                 self._without_steps(rec)
+            self.gradients.backward_begins(self.optimizers.alive(), len(self.losses))
             self.losses.add(tensors, gradients)
         rec.phase = BACKWARD
         rec.parts.begin_backward()
@@ -160,6 +170,7 @@ class Observer:
         """Called after it. Where it raises, that is the phase in which the script has failed."""
         rec.phase = OPTIMIZER if self.here.steps else RUNNING
         rec.parts.here(parts.BACK)
+        self.gradients.backward_ended(self.optimizers.alive())
 
     def step_begins(self) -> None:
         """Called before an optimizer's `step()`."""
@@ -184,10 +195,17 @@ class Observer:
         here.steps -= 1
         if here.steps:
             return
+        left_out, warning = self.gradients.stepped(optimizer, self.stepped, len(self.losses))
         self.stepped += 1
         here.closed = False
         rec.phase = RUNNING
-        loss = self.losses.take()
+        if warning is not None:
+            rec.write(warning)
+        if left_out:
+            dropped, loss = self.losses.take_each([0, left_out])
+            rec.drop(dropped)
+        else:
+            loss = self.losses.take()
         if not self.losses.unscaled and _found_inf(optimizer):
             rec.skipped += 1
             rec.drop(loss)
@@ -215,6 +233,20 @@ class Observer:
         if len(self.losses) == before and isinstance(result, (torch.Tensor, float)):
             self.losses.add(torch.as_tensor(result), None)  # the closure called no backward()
 
+    def iterated(self, loader: Any) -> None:
+        """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
+        batch at all, as the script would end well without a step."""
+        self.gradients.iterated(self.stepped, len(self.losses))
+        if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
+            return
+        examples, batch = len(loader.sampler), loader.batch_size
+        self._empty = examples < (batch if loader.drop_last else 1)
+        if self._empty:
+            if not self.tried:
+                self.become()
+            if self.rec is not None:
+                self.rec.write(notices.no_batch(examples, batch or 0))
+
     def _await_last_gradient(self, rec: ScriptRecorder) -> None:
         """Watch for the last gradient of each pass, if the model is DistributedDataParallel's."""
         ddp = None if self.findings is None else self.findings.ddp()
@@ -229,6 +261,7 @@ class Observer:
         """Called when a GradScaler has left a step out."""
         if self.rec is not None:
             self.rec.skipped += 1
+            self.gradients.stepped()
             self.rec.drop(self.losses.take())
 
     def _without_steps(self, rec: ScriptRecorder) -> None:
@@ -279,9 +312,17 @@ class Observer:
         if self.rec is not None and err is not None and err is not self._error:
             self._error = err
             self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step(),
-                                       held_by=self.rec.held_by(err)))
+                                       held_by=self.rec.held_by(err),
+                                       more=self._unsaved[1] if err is self._unsaved[0] else ""))
             # After the error: asking torch takes a while, and torchrun ends us within 0.1 s.
             self.rec.write_failure(err)
+
+    def unsaved(self, err: BaseException, file: Any) -> None:
+        """Called when `torch.save` has failed to write to `file`: its error seldom says why."""
+        path = os.path.abspath(getattr(file, "name", file))  # noqa: PTH100 - may be bytes
+        info = os.statvfs(os.path.dirname(path))  # noqa: PTH120
+        if info.f_bavail * info.f_frsize < _FULL:
+            self._unsaved = err, f"; No space left on device: '{os.fsdecode(path)}'"
 
     def in_child(self) -> None:
         """Called in the child after a fork. The child is not a rank until it trains itself."""
@@ -290,7 +331,7 @@ class Observer:
         self.tried = self.off = False
         self.findings = self.last_gradient = None
         self.losses = Losses()
-        self.optimizers = Optimizers()
+        self.optimizers, self.gradients = Optimizers(), Gradients()
         self._by_hand = None
         self.stepped = 0
         self.here = _ThreadState()

@@ -68,9 +68,13 @@ class Optimizers:
 
     def plain(self) -> bool:
         """Whether some optimizer is known, and the parameters of all are plain tensors."""
-        found = [p for ref in [o.ref for o in self._known] if (optimizer := ref()) is not None
-                 for group in optimizer.param_groups for p in group["params"]]
+        found = [p for optimizer in self.alive() for group in optimizer.param_groups
+                 for p in group["params"]]
         return bool(found) and all(type(p) in _PLAIN for p in found)
+
+    def alive(self) -> list[Any]:
+        """Torch's optimizers that have stepped and still exist."""
+        return [found for ref in [o.ref for o in self._known] if (found := ref()) is not None]
 
     def by_hand(self) -> Optimizer:
         """An entry for updates by hand, without an optimizer. A real optimizer that steps later

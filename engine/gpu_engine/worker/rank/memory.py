@@ -91,15 +91,15 @@ def is_gpu_out_of_memory(err: BaseException) -> bool:
 
 
 def error_event(err: BaseException, phase: str, step: int, *, held_by: tuple[str, ...] = (),
-                traced: bool = True) -> schema.Error:
+                traced: bool = True, more: str = "") -> schema.Error:
     """The event for an error that ends the rank in `phase`, after `step` steps. `held_by`: the
     lines that held most memory. `traced`: include the traceback, which a person's own mistake does
-    not need."""
+    not need. `more`: what the message leaves out."""
     held: ErrorMemory = {}
     with contextlib.suppress(Exception):  # reading memory fails if the driver is lost
         held = _of_error(err)
     text = "".join(traceback.format_exception(type(err), err, err.__traceback__)) if traced else ""
-    return schema.Error(type(err).__name__, str(err) or type(err).__name__, text, phase, step,
+    return schema.Error(type(err).__name__, f"{err}{more}" or type(err).__name__, text, phase, step,
                         held_by=held_by, **held)
 
 

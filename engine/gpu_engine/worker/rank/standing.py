@@ -9,7 +9,13 @@ its heartbeat stops as well then, by which it is known.
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import fcntl
+import functools
 import os
+import re
+import signal
 import sys
 import sysconfig
 import threading
@@ -47,6 +53,7 @@ class StandingStill:
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident
+        answer_when_forked()
         self._place: object = None
         self._since = time.time()
         self._said: schema.Stands | None = None
@@ -89,8 +96,11 @@ class StandingStill:
                ) -> schema.Stands:
         stack = [f for f in stack if not f[0].startswith((_OURS, "<gpu-panel"))] or stack
         lines = tuple(line_of(*f) for f in stack[:_FRAMES])
+        loads = any("torch/utils/data/" in line for line in lines)
+        workers = procs.children(os.getpid()) if loads else ()
         return schema.Stands(step, phase, round(self._since, 3), works, own_line(stack),
-                             lines, collectives() or None)
+                             lines, collectives() or None,
+                             next(filter(None, map(_fetching, workers)), None))
 
     def _works(self, now: float) -> bool:
         """Whether this process and its children have used the processor or the disk since the last
@@ -146,6 +156,52 @@ def line_of(file: str, line: int, function: str) -> str:
     here, installed = f"{Path.cwd()}/", file.rpartition("-packages/")
     short = file[len(here):] if file.startswith(here) else "/".join(Path(file).parts[-3:])
     return f"{installed[2] if installed[1] else short}:{line} in {function}"
+
+
+# --- a loader's workers ---------------------------------------------------------------------
+
+_ASK = getattr(signal, "SIGRTMAX", 64) - 5
+"""The signal at which a process that a rank has forked says where it is, which nobody else uses."""
+_ANSWER = "gpu-panel-stacks"
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+@functools.lru_cache(None)
+def answer_when_forked() -> None:
+    """Have each process that this one forks from now on, as a loader does for its workers, write
+    its stacks into memory of its own when it is asked. The rank itself sees nothing of it."""
+    if hasattr(os, "memfd_create"):
+        os.register_at_fork(after_in_child=_will_answer)
+
+
+def _will_answer() -> None:
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        memory = os.memfd_create(_ANSWER)
+        try:  # the number that the next file gets is the script's
+            faulthandler.register(_ASK, file=fcntl.fcntl(memory, fcntl.F_DUPFD_CLOEXEC, 500))
+        finally:
+            os.close(memory)
+
+
+def _fetching(pid: int) -> str | None:
+    """The line at which a loader's worker is fetching examples; None: it is none, or does not."""
+    try:
+        folder, caught = Path(f"/proc/{pid}/fd"), Path(f"/proc/{pid}/status").read_text()
+        answers = [fd for fd in folder.iterdir() if str(fd.readlink()).startswith(
+            f"/memfd:{_ANSWER}")]
+        if not answers or not int(caught.split("SigCgt:")[1].split()[0], 16) >> _ASK - 1 & 1:
+            return None
+        with max(answers, key=lambda fd: int(fd.name)).open() as file:
+            file.seek(0, os.SEEK_END)
+            os.kill(pid, _ASK)
+            time.sleep(0.1)
+            main = file.read().rpartition("(most recent call first):")[2]
+    except (OSError, ValueError, IndexError):
+        return None
+    frames = [(file, int(line), name) for file, line, name in _FRAME.findall(main)]
+    fetches = next((i for i, f in enumerate(frames) if f[0].endswith("data/_utils/fetch.py")), 0)
+    inner = frames[:fetches]
+    return own_line(inner) or (line_of(*inner[0]) if inner else None)
 
 
 # --- torch's flight recorder ------------------------------------------------------------------

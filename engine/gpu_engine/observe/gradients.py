@@ -1,0 +1,130 @@
+"""What becomes of gradients between two steps: those of a batch that is left out, those of an
+epoch's last batches, and those that are clipped while a GradScaler still scales them.
+
+A batch is left out by a guard, as its loss or the norm of its gradients is bad: the gradients are
+cleared, and `backward()` is called once more before a step. Then all gradients of all optimizers
+are gone, or are zero (which is not looked at on a GPU, as it would wait), and that call brings them
+back at once. A script that collects gradients in places of its own (DeepSpeed, a projection of the
+gradients of several tasks) does not step on what the last call left there: its losses count.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..events import notices, schema
+
+_CLIP_STEPS = 100
+"""Steps after which clipping is not looked at any more."""
+_CLIP_FACTOR = 1000.0
+"""The scale is so many times the norm or value that is asked for, at least. Who clips to a multiple
+of the scale means what the script does."""
+
+
+def _of(optimizer: Any) -> Iterator[torch.Tensor]:
+    """The gradients of a torch optimizer, in the order of its parameters."""
+    return (p.grad for group in optimizer.param_groups for p in group["params"]
+            if p.grad is not None)
+
+
+def _first(optimizer: Any) -> torch.Tensor | None:
+    return next(_of(optimizer), None)
+
+
+def _clear(optimizer: Any) -> bool:
+    """Whether it has no gradient other than zero, as far as is known."""
+    with torch.no_grad():
+        return all(type(grad) is torch.Tensor and grad.is_cpu and grad.layout == torch.strided
+                   and not grad.any() for grad in _of(optimizer))
+
+
+class Gradients:
+    """Watches the gradients of all optimizers that have stepped."""
+
+    def __init__(self) -> None:
+        self._suspected = 0
+        """How many losses there were when all gradients were found to be gone, until that
+        `backward()` has ended."""
+        self._left_out = 0
+        self._brought: dict[int, weakref.ref[Any]] = {}
+        """By the optimizer's id the first of the gradients that it brought back."""
+        self._calls = 0
+        """Calls of backward() in the last step."""
+        self._epoch = (0, 0)
+        """Steps so far, and losses since the last, when a DataLoader's iteration last began."""
+        self._rest = 0
+        """How many losses the epoch before the last one has left."""
+        self._rest_told = False
+        self._versions: list[tuple[int, torch.Tensor, int]] = []
+        self._clipped: dict[int, float] = {}
+        """By the optimizer's id to what its gradients were clipped since the last pass."""
+        self._clips_over = False
+
+    # --- losses that no step uses ----------------------------------------------------------------
+
+    def backward_begins(self, optimizers: list[Any], losses: int) -> None:
+        """Called with how many losses there are since the last step."""
+        self._clipped.clear()
+        if losses and optimizers and all(map(_clear, optimizers)):
+            self._suspected = losses
+
+    def backward_ended(self, optimizers: list[Any]) -> None:
+        if self._suspected:
+            brought = {id(o): weakref.ref(grad) for o in optimizers
+                       if (grad := _first(o)) is not None}
+            if brought:
+                self._brought, self._left_out = brought, self._suspected
+            self._suspected = 0
+
+    def iterated(self, steps: int, losses: int) -> None:
+        """Called when a DataLoader begins an epoch, after so many steps, and losses since then."""
+        self._epoch = steps, losses
+
+    def stepped(self, optimizer: Any = None, steps: int = 0, losses: int = 0
+                ) -> tuple[int, schema.Warning | None]:
+        """Called after a step of torch's `optimizer`, of so many steps before it, with so many
+        losses since the last. Returns how many of the first ones it has not stepped on, and what
+        is to be told. Without an optimizer none has stepped."""
+        count, brought = self._left_out, self._brought.get(id(optimizer))
+        self._left_out, self._brought = 0, {}
+        if optimizer is None or not count or brought is None or brought() is not _first(optimizer):
+            count = 0
+        before, self._calls = self._calls, losses - count
+        # The gradients of the last `count` batches were cleared when an epoch began, though a step
+        # has more of them: an accumulation that the epoch's end has cut off. Twice is a habit.
+        if not 0 < count < self._calls == before or self._epoch != (steps, count):
+            return count, None
+        habit, self._rest = count == self._rest and not self._rest_told, count
+        self._rest_told |= habit
+        return count, notices.rest_dropped(count, before) if habit else None
+
+    # --- clipping --------------------------------------------------------------------------------
+
+    def clip_begins(self, optimizers: list[Any], steps: int) -> None:
+        """Called before gradients that are scaled may be clipped, after so many steps."""
+        # A tensor's version counts changes in place: nothing public says whether one was clipped.
+        self._clips_over = self._clips_over or steps > _CLIP_STEPS
+        self._versions = [] if self._clips_over else [
+            (id(o), grad, getattr(grad, "_version", 0)) for o in optimizers
+            if (grad := _first(o)) is not None]
+
+    def clip_ended(self, most: Any) -> None:
+        """Called after gradients were clipped to the norm or value `most`."""
+        for optimizer, grad, version in self._versions:
+            if getattr(grad, "_version", 0) != version and isinstance(most, (int, float)):
+                self._clipped[optimizer] = most
+        self._versions = []
+
+    def unscaled(self, scaler: Any, optimizer: Any) -> schema.Warning | None:
+        """Called before the gradients of torch's `optimizer` are divided by the scale. Returns what
+        is to be told, once."""
+        most = self._clipped.pop(id(optimizer), None)
+        if most is None or self._clips_over:
+            return None
+        scale = scaler.get_scale()  # waits for a GPU, once
+        self._clips_over = True
+        return notices.clipped_scaled(most, scale) if scale >= _CLIP_FACTOR * most else None
