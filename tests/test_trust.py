@@ -76,8 +76,7 @@ WRITING = {
         training/export.py: open in export
         remote/reach/install_there.py: copytree in main, write_text in main""",
     "a lock or a notice among users, whose owner and mode are looked at": """
-        devices/leases/held.py: open in make, open in alone
-        devices/leases/shared.py: open in _give_to_root""",
+        devices/leases.py: open in make, open in alone""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
         remote/reach/setup.py: ZipFile in script

@@ -29,8 +29,7 @@ BUSY = Sample(
     taken=NOW, memory_reserved=600 << 20, memory_utilization=0.33,
     notes=("persistence mode is off",), clock_sm_max=1_410_000_000,
     clock_memory_max=1_593_000_000, performance_state=0, ecc_corrected=3, ecc_uncorrected=0,
-    persistence=False, compute_mode="default", pcie_generation=4, pcie_width=16,
-    pcie_sent=1.5 * 2**30, pcie_received=20.0 * 2**20)
+    persistence=False, compute_mode="default", pcie_generation=4, pcie_width=16)
 """A look with everything that a driver can tell."""
 
 

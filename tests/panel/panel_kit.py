@@ -41,14 +41,10 @@ class StillSampler:
         self.latest: Snapshot | None = Snapshot(NOW, samples, host, problem)
         self.recent = (self.latest,) * 3
         self.closed = False
-        self.bus: tuple[str, ...] = ()
         self._age = age
 
     def age(self) -> float | None:
         return self._age
-
-    def watch_bus(self, *device_ids: str) -> None:
-        self.bus = device_ids
 
     def close(self) -> None:
         self.closed = True

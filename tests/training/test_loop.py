@@ -47,7 +47,7 @@ class Made:
         self.did: list[Any] = []
         self.record = Record(self.did)
         self.group: Any = Group(Identity())
-        self.group.last_step = last_step
+        self.group.peers = last_step
         model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         self.signals: Any = SimpleNamespace(stop_requested=False, put_back=lambda: "")
@@ -120,7 +120,7 @@ def test_a_stop_that_another_rank_has_heard_comes_before_a_save_and_an_evaluatio
 
 
 def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common_end():
-    last_step = SimpleNamespace(bound=2, begin=lambda steps, reason: None,
+    last_step = SimpleNamespace(bound=2, begin=lambda steps, reason: None, wait=lambda: None,
                                 reached=lambda: End(True, None, "rank 1 has thawed a weight"))
     made = Made(steps=5, last_step=last_step)
     with pytest.raises(UserError, match="rank 1 has thawed a weight"):

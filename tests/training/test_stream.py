@@ -115,7 +115,7 @@ def two_workers(kind, start=0) -> list[list]:
     """The batches of two epochs that one rank reads, the second from step `start` on."""
     group: Any = types.SimpleNamespace(
         rank=0, size=1, barrier=lambda: None,
-        start_all_reduce_min=lambda value: lambda: value)
+        start_all_reduce_sum=lambda cell: lambda: cell)
     data = StreamData(kind(), streams.Numbers(), micro=streams.MICRO, accumulate=1, seed=7,
                       workers=2, device=torch.device("cpu"), group=group)
     return [list(data.epoch(0)), list(data.epoch(1, start))]

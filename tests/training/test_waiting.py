@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import time
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from gpu_engine.training import checkpoint
 from gpu_engine.worker.rank import peers
-from gpu_engine.worker.rank.peers import PatientBarrier, PeerLost, beat
+from gpu_engine.worker.rank.peers import PeerLost, Peers, beat
 
 from . import ranks
 from .conftest import names
@@ -112,7 +113,7 @@ def pair(monkeypatch):
     """Two ranks' meetings on one store, in one process, with that clock."""
     store, clock = dist.HashStore(), Clock()
     monkeypatch.setattr(peers, "time", clock)
-    first, second = (PatientBarrier(r, 2, store, 10.0, lambda: None) for r in range(2))
+    first, second = (Peers(r, 2, store, 10.0) for r in range(2))
     return first, second, lambda text: beat(store, 1, text), clock
 
 
@@ -158,25 +159,40 @@ def test_a_rank_that_is_ahead_leaves_what_others_still_look_for(monkeypatch):
     """Rank 0 passes a meeting, tells a text without waiting, and comes to the next meeting before
     rank 1 has looked whether the first is complete."""
     store = dist.HashStore()
-    first, second = (PatientBarrier(r, 2, store, 10.0, lambda: None) for r in range(2))
-    wait = PatientBarrier.wait_for
-    # `wait` without its wait: where a rank is that has come but not looked.
-    monkeypatch.setattr(PatientBarrier, "wait_for", lambda self, keys: None)
+    first, second = (Peers(r, 2, store, 10.0) for r in range(2))
+
+    def come(rank: Peers, how: str, *said) -> None:
+        """Where a rank is that has come but not looked."""
+        class Stopped(Exception):
+            pass
+
+        def stop(*_) -> None:
+            raise Stopped
+
+        with monkeypatch.context() as patch, contextlib.suppress(Stopped):
+            patch.setattr(rank, "_wait_for", stop)
+            getattr(rank, how)(*said)
+
     keys = [f"gpu-panel/met/1/{rank}" for rank in range(2)]
-    second.wait()
+    come(second, "wait")
     first.wait()
-    assert store.check(keys)
     first.broadcast("text")
-    first.wait()
+    come(first, "wait")
     assert store.check(keys)  # rank 1 can still leave the first meeting
-    monkeypatch.setattr(PatientBarrier, "wait_for", wait)
     assert second.broadcast("") == "text"
     second.wait()
-    monkeypatch.setattr(PatientBarrier, "wait_for", lambda self, keys: None)
-    for number in range(4, 8):  # nothing is left behind in the long run
+    for number in range(4, 9):  # nothing is left behind in the long run
+        come(second, "wait")
         first.wait()
-        second.wait()
-        assert store.check([f"gpu-panel/met/{n}/{r}" for n in (number - 1, number)
-                            for r in range(2)])
-        assert not any(store.check([f"gpu-panel/met/{n}/{r}"])
-                       for n in range(1, number - 1) for r in range(2))
+        second._said = second._said[-1:]  # as when it has looked
+        assert store.check([f"gpu-panel/met/{number}/{r}" for r in range(2)])
+        assert not store.check([f"gpu-panel/met/{number - 1}/0"])
+
+
+def test_what_ranks_give_to_rank_0_is_gone_once_it_has_it() -> None:
+    store = dist.HashStore()
+    first, second = (Peers(r, 2, store, 10.0) for r in range(2))
+    for number in range(1, 5):
+        assert second.gather(b"\x00b") == []
+        assert first.gather(b"") == [b"", b"\x00b"]
+        assert not any(store.check([f"gpu-panel/met/{number}/{r}"]) for r in range(2))

@@ -272,11 +272,6 @@ class DeviceSource:
         """Seconds since the newest snapshot with new figures; None before the first."""
         return self._sampler.age() if self._sampler is not None else None
 
-    def watch_bus(self, *device_ids: str) -> None:
-        """Read the bus rates of these GPUs from now on, and of no others."""
-        if self._sampler is not None:
-            self._sampler.watch_bus(*device_ids)
-
     def close(self) -> None:
         """Let go of the sampler and the hosts; a driver call that hangs is left behind, and so is
         a connection that does not end."""

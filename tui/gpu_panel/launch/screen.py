@@ -196,8 +196,6 @@ class LaunchScreen(PaneScreen):
         self._paint_detail()
 
     def on_screen_suspend(self) -> None:
-        if not self.is_seen:
-            self.source.watch_bus()  # no bus rates while the details are hidden
         self.preview.rest()
 
     def on_screen_resume(self, event: ScreenResume) -> None:
@@ -421,7 +419,6 @@ class LaunchScreen(PaneScreen):
     def _close_detail(self) -> None:
         if self.detail_open:
             self.remove_class("-detail")
-            self.source.watch_bus()
             if self.detail.has_focus:
                 self.devices.focus()
 

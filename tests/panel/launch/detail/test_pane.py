@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from textual.screen import Screen
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
@@ -19,10 +18,8 @@ from ...machines import BUSY, GPU, busy_machine
 from ...panel_kit import (
     NOW,
     compare,
-    on_top,
     panel,
     press,
-    says,
     screen_text,
     shown,
     until,
@@ -44,29 +41,6 @@ async def test_golden(size, steady):
         await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
         await press(pilot, screen, "i")
         await compare(f"detail-{size[0]}", pilot.app)
-
-
-async def test_the_bus_is_measured_for_what_is_looked_at_alone():
-    four, sampler = busy_machine()
-    async with panel(four, sampler=sampler) as (pilot, screen):
-        assert sampler.bus == ()
-        await pilot.press("down", "i")
-        await until(pilot, lambda: sampler.bus == ("1",))
-        await pilot.press("down")
-        await until(pilot, lambda: sampler.bus == ("2",))
-        watch, watched = sampler.watch_bus, []
-        sampler.watch_bus = lambda *ids: watched.append(ids) or watch(*ids)
-        await pilot.press("question_mark")  # beside it they are still seen
-        await says(pilot, "Tick the devices")
-        await pilot.press("escape")
-        await on_top(pilot, screen)
-        assert set(watched) <= {("2",)}
-        pilot.app.push_screen(Screen())
-        await until(pilot, lambda: sampler.bus == ())
-        pilot.app.pop_screen()
-        await until(pilot, lambda: sampler.bus == ("2",))
-        await pilot.press("i")
-        await until(pilot, lambda: sampler.bus == ())
 
 
 async def test_narrow_it_is_a_view_of_its_own():
@@ -125,7 +99,7 @@ def test_everything_that_a_look_has_is_said():
         "compute capability 8.0", "74 %", "34/80G", "0.59 GiB", "61°C",
         "301/400W", "fan          30 %", "P0", "1,410 of 1,410 MHz", "1,593 of 1,593 MHz",
         "memory busy 33 %", "power limit", "gen 4 ×16",
-        "1.5 GiB/s / 20.0 MiB/s", "3 corrected, 0 not", "persistence  off",
+        "3 corrected, 0 not", "persistence  off",
         "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
         "no hardware fault", "alice", "30.0 GiB", "70 %", "107 %", "2.0 GiB", "2 h",
         "3f2a rank 1", "not visible from here", "graphics · Xorg", "9 d",
