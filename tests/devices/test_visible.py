@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_engine.devices.backends.visible import cuda, hides_all, order_doubt
+from gpu_engine.devices.backends.visible import cuda, hides_all, order_doubt, unread
 from gpu_engine.devices.records import Device
 
 GPUS = tuple(
@@ -86,3 +86,12 @@ def test_when_indices_are_ambiguous(names, value, order, doubtful):
 ])  # fmt: skip
 def test_hidden_on_purpose(value, meant):
     assert hides_all(value) is meant
+
+
+@pytest.mark.parametrize(("value", "over"), [
+    (None, None), ("0,1", None), ("GPU-bbbb,GPU-aaaa1", None), ("0,-1,2", None), ("0,", None),
+    ("all", None), ("0-2", "-2"), ("0;1", ";1"), ("0 1", " 1"), ("0,9,1", "9,1"),
+    ("GPU-bbbb,0", "0"),
+])  # fmt: skip
+def test_what_is_passed_over_without_a_word(value, over):
+    assert unread(cuda(GPUS, value), value) == over

@@ -119,10 +119,13 @@ class Nvidia(Backend):
         offered = visible.cuda(devices, inherited)
         problems += filter(None, [
             visible.order_doubt(devices, inherited, environ.get("CUDA_DEVICE_ORDER"))])
+        here, form = f'CUDA_VISIBLE_DEVICES is "{inherited}" here', "it takes numbers or UUIDs"
         if devices and not offered:
-            problems.append(f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which makes none of the '
-                            f"{len(devices)} devices visible"
-                            + ("" if nothing.hidden else ": it takes numbers or UUIDs, as in 0,1"))
+            problems.append(f"{here}, which makes none of the {len(devices)} devices visible"
+                            + ("" if nothing.hidden else f": {form}, as in 0,1"))
+        if over := visible.unread(offered, inherited):
+            problems.append(f'{here}, and "{over}" of it is not read: {form} of devices that are '
+                            "there, as in 0,1")
         return replace(nothing, devices=offered,
                        driver=driver.query("nvmlSystemGetDriverVersion"),
                        cuda=f"{version // 1000}.{version % 1000 // 10}" if version else None,

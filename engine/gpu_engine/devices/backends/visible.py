@@ -66,6 +66,17 @@ def cuda(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]:
     return _numbered(chosen)
 
 
+def unread(shown: Sequence[Device], visible: str | None) -> str | None:
+    """What of the value CUDA passes over without a word, where it makes `shown` visible: "-3" of
+    "0-3", "9,1" of "0,9,1" if there is no GPU 9. None: nothing. A list may be ended by -1."""
+    if not visible or not shown:
+        return None
+    entries = [e.strip() for e in visible.split(",")]
+    over = [e[n.end():] for e in entries[:len(shown)] if (n := re.match(r"\+?\d+", e))]
+    rest = entries[len(shown):]
+    return ",".join(filter(None, over + ([] if rest[:1] == ["-1"] else rest))) or None
+
+
 def order_doubt(devices: Sequence[Device], visible: str | None, device_order: str | None
                 ) -> str | None:
     """A warning that indices in CUDA_VISIBLE_DEVICES may mean other cards than they seem to; None
