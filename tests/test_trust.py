@@ -70,8 +70,7 @@ WRITING = {
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """
-        cli/page.py: write_atomic in command
-        cli/report.py: write_atomic in command
+        cli/report.py: write_atomic in command, write_atomic in page
         cli/slurm.py: write_text in command
         training/export.py: open in export
         remote/reach/install_there.py: copytree in main, write_text in main""",

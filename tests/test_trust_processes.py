@@ -45,7 +45,7 @@ MAY_START = {
         "a command of the person's settings.toml by its key, or gpu-engine with words they typed",
     "tui/gpu_panel/commands/terminal.py":
         "a command of the person's settings.toml by its key, their $PAGER or $EDITOR, or ours",
-    "tui/gpu_panel/export/exporting.py": OURS,
+    "tui/gpu_panel/exporting.py": OURS,
 }
 MAY_SIGNAL = {
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",

@@ -68,6 +68,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
 
         prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan))
         return replace(prepared, plan=_warned(prepared.plan, notifier.doubt()))
+    paths.runs_folder()  # where no run could be kept, none is planned
     alone = inventory is None
     inventory = inventory or discover_for(spec)
     named, asked = spec.devices.ids, counted(spec)

@@ -552,7 +552,7 @@ compares them. Esc clears the marks, then the filter."""
     @guarded("export")
     async def action_export(self) -> None:
         """Write a report of the marked runs, or of the one under the cursor, or their figures."""
-        from gpu_panel.export.exporting import export
+        from gpu_panel.exporting import export
 
         if targets := self.targets:
             await export(self.app, [line.id for line in targets])

@@ -220,7 +220,7 @@ class RunScreen(StoreScreen):
 
     @work(exit_on_error=False, group="export")
     async def action_export(self) -> None:
-        from gpu_panel.export.exporting import export
+        from gpu_panel.exporting import export
 
         with guard(self.app):
             await export(self.app, [self.run_folder.id])

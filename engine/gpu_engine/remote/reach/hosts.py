@@ -25,7 +25,6 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import write_atomic
 from gpu_engine.spec.host_names import LOCAL, BadName, HostDevices, check_name, parse_all
-from gpu_engine.spec.read import read_toml
 
 __all__ = ["LOCAL", "BadName", "Host", "HostDevices", "check_name", "parse_all"]
 
@@ -83,6 +82,8 @@ def path() -> Path:
 def read() -> dict[str, Host]:
     """The hosts by name, in the file's order; none where there is no file. Raises UserError
     naming file, key and value."""
+    from gpu_engine.spec.read import read_toml  # after the panel's first frame
+
     data = read_toml(path()).get("hosts", {}) if os.path.lexists(path()) else {}
     if not isinstance(data, dict):
         raise UserError(f"{path()}: hosts = {_short(data)}: expected a table a host, as in "
